@@ -1,0 +1,68 @@
+# The front door: everything works in a fresh clone with Python 3.11 or newer and make, nothing else installed.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench clean
+
+help: ## Show this list
+	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
+	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
+	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server; ARGS=\"-k send\""
+	@echo "make lint    check style, floors, types and migrations"
+	@echo "make format  put the code into the one format"
+	@echo "make bench   measure; ARGS=drain, ARGS=latency or ARGS=enqueue"
+	@echo "make clean   remove what the others made"
+	@echo "PYTHON=python3.13 chooses the interpreter (after make clean), VENV=directory another environment"
+
+# Only a DATABASE_URL of the command line is used: the one in the environment may be a stranger's database.
+demo: $(VENV)/.has-example
+	@$(if $(findstring command line,$(origin DATABASE_URL)),exec env -u DATABASE_URL $(BIN)/python manage.py demo --database-url="$$DATABASE_URL" $(ARGS),exec env -u DATABASE_URL $(BIN)/python manage.py demo $(ARGS))
+
+test: $(VENV)/.has-test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.has-lint
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python -m mypy
+	$(BIN)/python -m example_project.postgres $(BIN)/python manage.py makemigrations --check --dry-run
+
+format: $(VENV)/.has-lint
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+bench: $(VENV)/.has-bench
+	@$(BIN)/python -m benchmarks $(or $(ARGS),drain)
+
+clean:
+	rm -rf .venv .venv-newest .tox build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What each command needs is a dependency group of pyproject.toml; a change there installs again.
+$(VENV)/.has-%: pyproject.toml $(VENV)/.made
+	@echo "Installing what 'make' needs for $* into $(VENV) (the first time takes about a minute) ..."
+	@$(BIN)/python -m pip install --quiet --editable ".[binary]" --group $*
+	@touch $@
+
+# Dependency groups need pip 25.1; Python 3.11 brings an older one.
+$(VENV)/.made:
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+# Written for any Python, also one that is too old. One line says what is missing.
+define CHECK_PYTHON
+command -v $(PYTHON) >/dev/null || { \
+	echo "'$(PYTHON)' was not found: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }; \
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "Python 3.11 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>&1): name another with make PYTHON=/path/to/python3" >&2; exit 1; }; \
+$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	echo "'$(PYTHON)' has no venv module: install it (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+endef

@@ -1,0 +1,48 @@
+"""A distributed task queue for Django whose only broker is the project's own PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from horsies_django.core.errors import TaskDefinitionError, TaskNotCommitted, TaskSendError
+    from horsies_django.core.results import TaskError, TaskFailed, TaskResult
+    from horsies_django.definition import task
+    from horsies_django.handles import TaskHandle, get_handle
+
+# name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
+_HOMES = {
+    "TaskDefinitionError": "core.errors",
+    "TaskError": "core.results",
+    "TaskFailed": "core.results",
+    "TaskHandle": "handles",
+    "TaskNotCommitted": "core.errors",
+    "TaskResult": "core.results",
+    "TaskSendError": "core.errors",
+    "get_handle": "handles",
+    "task": "definition",
+}
+
+__all__ = [
+    "TaskDefinitionError",
+    "TaskError",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskNotCommitted",
+    "TaskResult",
+    "TaskSendError",
+    "get_handle",
+    "task",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

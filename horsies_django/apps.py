@@ -1,0 +1,26 @@
+"""The Django app: label ``horsies``, which names its tables, migrations and permissions for ever."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.checks import register
+from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy as _
+
+
+class HorsiesConfig(AppConfig):
+    """Registers the system checks and the declaration of queues. Starts nothing, queries nothing, imports no tasks."""
+
+    name = "horsies_django"
+    label = "horsies"
+    verbose_name = _("Horsies")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        # Only now: these import modules that need the app registry.
+        from horsies_django import checks
+        from horsies_django.queues import declare_queues
+
+        for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
+            register(check, checks.TAG)
+        post_migrate.connect(declare_queues, sender=self, dispatch_uid="horsies_declare_queues")

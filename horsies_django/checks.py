@@ -1,0 +1,156 @@
+"""System checks: everything about a project that cannot work, or that works otherwise than it looks, before it runs.
+
+None of them connects to a database: ``manage.py`` must work without one.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections, router
+from django.db.models import Model
+
+from horsies_django import registry
+from horsies_django.conf import DEFAULT_QUEUE, Config, read
+from horsies_django.core.errors import TaskDefinitionError
+
+TAG = "horsies"
+
+# Every id, once; a number is never used again for something else, because projects silence checks by it.
+IDS: Mapping[str, str] = MappingProxyType(
+    {
+        "E001": "A setting has the wrong type",
+        "E002": "A setting is unknown",
+        "E003": "A setting is out of range",
+        "E004": "A database alias does not exist",
+        "E005": "QUEUE_MODE and QUEUES contradict each other",
+        "E006": "A queue's name cannot be used",
+        "E007": "The default error code cannot be used",
+        "E008": "The database is not PostgreSQL",
+        "E009": "Django uses psycopg2",
+        "E010": "The queue's tables are routed to another database",
+        "E011": "A tasks module cannot be imported",
+        "E012": "A task is defined wrongly",
+        "E013": "A task names a queue that is not declared",
+        "W001": "The project's models are written to another database",
+        "W002": "Notifications may not pass the connection pooler",
+    }
+)
+
+
+def check_settings(**kwargs: Any) -> list[CheckMessage]:
+    """Report all problems of ``settings.HORSIES`` and of the databases that it names."""
+    return [_error(one.id, one.message, one.hint, one.where) for one in read()[1]]
+
+
+def check_databases(**kwargs: Any) -> list[CheckMessage]:
+    """Report routes and database options that break a promise of the queue; silent until the settings are right."""
+    config, problems = read()
+    if problems:
+        return []
+    return [*_misrouted(config), *_models_elsewhere(config), *_notifications_pooled(config)]
+
+
+def check_tasks(**kwargs: Any) -> list[CheckMessage]:
+    """Import the ``tasks`` modules of all apps, and report those that fail and tasks that no worker would run."""
+    messages = [_import_failure(problem) for problem in registry.autodiscover()]
+    config, problems = read()
+    return messages if problems else [*messages, *_undeclared_queues(config)]
+
+
+def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
+    return Error(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
+
+
+def _warning(id_: str, message: str, hint: str, where: object) -> CheckMessage:
+    return Warning(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
+
+
+def _misrouted(config: Config) -> Iterator[CheckMessage]:
+    alias = config.database
+    wrong = set()
+    for model in apps.get_app_config("horsies").get_models():
+        if (written := router.db_for_write(model)) != alias:
+            wrong.add(f"written to {written!r}")
+        if (seen := router.db_for_read(model)) != alias:
+            wrong.add(f"read from {seen!r}")
+        if not router.allow_migrate_model(alias, model):
+            wrong.add(f"not migrated on {alias!r}")
+    if wrong:
+        yield _error(
+            "E010",
+            f"The queue lives on {alias!r}, but its models are {', '.join(sorted(wrong))}.",
+            "Make 'horsies_django.routers.HorsiesRouter' the first entry of DATABASE_ROUTERS.",
+            "HORSIES['DATABASE']",
+        )
+
+
+def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
+    """Compare with the alias that holds most models: a project may well keep a few of them on a second database."""
+    written = Counter({config.database: 0})
+    written.update(router.db_for_write(model) for model in _models_of_the_project())
+    alias, count = max(written.items(), key=lambda item: item[1])
+    if count > written[config.database]:
+        yield _warning(
+            "W001",
+            f"Tasks are sent on {config.database!r}, but {count} of the project's {written.total()} models are written "
+            f"to {alias!r}: a task sent inside a transaction on {alias!r} exists even when that is rolled back.",
+            f"Set HORSIES['DATABASE'] to {alias!r}, or silence this check if tasks need not follow those transactions.",
+            "HORSIES['DATABASE']",
+        )
+
+
+def _models_of_the_project() -> Iterator[type[Model]]:
+    for config in apps.get_app_configs():
+        if config.label != "horsies" and not config.name.startswith("django.contrib."):
+            yield from (model for model in config.get_models() if model._meta.managed and not model._meta.proxy)
+
+
+def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
+    """Server-side cursors are turned off for one reason: a pooler in transaction mode, and LISTEN needs a session."""
+    alias = config.listen_database or config.database
+    if connections.settings[alias].get("DISABLE_SERVER_SIDE_CURSORS"):
+        yield _warning(
+            "W002",
+            f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as for PgBouncer in transaction mode. LISTEN "
+            "does not work through such a pooler: tasks start, and results arrive, only at the next poll.",
+            "Add an alias that connects to PostgreSQL directly, and name it in HORSIES['LISTEN_DATABASE'].",
+            "HORSIES['LISTEN_DATABASE']",
+        )
+
+
+def _import_failure(problem: registry.ImportProblem) -> CheckMessage:
+    error = problem.error
+    if isinstance(error, TaskDefinitionError):
+        return _error("E012", f"{error}", f"Correct it in {_place(error, problem.module)}.", problem.module)
+    message = f"The module cannot be imported: {type(error).__name__}: {error}"
+    return _error("E011", message, f"Correct it in {_place(error, problem.module)}.", problem.module)
+
+
+def _place(error: Exception, module: str) -> str:
+    """Return the last line of the project's own code that the error went through."""
+    paths = sysconfig.get_paths()
+    elsewhere = (str(Path(__file__).parent), paths["stdlib"], paths["purelib"], "<frozen ")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(elsewhere)]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else module
+
+
+def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
+    for task in registry.tasks():
+        queue = task.queue or DEFAULT_QUEUE
+        if queue not in config.queues:
+            yield _error(
+                "E013",
+                f"The task {task.name!r} names the queue {queue!r}, which is not declared; it cannot be sent.",
+                f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
+                task.origin,
+            )

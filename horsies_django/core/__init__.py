@@ -1,0 +1,1 @@
+"""Pure rules of the queue: no Django, no clock, no I/O."""

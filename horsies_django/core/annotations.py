@@ -1,0 +1,284 @@
+"""Compile an annotation into a Shape, or say what to write instead."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import inspect
+import os
+import typing
+from collections.abc import Callable
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from horsies_django.core.choices import enum_shape, literal_shape, scalar_key
+from horsies_django.core.containers import dict_shape, list_shape, row_shape, tuple_shape
+from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.objects import record_shape
+from horsies_django.core.results import TaskResult
+from horsies_django.core.scalars import SCALARS
+from horsies_django.core.shapes import ANY, MAX_DEPTH, CodecError, Record, Shape, too_deep
+from horsies_django.core.unions import clash, union_shape
+
+
+class UnsupportedType(TaskDefinitionError):  # noqa: N818 - named for what the reader must change
+    """An annotation names a type that cannot travel as JSON; the message says what to write instead."""
+
+
+def shape_of(annotation: Any, where: str) -> Shape:
+    """Compile ``annotation``, which stands at ``where``. Raises UnsupportedType; NameError for a name not defined yet."""
+    compiler = Compiler()
+    try:
+        shape = compiler.shape(annotation, where)
+        compiler.judge_unions()
+    except RecursionError:
+        raise refused(
+            where, "this type", "is nested too deeply, or defined by itself", "write Any, or a dataclass"
+        ) from None
+    return bounded(shape) if compiler.recursive else shape
+
+
+def refused(where: str, name: str, why: str, instead: str) -> UnsupportedType:
+    """Make the error of an annotation that cannot be a task's."""
+    return UnsupportedType(f"{where}: {name} {why}: {instead}")
+
+
+def is_model(annotation: Any) -> bool:
+    """Tell a model class by its looks; the core knows no Django."""
+    named = isinstance(annotation, type) and hasattr(annotation, "_meta")
+    return named and (hasattr(annotation, "objects") or hasattr(annotation, "_default_manager"))
+
+
+def bounded(shape: Shape) -> Shape:
+    """Return the shape of a type that leads back to itself, with an end to how deep its values may go."""
+
+    def dump(value: Any) -> Any:
+        stored = shape.dump(value)
+        level, depth = [stored], 0
+        while level := [item for each in level for item in nested(each)]:
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise too_deep()
+        return stored
+
+    return dataclasses.replace(shape, dump=dump)
+
+
+def nested(stored: Any) -> list[Any]:
+    """Return the lists and objects directly inside plain JSON data."""
+    inside = stored.values() if isinstance(stored, dict) else stored if isinstance(stored, list) else ()
+    return [item for item in inside if isinstance(item, dict | list)]
+
+
+class Compiler:
+    """One compilation: the dataclasses met so far, so that a tree ends, and the unions to judge when all is known."""
+
+    def __init__(self) -> None:
+        self.recursive = False
+        self._records: dict[type, Shape] = {}
+        self._open: set[type] = set()
+        self._unions: list[tuple[list[Shape], str]] = []
+
+    def shape(self, annotation: Any, where: str) -> Shape:
+        """Return the shape of one annotation. Raises UnsupportedType."""
+        try:
+            if (scalar := SCALARS.get(annotation)) is not None:
+                return scalar
+        except TypeError:  # Annotated[int, []] and the like have no hash
+            pass
+        origin, args = get_origin(annotation), get_args(annotation)
+        if origin is Annotated or origin is Final:
+            return self.shape(args[0], where)
+        if origin is Union or origin is UnionType:
+            return self._union(args, where)
+        if origin is Literal:
+            return self._literal(args, where)
+        if hasattr(annotation, "__supertype__"):  # NewType
+            return self.shape(annotation.__supertype__, where)
+        if type(annotation).__name__ == "TypeAliasType":  # type X = ..., of Python 3.12
+            return self.shape(annotation.__value__, where)
+        if annotation is dict or annotation is list or origin in (list, dict, tuple):
+            return self._container(annotation, origin, args, where)
+        if isinstance(annotation, type) and origin is None and not is_model(annotation):
+            if issubclass(annotation, enum.Enum):
+                return self._enum(annotation, where)
+            if dataclasses.is_dataclass(annotation):
+                return self._record(annotation, where)
+        raise refused(where, name_of(annotation), *advice(annotation, origin, args))
+
+    def judge_unions(self) -> None:
+        """Refuse the unions whose members could be mistaken for one another. Raises UnsupportedType."""
+        for members, where in self._unions:
+            for place, one in enumerate(members):
+                for other in members[place + 1 :]:
+                    if why := clash(one, other):
+                        pair = f"{one.name} | {other.name}"
+                        wrap = "declare one of them, or put each into a dataclass of its own"
+                        raise refused(where, pair, f"cannot be told apart when read back ({why})", wrap)
+
+    def _union(self, args: tuple[Any, ...], where: str) -> Shape:
+        members = [self.shape(arg, where) for arg in args]
+        self._unions.append((members, where))
+        return union_shape(members)
+
+    def _literal(self, args: tuple[Any, ...], where: str) -> Shape:
+        options = [(arg, plain_scalar(arg.value if isinstance(arg, enum.Enum) else arg, where)) for arg in args]
+        if len({scalar_key(stored) for _, stored in options}) < len(options):
+            raise refused(where, f"Literal{list(args)}", "has values that are the same in JSON", "keep one of them")
+        return literal_shape(options)
+
+    def _container(self, annotation: Any, origin: Any, args: tuple[Any, ...], where: str) -> Shape:
+        if annotation is list or (origin is list and not args):
+            return list_shape(ANY)
+        if annotation is dict or (origin is dict and not args):
+            return dict_shape(ANY)
+        if origin is list:
+            return list_shape(self.shape(args[0], where))
+        if origin is dict:
+            if args[0] is not str:
+                instead = f"write dict[str, {name_of(args[1])}], or a list of pairs"
+                raise refused(where, name_of(annotation), "has keys that are not str, as all keys in JSON are", instead)
+            return dict_shape(self.shape(args[1], where))
+        if not args:
+            raise refused(where, "tuple", "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]")
+        if len(args) == 2 and args[1] is Ellipsis:
+            return row_shape(self.shape(args[0], where))
+        return tuple_shape([self.shape(arg, where) for arg in args])
+
+    def _enum(self, cls: type[enum.Enum], where: str) -> Shape:
+        if not len(cls) and not issubclass(cls, enum.Flag):
+            raise refused(where, cls.__name__, "has no members", "write an Enum with members")
+        shape = enum_shape(cls, lambda value: plain_scalar(value, f"{where}: a member of {cls.__name__}"))
+        if shape.values and len({scalar_key(stored) for stored in shape.values}) < len(shape.values):
+            raise refused(where, cls.__name__, "has members that are the same in JSON", "give each its own value")
+        return shape
+
+    def _record(self, cls: type, where: str) -> Shape:
+        if cls in self._records:
+            known = self._records[cls]
+            if cls not in self._open:
+                return known
+            self.recursive = True  # known is not complete yet: go through it, later
+            return dataclasses.replace(
+                known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
+            )
+        fields = [field for field in dataclasses.fields(cls) if field.init]
+        refuse_odd_constructor(cls, {field.name for field in fields}, where)
+        missing = dataclasses.MISSING
+        required = {field.name for field in fields if field.default is missing and field.default_factory is missing}
+        shape, complete = record_shape(cls, Record(frozenset(field.name for field in fields), frozenset(required), {}))
+        self._records[cls] = shape
+        self._open.add(cls)
+        hints = hints_of_class(cls)
+        complete({f.name: self.shape(hints[f.name], f"{where}, field '{f.name}' of {cls.__name__}") for f in fields})
+        self._open.remove(cls)
+        return shape
+
+
+def plain_scalar(value: Any, where: str) -> Any:
+    """Return the plain value behind a member or a literal. Raises UnsupportedType."""
+    for cls in (bool, int, float, str):
+        if isinstance(value, cls):
+            try:
+                ANY.dump(value)
+            except CodecError as error:
+                raise refused(where, "a value", f"cannot travel as JSON ({error.problem})", "give it another") from None
+            return value if cls is bool else cls(value) if cls is not str else str.__str__(value)
+    if value is None:
+        return None
+    raise refused(where, "a value", f"is {type(value).__name__}, which JSON cannot hold", "use bool, int, float or str")
+
+
+def refuse_odd_constructor(cls: type, fields: set[str], where: str) -> None:
+    """Refuse a dataclass that cannot be built from its fields by name. Raises UnsupportedType."""
+    parameters = inspect.signature(cls).parameters.values()
+    needed = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    odd = (needed - fields) | (fields - {p.name for p in parameters})
+    if odd and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        why = f"cannot be built from its fields alone, because of {', '.join(map(repr, sorted(odd)))}"
+        raise refused(where, cls.__name__, why, "write a dataclass without InitVar and without its own __init__")
+
+
+def hints_of_class(cls: type) -> dict[str, Any]:
+    """Return a class's annotations, resolved; one made inside a function may name itself. Raises NameError."""
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        if error.name != cls.__name__:
+            raise
+        return get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+
+
+def name_of(annotation: Any) -> str:
+    """Return an annotation as a reader would write it, without modules."""
+    args = get_args(annotation)
+    if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, collections.abc.Callable):
+        inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
+        return f"{name_of(get_origin(annotation))}[{inner}]"
+    if args and get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(name_of, args))
+    if annotation is type(None):
+        return "None"
+    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
+
+
+def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, str]:
+    """Return why an annotation is refused, and what to write instead."""
+    cls = origin or annotation
+    inner = ", ".join(name_of(arg) for arg in args if arg is not Ellipsis)
+    for test, why, instead in ADVICE:
+        if test(cls):
+            return why, instead.replace("{inner}", inner or "str")
+    return "cannot travel as JSON", "write a dataclass, or send the key by which the task finds it"
+
+
+def _any_of(*classes: Any) -> Callable[[Any], bool]:
+    return lambda cls: cls in classes
+
+
+def _below(*classes: type) -> Callable[[Any], bool]:
+    return lambda cls: isinstance(cls, type) and issubclass(cls, classes)
+
+
+abc = collections.abc
+# In this order: the first that holds is told.
+ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
+    (is_model, "is a model, whose row may change before the task runs", "annotate int and send its pk"),
+    (_any_of(TaskResult), "is a result", "it stands alone, as a task's return annotation"),
+    (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
+    (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
+    (is_typeddict, "is a TypedDict, which is not checked when it is made", "write a dataclass"),
+    (
+        lambda cls: hasattr(cls, "_fields") and _below(tuple)(cls),
+        "is a NamedTuple, a list in JSON",
+        "write a dataclass",
+    ),
+    (lambda cls: isinstance(cls, TypeVar), "stands for a type that is not known here", "write the type itself"),
+    (
+        lambda cls: hasattr(cls, "model_dump"),
+        "is a pydantic model",
+        "write dict[str, Any] and pass model_dump(mode='json')",
+    ),
+    (_below(os.PathLike), "is a path", "write str and pass str(path)"),
+    (_below(bytes, bytearray, memoryview), "has no form in JSON", "write str and pass base64 text"),
+    (
+        _any_of(set, frozenset, abc.Set, abc.MutableSet),
+        "has no form in JSON",
+        "write list[{inner}] and pass sorted(...)",
+    ),
+    (_any_of(abc.Callable), "is code, which does not travel", "write str and pass the name of what to call"),
+    (_any_of(type), "is a class, which does not travel", "write str and pass its name"),
+    (_any_of(abc.Mapping, abc.MutableMapping), "may be many types", "write dict[{inner}]"),
+    (
+        _any_of(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Iterator, abc.Collection, abc.Generator),
+        "may be many types",
+        "write list[{inner}] and pass list(...)",
+    ),
+    (
+        lambda cls: dataclasses.is_dataclass(cls),
+        "is a generic dataclass",
+        "write a dataclass whose fields name their types",
+    ),
+    (_any_of(typing.NoReturn, typing.Never), "has no values", "write None"),
+]

@@ -1,0 +1,139 @@
+"""Arguments and results as JSON: written and read by what the function's signature declares, never by what is written.
+
+Nothing on the wire names a class, so whoever can write into the table can choose values, not code. Defaults of omitted
+parameters are not stored: an old worker accepts what a new sender omits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from horsies_django.core.annotations import UnsupportedType, shape_of
+from horsies_django.core.envelopes import ResultCodec, encode_error
+from horsies_django.core.jsontext import read_json, write_json
+from horsies_django.core.shapes import CodecError, Shape, too_deep
+from horsies_django.core.signatures import EMPTY, Compiled, refuse_bad_parameters, refuse_models, written
+
+__all__ = ["ArgumentsCodec", "CodecError", "ResultCodec", "Shape", "UnsupportedType", "encode_error", "shape_of"]
+
+
+class ArgumentsCodec(Compiled):
+    """The arguments of one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        refuse_bad_parameters(function, self.signature)
+        parameters = list(self.signature.parameters.values())
+        self._names = frozenset(p.name for p in parameters)
+        self._required = frozenset(p.name for p in parameters if p.default is EMPTY)
+        self._positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        self._positional_only = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
+        self._by_keyword = frozenset(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY)
+        self._dumps: dict[str, Callable[[Any], Any]] | None = None
+        self._loads: dict[str, Callable[[Any], Any]] | None = None
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> ArgumentsCodec:
+        """Read the signature of ``function``. Raises TaskDefinitionError with the line to write."""
+        codec = cls(function)
+        codec._resolve_early()
+        return codec
+
+    def _compile(self, hints: dict[str, Any]) -> None:
+        refuse_models(self.function, self.signature, hints)
+        shapes = {
+            name: shape_of(hints[name], f"{self.origin}: parameter '{name}'") for name in self.signature.parameters
+        }
+        self._loads = {name: shape.load for name, shape in shapes.items()}
+        self._dumps = {name: shape.dump for name, shape in shapes.items()}
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return a call's arguments by name, as JSON text, checked against signature and types. Raises CodecError."""
+        if self._dumps is None:
+            self._resolve_late()
+            return self.encode(args, kwargs)
+        given = kwargs
+        if args:
+            given = dict(zip(self._positional, args, strict=False))
+            if len(args) > len(self._positional) or not given.keys().isdisjoint(kwargs):
+                raise self._misbound(args, kwargs)
+            given.update(kwargs)
+        if not (kwargs.keys() <= self._by_keyword and self._required <= given.keys()):
+            raise self._misbound(args, kwargs)
+        dumps, stored, name = self._dumps, {}, ""
+        try:
+            for name, value in given.items():
+                stored[name] = dumps[name](value)
+        except CodecError as error:
+            error.within(name)
+            raise
+        except RecursionError:
+            raise too_deep().within(name) from None
+        return write_json(stored)
+
+    def _misbound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CodecError:
+        """Make the error of a call that does not fit the signature, in the words Python has for it."""
+        taken = frozenset(self._positional[: len(args)])
+        name, problem = "", f"takes {len(self._positional)} positional arguments, but {len(args)} were given"
+        if len(args) <= len(self._positional):
+            if twice := [each for each in kwargs if each in taken and each in self._by_keyword]:
+                name, problem = twice[0], f"got multiple values for argument '{twice[0]}'"
+            elif unknown := [each for each in kwargs if each not in self._names]:
+                name, problem = unknown[0], f"got an unexpected keyword argument '{unknown[0]}'"
+            elif wrong := [each for each in kwargs if each not in self._by_keyword]:
+                name, problem = wrong[0], f"got the positional-only argument '{wrong[0]}' as a keyword"
+            else:
+                missing = [each for each in self.signature.parameters if each in self._required - taken - kwargs.keys()]
+                name, problem = missing[0], f"is missing the required {listed(missing)}"
+        return Misbound(self._fit(problem), path=name)
+
+    def _fit(self, problem: str) -> str:
+        return (
+            f"{self.function.__name__}() {problem}; its signature is {self.function.__name__}{written(self.signature)}"
+        )
+
+    def decode(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``. Raises CodecError."""
+        if self._loads is None:
+            self._resolve_late()
+            return self.decode(text)
+        stored = read_json(text, "arguments")
+        if type(stored) is not dict:
+            raise CodecError(f"expected an object, got {type(stored).__name__}", subject="arguments")
+        if not (self._required <= stored.keys() <= self._names):
+            raise self._stranger(stored)
+        loads, kwargs, name = self._loads, {}, ""
+        try:
+            for name, value in stored.items():
+                kwargs[name] = loads[name](value)
+        except CodecError as error:
+            error.within(name)
+            raise
+        except RecursionError:
+            raise too_deep().within(name) from None
+        return self._take_positional(kwargs) if self._positional_only else [], kwargs
+
+    def _stranger(self, stored: dict[str, Any]) -> CodecError:
+        """Make the error of stored arguments that are another signature's: sender and worker differ in version."""
+        if unknown := sorted(stored.keys() - self._names):
+            return Misbound(self._fit(f"was sent the unknown {listed(unknown)}"), path=unknown[0])
+        missing = [name for name in self.signature.parameters if name in self._required - stored.keys()]
+        return Misbound(self._fit(f"was sent without the required {listed(missing)}"), path=missing[0])
+
+    def _take_positional(self, kwargs: dict[str, Any]) -> list[Any]:
+        """Move positional-only arguments out of ``kwargs``; one omitted before one given gets its default."""
+        last = max((place for place, p in enumerate(self._positional_only) if p.name in kwargs), default=-1)
+        return [kwargs.pop(p.name, p.default) for p in self._positional_only[: last + 1]]
+
+
+class Misbound(CodecError):
+    """The arguments do not fit the signature; ``path`` is the first of them."""
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+def listed(names: list[str]) -> str:
+    """Return names as words: argument 'a', arguments 'a', 'b'."""
+    return f"argument{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"

@@ -1,0 +1,138 @@
+"""The envelope in which a result is stored: ``{"ok": ...}`` by the declared type, or ``{"err": {...}}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_origin
+
+from horsies_django.core.annotations import UnsupportedType, shape_of
+from horsies_django.core.jsontext import read_json, write_json
+from horsies_django.core.results import TaskError, TaskResult
+from horsies_django.core.shapes import ANY, CodecError, Shape, too_deep
+from horsies_django.core.signatures import Compiled, refuse_no_return
+
+REPR_CHARACTERS = 10_000
+
+
+class ResultCodec(Compiled):
+    """The result of one function, in its envelope: ``{"ok": ...}`` or ``{"err": {...}}``.
+
+    ``wraps_result`` says that the function is annotated to return a TaskResult.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        refuse_no_return(function, self.signature)
+        self.wraps_result = re.match(r"(\w+\.)*TaskResult\b", str(self.signature.return_annotation)) is not None
+        self._shape: Shape | None = None
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> ResultCodec:
+        """Read the return annotation of ``function``. Raises TaskDefinitionError with the line to write."""
+        codec = cls(function)
+        codec._resolve_early()
+        return codec
+
+    def _compile(self, hints: dict[str, Any]) -> None:
+        annotation = hints["return"]
+        wraps = annotation is TaskResult or get_origin(annotation) is TaskResult
+        if wraps:
+            args = get_args(annotation)
+            if not args:
+                raise UnsupportedType(f"{self.origin}: TaskResult does not say of what: write '-> TaskResult[int]'")
+            if len(args) > 1 and args[1] is not TaskError and args[1] is not Any:
+                raise UnsupportedType(
+                    f"{self.origin}: the error of a TaskResult is a TaskError: write '-> TaskResult[T]'"
+                )
+            annotation = args[0]
+        self._shape = shape_of(annotation, f"{self.origin}: the return annotation")
+        self.wraps_result = wraps
+
+    def encode_ok(self, value: Any) -> str:
+        """Return the envelope of a success. Raises CodecError."""
+        try:
+            return f'{{"ok":{write_json(self._made().dump(value))}}}'
+        except CodecError as error:
+            _of_result(error)
+            raise
+        except RecursionError:
+            raise _of_result(too_deep()) from None
+
+    def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
+        """Return what an envelope holds. Raises CodecError when it cannot be read by what is declared now."""
+        found = opened(envelope)
+        if "err" in found:
+            return self.decode_error(found)
+        try:
+            return TaskResult(ok=self._made().load(found["ok"]))
+        except CodecError as error:
+            _of_result(error)
+            raise
+        except RecursionError:
+            raise _of_result(too_deep()) from None
+
+    @staticmethod
+    def decode_error(envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
+        """Return the error that an envelope holds; the same for every function. Raises CodecError."""
+        error = opened(envelope).get("err")
+        if not isinstance(error, Mapping) or not isinstance(error.get("error_code"), str):
+            raise CodecError("the stored error has no error_code", subject="result")
+        exception = error.get("exception")
+        if exception is not None and not isinstance(exception, Mapping):
+            raise CodecError("the stored exception is not an object", subject="result", path="exception")
+        message, data = str(error.get("message") or ""), error.get("data")
+        return TaskResult(err=TaskError.built_in(error["error_code"], message, data=data, exception=exception))
+
+    def _made(self) -> Shape:
+        if self._shape is None:
+            self._resolve_late()
+        assert self._shape is not None
+        return self._shape
+
+
+def _of_result(error: CodecError) -> CodecError:
+    if error.subject == "argument":
+        error.subject, error.path = "result", error.path.removeprefix(".")
+    return error
+
+
+def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    """Return an envelope as a mapping with exactly one of ok and err. Raises CodecError."""
+    found = read_json(envelope, "result") if isinstance(envelope, str) else envelope
+    if not isinstance(found, Mapping) or ("ok" in found) == ("err" in found):
+        raise CodecError('the stored result is neither {"ok": ...} nor {"err": ...}', subject="result")
+    return found
+
+
+def encode_error(error: TaskError) -> str:
+    """Return the envelope of a failure. Never fails: what cannot be stored as it is becomes text that says so."""
+    message, data = printable(error.message), None
+    try:
+        data = write_json(ANY.dump(error.data))
+    except Exception as refusal:  # data is of the task's own making: its methods may raise anything
+        data = write_json(shown(error.data))
+        why = str(refusal) if isinstance(refusal, CodecError) else type(refusal).__name__
+        message += f"\n(data is stored as its repr, because it is not plain JSON: {printable(why)})"
+    exception: Any = error.exception  # declared, but nobody checks
+    if isinstance(exception, Mapping):
+        exception = {printable(key): printable(value) for key, value in exception.items()}
+    elif exception is not None:
+        exception = {"repr": shown(exception)}
+    rest = {"error_code": printable(error.error_code), "message": message.lstrip("\n"), "exception": exception}
+    return f'{{"err":{write_json(rest)[:-1]},"data":{data}}}}}'
+
+
+def printable(value: Any) -> str:
+    """Return a text with NUL bytes and lone surrogates made visible; the repr of what is no text."""
+    text = str.__str__(value) if isinstance(value, str) else shown(value)
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shown(value: Any) -> str:
+    """Return the repr of anything, of bounded length, even when its own ``__repr__`` fails."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} whose repr fails: {type(error).__name__}>"
+    return printable(text if len(text) <= REPR_CHARACTERS else f"{text[:REPR_CHARACTERS]}...")

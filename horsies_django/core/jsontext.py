@@ -1,0 +1,38 @@
+"""JSON text out of checked data, and data out of stored text: strict both ways, with errors of the house."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from horsies_django.core.shapes import CodecError, too_deep
+
+# Shapes let no cycle through, so the encoder need not look for one.
+_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+_read = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def write_json(stored: Any) -> str:
+    """Return checked data as compact JSON text. Raises CodecError."""
+    try:
+        return _write(stored)
+    except RecursionError:
+        raise too_deep() from None
+    except ValueError as error:  # sys.set_int_max_str_digits() was set below the limit of shapes
+        raise CodecError(str(error), "value") from error
+
+
+def read_json(text: str | bytes, subject: str) -> Any:
+    """Return the data of a JSON text. Raises CodecError."""
+    try:
+        return _read(text if isinstance(text, str) else bytes(text).decode())
+    except RecursionError:
+        raise CodecError(too_deep().problem, "value", subject=subject) from None
+    except ValueError as error:
+        raise CodecError(f"the stored text is not JSON: {error}", subject=subject) from error

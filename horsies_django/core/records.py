@@ -1,0 +1,91 @@
+"""The frozen records that travel between floors: NewTasks go in, a Claim comes out, an Outcome goes back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any, NamedTuple
+
+
+class NewTasks(NamedTuple):
+    """Tasks of one function as the sender made them: checked, encoded, not written yet.
+
+    ``ids`` and ``kwargs`` (JSON texts) run side by side; the rest holds for all of them. At most one of ``delay`` (from
+    now, on the database's clock) and ``due_at`` (aware) is set.
+    """
+
+    task_name: str
+    queue_name: str
+    lane: str
+    priority: int
+    ids: list[uuid.UUID]
+    kwargs: list[str]
+    delay: dt.timedelta | None = None
+    due_at: dt.datetime | None = None
+    good_until: dt.datetime | None = None
+
+
+class Claim(NamedTuple):
+    """A task that this worker holds: what a child needs to run it, and the generation that fences every later write.
+
+    ``kwargs`` stays the JSON text that the database sent; only the child decodes it.
+    """
+
+    id: uuid.UUID
+    generation: int
+    lane: str
+    task_name: str
+    kwargs: str
+
+
+class Outcome(NamedTuple):
+    """What shall become of a running task.
+
+    ``status`` is COMPLETED or FAILED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
+    ``crashed`` marks an attempt that ended with its process.
+    """
+
+    id: uuid.UUID
+    generation: int
+    status: str
+    result: str
+    error_code: str | None = None
+    error_message: str | None = None
+    child_pid: int | None = None
+    crashed: bool = False
+
+
+class TaskAttemptInfo(NamedTuple):
+    """One finished attempt of a task, as ``handle.info()`` tells it."""
+
+    attempt: int
+    outcome: str
+    will_retry: bool
+    started_at: dt.datetime
+    finished_at: dt.datetime
+    error_code: str | None
+    error_message: str | None
+    worker_id: uuid.UUID | None
+    child_pid: int | None
+
+
+class TaskInfo(NamedTuple):
+    """A task's row in plain values, as ``handle.info()`` tells it; ``result`` stays the stored envelope."""
+
+    task_id: uuid.UUID
+    task_name: str
+    queue_name: str
+    lane: str
+    priority: int
+    status: str
+    sent_at: dt.datetime
+    enqueued_at: dt.datetime
+    good_until: dt.datetime | None
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    retry_count: int
+    max_retries: int
+    error_code: str | None
+    worker_id: uuid.UUID | None
+    result: Any
+    attempts: tuple[TaskAttemptInfo, ...]

@@ -1,0 +1,171 @@
+"""The shapes of single values: what JSON has itself, and what travels as a text or a number."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import uuid
+from collections.abc import Callable
+from types import NoneType
+from typing import Any
+
+from horsies_django.core.shapes import ANY, BIG, CodecError, Shape, check_float, check_int, check_text, misfit
+
+MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def _dump_none(value: Any) -> None:
+    if value is not None:
+        raise misfit("None", value)
+
+
+def _dump_bool(value: Any) -> bool:
+    if value is True or value is False:
+        return bool(value)
+    raise misfit("bool", value)
+
+
+def _dump_int(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if -BIG < value < BIG:
+            return value
+        check_int(value)
+    raise misfit("int", value)
+
+
+def _load_int(stored: Any) -> int:
+    if type(stored) is int:
+        return stored
+    raise misfit("int", stored)
+
+
+def _dump_float(value: Any) -> float:
+    if isinstance(value, float):
+        check_float(value)
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            if float(value) == value:
+                return float(value)
+        except OverflowError:
+            pass
+        raise CodecError("a float cannot hold this int exactly: declare int, or send a float", "value")
+    raise misfit("float", value)
+
+
+def _load_float(stored: Any) -> float:
+    if type(stored) is float or type(stored) is int:
+        try:
+            number = float(stored)
+        except OverflowError:
+            number = math.inf
+        check_float(number)
+        return number
+    raise misfit("float", stored)
+
+
+def _dump_str(value: Any) -> str:
+    if isinstance(value, str):
+        if "\x00" in value or not value.isascii():
+            check_text(value)
+        return value
+    raise misfit("str", value)
+
+
+def _load_str(stored: Any) -> str:
+    if type(stored) is str:
+        return stored
+    raise misfit("str", stored)
+
+
+def _text_shape(
+    cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None
+) -> Shape:
+    """Make the shape of a type that travels as text. ``barred`` is a subclass with a meaning of its own."""
+    name = cls.__name__
+
+    def accepts(value: Any) -> bool:
+        return isinstance(value, cls) and (barred is None or not isinstance(value, barred))
+
+    def dump(value: Any) -> str:
+        if accepts(value):
+            return write(value)
+        raise misfit(name, value)
+
+    def load(stored: Any) -> Any:
+        if type(stored) is not str:
+            raise misfit(f"{name} as text", stored)
+        try:
+            value = read(stored)
+            if write(value) == stored:  # their constructors read more than they write: a date as a datetime, "{...}"
+                return value
+        except (ValueError, ArithmeticError, CodecError):
+            pass
+        raise CodecError(f"the stored text is not a {name}")
+
+    return Shape(name, frozenset({str}), accepts, dump, load)
+
+
+def _write_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Any], str]:
+    def write(value: Any) -> str:
+        if value.tzinfo is not None and value.utcoffset() is None:
+            raise CodecError(f"its time zone gives this {cls.__name__} no offset from UTC: send a datetime", "value")
+        return cls.isoformat(value)  # the class's own: a subclass may write another format
+
+    return write
+
+
+def _write_decimal(value: decimal.Decimal) -> str:
+    if not value.is_finite():
+        raise CodecError("a Decimal must be finite to travel", "value")
+    return decimal.Decimal.__str__(value)
+
+
+def _dump_duration(value: Any) -> int:
+    if isinstance(value, dt.timedelta):
+        return value // MICROSECOND
+    raise misfit("timedelta", value)
+
+
+def _load_duration(stored: Any) -> dt.timedelta:
+    if type(stored) is int:
+        try:
+            return dt.timedelta(microseconds=stored)
+        except OverflowError:
+            raise CodecError("the stored number of microseconds is beyond any timedelta") from None
+    raise misfit("timedelta as microseconds", stored)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_int(value)
+
+
+NONE = Shape("None", frozenset({NoneType}), lambda value: value is None, _dump_none, _dump_none, plain=True)
+BOOL = Shape("bool", frozenset({bool}), lambda value: isinstance(value, bool), _dump_bool, _dump_bool, plain=True)
+INT = Shape("int", frozenset({int}), _is_int, _dump_int, _load_int, plain=True)
+FLOAT = Shape("float", frozenset({float, int}), _is_number, _dump_float, _load_float)
+STR = Shape("str", frozenset({str}), lambda value: isinstance(value, str), _dump_str, _load_str, plain=True)
+DURATION = Shape(
+    "timedelta", frozenset({int}), lambda value: isinstance(value, dt.timedelta), _dump_duration, _load_duration
+)
+
+SCALARS: dict[Any, Shape] = {
+    None: NONE,
+    NoneType: NONE,
+    bool: BOOL,
+    int: INT,
+    float: FLOAT,
+    str: STR,
+    Any: ANY,
+    dt.datetime: _text_shape(dt.datetime, _write_moment(dt.datetime), dt.datetime.fromisoformat),
+    dt.date: _text_shape(dt.date, dt.date.isoformat, dt.date.fromisoformat, barred=dt.datetime),
+    dt.time: _text_shape(dt.time, _write_moment(dt.time), dt.time.fromisoformat),
+    dt.timedelta: DURATION,
+    uuid.UUID: _text_shape(uuid.UUID, uuid.UUID.__str__, uuid.UUID),
+    decimal.Decimal: _text_shape(decimal.Decimal, _write_decimal, decimal.Decimal),
+}

@@ -1,0 +1,211 @@
+"""Shapes: how a value of one declared type becomes JSON and comes back, and what no JSON may hold.
+
+A Shape is two closures made once, ``dump`` and ``load``. They know nothing of where they stand: an error starts with an
+empty path, and each container that it passes on its way out puts its own step before it, so that the good case pays
+nothing for messages. Messages name types and places, never values: they reach logs, and logs do not hold arguments.
+
+What PostgreSQL's jsonb does to numbers is part of the contract: -0.0 comes back as 0.0, and a float without a fraction
+may come back as an integer literal (1e16, 1e308), so a float is read from both; under ``Any`` it is then an int.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+from horsies_django.core.errors import HorsiesError
+
+MAX_DEPTH = 200  # what one stack can write, a deeper one must still be able to read
+MAX_DIGITS = 4300  # beyond, Python itself refuses to read an int back
+BIG = 10**MAX_DIGITS
+PLAIN_TYPES = "None, bool, int, float, str, list or dict"
+
+
+class CodecError(HorsiesError):
+    """A value cannot travel, or what was stored cannot be read.
+
+    ``path`` says where ("order.lines[3].price"), ``kind`` how: "type" when the value is not of the declared type,
+    "value" when it is, but cannot be encoded.
+    """
+
+    def __init__(self, problem: str, kind: str = "type", path: str = "", subject: str = "argument") -> None:
+        super().__init__(problem, kind, path, subject)
+        self.problem = problem
+        self.kind = kind
+        self.path = path
+        self.subject = subject
+
+    def within(self, step: str) -> CodecError:
+        """Put ``step`` before the path; return the same error."""
+        self.path = step + self.path
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.subject} '{self.path}': {self.problem}" if self.path else f"{self.subject}: {self.problem}"
+
+
+class ModelRefused(CodecError):
+    """The value is a model instance: its row may change before the task runs, so its key travels instead."""
+
+    def __str__(self) -> str:
+        if self.subject != "argument":
+            return f"{self.subject} {self.path and repr(self.path) + ' '}is a model instance ({self.problem}): return its pk"
+        return f"argument '{self.path}' is a model instance ({self.problem}): pass {self.path}.pk"
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What tells two dataclasses apart: their field names, which of them must be there, and fields of few values."""
+
+    names: frozenset[str]
+    required: frozenset[str]
+    choices: dict[str, tuple[Any, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class Shape:
+    """One declared type, compiled.
+
+    ``accepts`` looks at a value's outside only. ``kinds`` are the types that its JSON has after ``json.loads``. ``plain``
+    says that ``load`` changes nothing; ``values`` are all the JSON values there are, where they are few.
+    """
+
+    name: str
+    kinds: frozenset[type]
+    accepts: Callable[[Any], bool]
+    dump: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+    plain: bool = False
+    values: tuple[Any, ...] | None = None
+    record: Record | None = None
+
+    def encode(self, value: Any, path: str) -> Any:
+        """Return ``value`` as plain JSON data. Raises CodecError."""
+        try:
+            return self.dump(value)
+        except CodecError as error:
+            error.within(path)
+            raise
+        except RecursionError:
+            raise too_deep().within(path) from None
+
+    def decode(self, stored: Any, path: str) -> Any:
+        """Return the value that ``encode`` wrote as ``stored``. Raises CodecError."""
+        try:
+            return self.load(stored)
+        except CodecError as error:
+            error.within(path)
+            raise
+        except RecursionError:
+            raise too_deep().within(path) from None
+
+
+def misfit(expected: str, value: Any) -> CodecError:
+    """Make the error of a value that is not of the declared type."""
+    cls = type(value)
+    if hasattr(value, "_meta") and hasattr(value, "pk"):
+        return ModelRefused(cls.__name__)
+    got = "None" if value is None else cls.__name__
+    if got == expected:
+        got = f"another class of that name, {cls.__module__}.{cls.__qualname__}"
+    return CodecError(f"expected {expected}, got {got}")
+
+
+def too_deep() -> CodecError:
+    """Make the error of a value without an end in sight."""
+    return CodecError(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself", "value")
+
+
+def check_text(text: str) -> None:
+    """Refuse what PostgreSQL cannot hold in a text."""
+    if "\x00" in text:
+        raise CodecError("the text has a NUL byte (\\x00), which PostgreSQL cannot hold", "value")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise CodecError(
+                f"the text has a lone surrogate (character {error.start}), so it is not valid Unicode", "value"
+            ) from None
+
+
+def check_int(number: int) -> None:
+    """Refuse an int that could be written but not read back."""
+    if not -BIG < number < BIG:
+        raise CodecError(f"an int of more than {MAX_DIGITS} digits cannot travel as JSON: send it as a str", "value")
+
+
+def check_float(number: float) -> None:
+    """Refuse the floats that JSON has no word for."""
+    if not math.isfinite(number):
+        name = "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+        raise CodecError(f"{name} is not valid JSON", "value")
+
+
+def check_key(key: Any) -> None:
+    """Refuse what cannot be a key of a JSON object."""
+    if not isinstance(key, str):
+        raise CodecError(f"a key is of type {type(key).__name__}; the keys of a JSON object are str")
+    if "\x00" in key or not key.isascii():
+        try:
+            check_text(key)
+        except CodecError as error:
+            raise CodecError(f"the key {json.dumps(key[:40])}: {error.problem}", "value") from None
+
+
+def key_step(key: str) -> str:
+    """Return a key as a step of a path."""
+    return f"[{json.dumps(key if len(key) <= 40 else key[:37] + '...', ensure_ascii=False)}]"
+
+
+def check_plain(value: Any, depth: int = 0) -> Any:
+    """Return ``value`` when it is plain JSON data throughout. Raises CodecError."""
+    if isinstance(value, str):
+        check_text(value)
+    elif value is None or isinstance(value, bool):
+        pass
+    elif isinstance(value, int):
+        check_int(value)
+    elif isinstance(value, float):
+        check_float(value)
+    elif isinstance(value, list | dict):
+        if depth >= MAX_DEPTH:
+            raise too_deep()
+        _check_items(value, depth + 1)
+    elif isinstance(value, tuple):
+        raise CodecError("a tuple would come back as a list: pass a list, or declare tuple[...]")
+    else:
+        raise misfit(f"plain JSON ({PLAIN_TYPES})", value)
+    return value
+
+
+def _check_items(value: list[Any] | dict[Any, Any], depth: int) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            check_key(key)
+            try:
+                check_plain(item, depth)
+            except CodecError as error:
+                error.within(key_step(key))
+                raise
+    else:
+        for index, item in enumerate(value):
+            try:
+                check_plain(item, depth)
+            except CodecError as error:
+                error.within(f"[{index}]")
+                raise
+
+
+ANY = Shape(
+    "Any",
+    frozenset({NoneType, bool, int, float, str, list, dict}),
+    lambda value: value is None or isinstance(value, bool | int | float | str | list | dict),
+    check_plain,
+    lambda stored: stored,
+    plain=True,
+)

@@ -1,0 +1,166 @@
+"""What a function's signature must be to make it a task, and the line to write when it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from horsies_django.core.annotations import is_model
+from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.shapes import CodecError
+
+EMPTY = inspect.Parameter.empty
+STARRED: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+class Unresolved(TaskDefinitionError):  # noqa: N818 - the function may be fine
+    """An annotation uses a name that is not defined, at least not yet."""
+
+
+def origin_of(function: Callable[..., Any]) -> str:
+    """Return where a function comes from, as dotted words."""
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature; reading it resolves no annotation."""
+    if sys.version_info >= (3, 14):
+        import annotationlib  # new in 3.14, where annotations are code until somebody asks
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.STRING)
+    return inspect.signature(function)
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations, resolved. Raises Unresolved, or TaskDefinitionError for one that can never be."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError) as error:
+        raise unresolved(function, error) from error
+    except Exception as error:  # an annotation may be any expression
+        raise TaskDefinitionError(f"{origin_of(function)}: an annotation cannot be evaluated: {error}") from error
+
+
+def unresolved(function: Callable[..., Any], error: Exception) -> Unresolved:
+    """Make the error of an annotation whose name is not defined."""
+    return Unresolved(
+        f"{origin_of(function)}: an annotation cannot be resolved: {error}. Define or import the name at the top level of "
+        "its module, not under TYPE_CHECKING and not inside a function"
+    )
+
+
+def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Refuse parameters whose arguments could not travel by name and type. Raises TaskDefinitionError."""
+    for name, parameter in signature.parameters.items():
+        if stars := STARRED.get(parameter.kind):
+            instead = "list[str]" if stars == "*" else "dict[str, str]"
+            raise TaskDefinitionError(
+                f"{origin_of(function)} takes {stars}{name}, but the arguments of a task travel by name: declare what it "
+                f"takes, as in\n    {definition(function, signature, {name: instead})}"
+            )
+        if parameter.annotation is EMPTY:
+            default = parameter.default
+            guess = "int" if default is EMPTY or default is None else type(default).__name__
+            guess = f"{guess} | None" if default is None else guess
+            raise TaskDefinitionError(
+                f"{origin_of(function)}: parameter '{name}' has no annotation, so nobody knows how to send it: write its "
+                f"type, as in\n    {definition(function, signature, {name: guess})}"
+            )
+
+
+def refuse_models(function: Callable[..., Any], signature: inspect.Signature, hints: dict[str, Any]) -> None:
+    """Refuse parameters that want a model instance. Raises TaskDefinitionError."""
+    for name in signature.parameters:
+        if is_model(hints.get(name)):
+            raise TaskDefinitionError(
+                f"{origin_of(function)}: parameter '{name}' is a model ({hints[name].__name__}), whose row may change before "
+                f"the task runs: annotate int and pass {name}.pk, as in\n    {definition(function, signature, {name: 'int'})}"
+            )
+
+
+def refuse_no_return(function: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Refuse a missing return annotation. Raises TaskDefinitionError."""
+    if signature.return_annotation is EMPTY:
+        raise TaskDefinitionError(
+            f"{origin_of(function)} has no return annotation, so nobody knows how to read its result: write\n"
+            f"    {definition(function, signature, {'return': 'int'})}\n"
+            "with the type that it returns, or '-> None'"
+        )
+
+
+def definition(function: Callable[..., Any], signature: inspect.Signature, changed: dict[str, str]) -> str:
+    """Return the line that defines ``function``, with some annotations ``changed``; "return" is one of them."""
+    word = "async def" if inspect.iscoroutinefunction(function) else "def"
+    return f"{word} {function.__name__}{written(signature, changed)}:"
+
+
+def written(signature: inspect.Signature, changed: dict[str, str] | None = None) -> str:
+    """Return a signature as its author wrote it, without quotes round the annotations of postponed evaluation."""
+    changed = changed or {}
+    parameters, stars_changed = [], False
+    for name, parameter in signature.parameters.items():
+        default, kind = parameter.default, parameter.kind
+        if kind in STARRED and name in changed:
+            kind, stars_changed = inspect.Parameter.KEYWORD_ONLY, True
+        if stars_changed:
+            kind = inspect.Parameter.KEYWORD_ONLY
+        if default is not EMPTY and len(repr(default)) > 40:
+            default = Verbatim("...")
+        annotation = annotated(changed.get(name, parameter.annotation))
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+    parameters.sort(key=lambda parameter: parameter.kind)
+    returns = annotated(changed.get("return", signature.return_annotation))
+    return str(inspect.Signature(parameters, return_annotation=returns))
+
+
+def annotated(annotation: Any) -> Any:
+    """Return an annotation that prints as it was written."""
+    if isinstance(annotation, str):
+        return Verbatim(annotation)
+    if annotation is EMPTY or isinstance(annotation, type):
+        return annotation
+    return Verbatim(re.sub(r"\b(\w+\.)+(?=\w)", "", str(annotation)))
+
+
+class Verbatim:
+    """A text whose repr is itself."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Compiled:
+    """A part of a signature whose shapes are made at decoration, or at the first use where a name is defined later."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.origin = origin_of(function)
+        self.signature = signature_of(function)
+
+    def resolve(self) -> None:
+        """Make the shapes now. Raises TaskDefinitionError; for the checks, when all is imported."""
+        try:
+            self._compile(hints_of(self.function))
+        except (NameError, AttributeError) as error:  # in the fields of a dataclass
+            raise unresolved(self.function, error) from error
+
+    def _compile(self, hints: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _resolve_early(self) -> None:
+        with contextlib.suppress(Unresolved):
+            self.resolve()
+
+    def _resolve_late(self) -> None:
+        try:
+            self.resolve()
+        except TaskDefinitionError as error:
+            raise CodecError(str(error), subject="signature") from error

@@ -1,0 +1,41 @@
+"""The life of a task as data: its statuses, and which event moves it from where to where.
+
+The store's statements are the only writers of ``status``; each of them names the event it performs, and a test compares
+the statement's guard with this table.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+
+class Status(enum.StrEnum):
+    """Where a task stands. The last four are final: such a task never changes again."""
+
+    PENDING = "PENDING"
+    CLAIMED = "CLAIMED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+
+
+TERMINAL: frozenset[Status] = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
+
+# event -> (statuses it may start from, statuses it may lead to)
+TRANSITIONS: Mapping[str, tuple[frozenset[Status], frozenset[Status]]] = MappingProxyType(
+    {
+        "claim": (frozenset({Status.PENDING}), frozenset({Status.RUNNING})),
+        "expire": (frozenset({Status.PENDING}), frozenset({Status.EXPIRED})),
+        "settle": (frozenset({Status.RUNNING}), frozenset({Status.COMPLETED, Status.FAILED})),
+        "release": (frozenset({Status.RUNNING}), frozenset({Status.PENDING})),
+    }
+)
+
+
+def sources(event: str) -> frozenset[Status]:
+    """Return the statuses from which ``event`` may move a task. Raises KeyError for an unknown event."""
+    return TRANSITIONS[event][0]

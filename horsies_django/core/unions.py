@@ -1,0 +1,133 @@
+"""The shapes of unions, and the rule that makes them safe: the JSON of one member never looks like another's.
+
+Nothing on the wire says which member wrote a value, so members that could be mistaken for one another are refused at
+definition. Plain members may overlap, since both would read the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import Any
+
+from horsies_django.core.choices import scalar_key
+from horsies_django.core.scalars import FLOAT, INT, NONE
+from horsies_django.core.shapes import CodecError, Record, Shape, misfit
+
+WORDS: dict[type, str] = {
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    bool: "a bool",
+    NoneType: "null",
+}
+
+
+def union_shape(members: Sequence[Shape]) -> Shape:
+    """Make the shape of a union whose members ``clash`` with nobody: the first that takes the value writes and reads it."""
+    name = " | ".join(member.name for member in members)
+    ordered = sorted(members, key=lambda member: member is FLOAT)  # an int is a float's guest, and its own master
+    if len(ordered) == 2 and NONE in ordered:
+        return _optional_shape(name, next(member for member in ordered if member is not NONE))
+    by_kind: dict[type, list[Shape]] = {}
+    for member in ordered:
+        for kind in member.kinds:
+            by_kind.setdefault(kind, []).append(member)
+
+    def dump(value: Any) -> Any:
+        candidates = [member for member in ordered if member.accepts(value)]
+        if not candidates:
+            raise misfit(name, value)
+        return first([member.dump for member in candidates], value)
+
+    def load(stored: Any) -> Any:
+        candidates = by_kind.get(type(stored))
+        if not candidates:
+            raise misfit(name, stored)
+        return first([member.load for member in candidates], stored)
+
+    def first(converts: list[Callable[[Any], Any]], value: Any) -> Any:
+        worst: CodecError | None = None
+        for convert in converts:
+            try:
+                return convert(value)
+            except CodecError as error:
+                if worst is None or len(error.path) > len(worst.path):  # who came furthest, meant it
+                    worst = error
+        assert worst is not None
+        raise worst
+
+    return Shape(
+        name,
+        frozenset(by_kind),
+        lambda value: any(member.accepts(value) for member in ordered),
+        dump,
+        load,
+        plain=all(member.plain for member in members),
+        values=_union_values(members),
+    )
+
+
+def _optional_shape(name: str, some: Shape) -> Shape:
+    dump_some, load_some, accepts_some = some.dump, some.load, some.accepts
+
+    def dump(value: Any) -> Any:
+        return None if value is None else dump_some(value)
+
+    def load(stored: Any) -> Any:
+        return None if stored is None else load_some(stored)
+
+    def accepts(value: Any) -> bool:
+        return value is None or accepts_some(value)
+
+    return Shape(
+        name, some.kinds | NONE.kinds, accepts, dump, load, plain=some.plain, values=_union_values([NONE, some])
+    )
+
+
+def _union_values(members: Sequence[Shape]) -> tuple[Any, ...] | None:
+    found: list[Any] = []
+    for member in members:
+        if member is NONE:
+            found.append(None)
+        elif member.values is None:
+            return None
+        else:
+            found.extend(member.values)
+    return tuple(found)
+
+
+def clash(one: Shape, other: Shape) -> str | None:
+    """Return why the JSON of two members of a union may look alike, or None when it never does, or does no harm."""
+    if not one.kinds & other.kinds or (one.plain and other.plain):
+        return None
+    if {one.name, other.name} == {INT.name, FLOAT.name}:
+        return None  # jsonb keeps 1 and 1.0 apart
+    for few, many in ((one, other), (other, one)):
+        if few.values is not None and many.record is None:
+            return "both may be the same JSON value" if any(_reads(many, stored) for stored in few.values) else None
+    if one.record and other.record:
+        return _record_clash(one.record, other.record)
+    return f"both travel as {next(word for kind, word in WORDS.items() if kind in one.kinds & other.kinds)}"
+
+
+def _reads(shape: Shape, stored: Any) -> bool:
+    try:
+        shape.load(stored)
+    except CodecError:
+        return False
+    return True
+
+
+def _record_clash(one: Record, other: Record) -> str | None:
+    if one.required - other.names and other.required - one.names:
+        return None
+    for field in one.choices.keys() & other.choices.keys():
+        if not {*map(scalar_key, one.choices[field])} & {*map(scalar_key, other.choices[field])}:
+            return None
+    return (
+        "their fields do not tell them apart: give each a field without a default that the other does not have, "
+        "or both a field such as kind: Literal['...'] with different values"
+    )

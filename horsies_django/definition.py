@@ -1,0 +1,178 @@
+"""``@task``: a function that can be sent as well as called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from horsies_django import registry
+from horsies_django.core.codec import ArgumentsCodec, ResultCodec
+from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.results import TaskResult
+from horsies_django.handles import TaskHandle
+from horsies_django.sending import SendOptions, When, refuse_running_loop, send_call, send_calls
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Sender(Generic[P, T]):
+    """The verbs that send a task, with options that hold for each of them.
+
+    Every verb raises TaskSendError, and nothing is written then. A send is part of the caller's transaction on the alias
+    HORSIES["DATABASE"]: the task exists if and only if that transaction commits.
+    """
+
+    def __init__(self, task: TaskFunction[P, T], options: SendOptions) -> None:
+        self._task = task
+        self._options = options
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Send the task to run as soon as a slot is free (S3.12)."""
+        refuse_running_loop(self._task, "send")
+        return self._handle(send_call(self._task, self._options, args, kwargs))
+
+    def schedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Send the task to run at ``when``: seconds or a timedelta from now, or an aware datetime."""
+        refuse_running_loop(self._task, "schedule")
+        return self._handle(send_call(self._task, self._options, args, kwargs, when))
+
+    def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
+        """Send one task per dict of arguments, all or none, and return their handles in the same order."""
+        refuse_running_loop(self._task, "send_many")
+        return [self._handle(id_) for id_ in send_calls(self._task, self._options, calls)]
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Send from async code; the insert runs on Django's own thread for the caller, as its ORM calls do."""
+        return self._handle(await sync_to_async(send_call)(self._task, self._options, args, kwargs))
+
+    async def aschedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Send from async code, to run at ``when``."""
+        return self._handle(await sync_to_async(send_call)(self._task, self._options, args, kwargs, when))
+
+    async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
+        """Send many from async code."""
+        return [self._handle(id_) for id_ in await sync_to_async(send_calls)(self._task, self._options, calls)]
+
+    def with_options(
+        self, *, queue: str | None = None, priority: int | None = None, good_until: datetime | None = None
+    ) -> Sender[P, T]:
+        """Return the same verbs with other options: ``queue``, ``priority`` (1 first, 100 last), and ``good_until``.
+
+        ``good_until`` is an aware datetime; a task not started by then becomes EXPIRED and never runs.
+        """
+        before = self._options
+        return Sender(
+            self._task,
+            SendOptions(
+                before.queue if queue is None else queue,
+                before.priority if priority is None else priority,
+                before.good_until if good_until is None else good_until,
+            ),
+        )
+
+    def _handle(self, task_id: UUID) -> TaskHandle[T]:
+        return TaskHandle(task_id, self._task.result)
+
+
+class TaskFunction(Sender[P, T]):
+    """A function registered as a task. Calling it runs it here and now; the verbs of Sender send it."""
+
+    def __init__(self, function: Callable[P, Any], *, name: str | None, queue: str | None, priority: int) -> None:
+        super().__init__(self, SendOptions())
+        self.origin: str
+        if isinstance(function, TaskFunction):
+            raise TaskDefinitionError(f"{function.origin} is decorated with @task twice: remove one")
+        if not inspect.isfunction(function):
+            raise TaskDefinitionError(
+                f"@task goes on a function ('def' or 'async def'), not on {type(function).__name__}"
+            )
+        self.function = function
+        self.origin = f"{function.__module__}.{function.__qualname__}"
+        self.name = self.origin if name is None else name
+        self.queue = queue
+        self.priority = priority
+        self.lane = "async" if inspect.iscoroutinefunction(function) else "sync"
+        self._refuse_bad_options()
+        self.arguments = ArgumentsCodec.of(function)
+        self.result = ResultCodec.of(function)
+        functools.update_wrapper(self, function)
+
+    def _refuse_bad_options(self) -> None:
+        if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
+            raise TaskDefinitionError(f"{self.origin} is a generator: a task returns one value, so it cannot yield")
+        if not isinstance(self.name, str) or not self.name.isprintable() or not 1 <= len(self.name) <= 255:
+            shown = repr(self.name)
+            shown = shown if len(shown) <= 80 else f"{shown[:60]}... ({len(self.name):,} characters)"
+            raise TaskDefinitionError(
+                f"{self.origin[:300]}: a task's name is a str of 1 to 255 printable characters, not {shown}"
+            )
+        if self.queue is not None and (not isinstance(self.queue, str) or not self.queue):
+            raise TaskDefinitionError(f"{self.origin}: queue is the name of a queue (a str), not {self.queue!r}")
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int) or not 1 <= self.priority <= 100:
+            raise TaskDefinitionError(f"{self.origin}: priority is an int from 1 (first) to 100, not {self.priority!r}")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function here and now, without the queue; an ``async def`` returns its coroutine."""
+        return self.function(*args, **kwargs)
+
+    def handle(self, task_id: UUID | str) -> TaskHandle[T]:
+        """Return the handle of a task of this function that was sent earlier, perhaps by another process."""
+        return TaskHandle(task_id, self.result)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+
+class Decorator:
+    """What ``@task(...)`` returns: waits for the function."""
+
+    def __init__(self, name: str | None, queue: str | None, priority: int) -> None:
+        self.options: dict[str, Any] = {"name": name, "queue": queue, "priority": priority}
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /) -> TaskFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> TaskFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> TaskFunction[P, T]: ...
+    def __call__(self, function: Callable[P, Any], /) -> TaskFunction[P, Any]:
+        made: TaskFunction[P, Any] = TaskFunction(function, **self.options)
+        registry.register(made)
+        return made
+
+
+@overload
+def task(function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /) -> TaskFunction[P, T]: ...
+@overload
+def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> TaskFunction[P, T]: ...
+@overload
+def task(function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T]: ...
+@overload
+def task(function: Callable[P, T], /) -> TaskFunction[P, T]: ...
+@overload
+def task(*, name: str | None = ..., queue: str | None = ..., priority: int = ...) -> Decorator: ...
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    priority: int = 100,
+) -> Any:
+    """Make a task of a function, plain (``@task``) or with options (``@task(queue="mail")``).
+
+    ``name`` defaults to the function's dotted path, ``queue`` to "default"; ``priority`` orders the tasks of a queue, from
+    1 (first) to 100. Parameters and the return value need annotations: they say how values travel. Raises
+    TaskDefinitionError with what to write instead.
+    """
+    decorator = Decorator(name, queue, priority)
+    return decorator if function is None else decorator(function)

@@ -1,0 +1,239 @@
+"""Handles: ask later, from anywhere, what became of a task."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import queue
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from horsies_django.conf import config
+from horsies_django.core.codec import ResultCodec
+from horsies_django.core.errors import OperationalErrorCode, RetrievalCode, TaskNotCommitted
+from horsies_django.core.records import TaskAttemptInfo, TaskInfo
+from horsies_django.core.results import TaskError, TaskResult
+from horsies_django.store.tasks import Found, TaskStore
+from horsies_django.waiting import FINAL, News, waiting_room
+
+T = TypeVar("T")
+
+POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # without a connection to listen on; the last one repeats
+
+
+class TaskHandle(Generic[T]):
+    """A task that was sent: ``task_id``, its result, its row. Raises ValueError for an id that is no UUID.
+
+    A final result is kept: later calls return it without the database.
+    """
+
+    def __init__(self, task_id: uuid.UUID | str, codec: ResultCodec | None = None) -> None:
+        try:
+            self.task_id = task_id if isinstance(task_id, uuid.UUID) else uuid.UUID(task_id)
+        except (ValueError, AttributeError, TypeError):
+            raise ValueError(
+                f"{str(task_id)[:100]!r} is no task id: pass the UUID that send() gave, handle.task_id"
+            ) from None
+        self._codec = codec
+        self._final: TaskResult[T] | None = None
+
+    def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
+        """Wait for the result and return it; never raises for what the task did (S3.13).
+
+        ``timeout_ms`` is in milliseconds (or a timedelta); 0 looks once, None waits without limit. When it passes, the error is
+        WAIT_TIMEOUT; for an id that does not exist TASK_NOT_FOUND; neither is kept. Raises TaskNotCommitted when the task was
+        sent in the transaction that is still open here, RuntimeError on a running event loop (await aget() there).
+        """
+        refuse_loop("get")
+        deadline = deadline_of(timeout_ms)
+        if self._final is not None:
+            return self._final
+        seen = look(self.task_id)
+        if (seen is not None and seen.status in FINAL) or deadline == 0.0:
+            return self._tell(seen)
+        news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        with waiting_room().expecting(self.task_id, news.put):
+            while True:
+                try:
+                    item = news.get(timeout=remaining(deadline))
+                except queue.Empty:
+                    return self._timed_out()
+                if isinstance(item, Exception):
+                    break
+                if item is None:
+                    return self._tell(self._visible_here_only())
+                if item.status in FINAL:
+                    return self._tell(item)
+        for pause in pauses(deadline):
+            time.sleep(pause)
+            seen = look(self.task_id)
+            if seen is None or seen.status in FINAL:
+                return self._tell(seen)
+        return self._timed_out()
+
+    async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
+        """Wait as ``get`` does, without blocking the event loop."""
+        deadline = deadline_of(timeout_ms)
+        if self._final is not None:
+            return self._final
+        seen = await sync_to_async(look)(self.task_id)
+        if (seen is not None and seen.status in FINAL) or deadline == 0.0:
+            return self._tell(seen)
+        loop = asyncio.get_running_loop()
+        news: asyncio.Queue[News] = asyncio.Queue()
+
+        def deliver(item: News) -> None:
+            loop.call_soon_threadsafe(news.put_nowait, item)
+
+        with waiting_room().expecting(self.task_id, deliver):
+            while True:
+                try:
+                    item = await asyncio.wait_for(news.get(), remaining(deadline))
+                except TimeoutError:
+                    return self._timed_out()
+                if isinstance(item, Exception):
+                    break
+                if item is None:
+                    return self._tell(await sync_to_async(self._visible_here_only)())
+                if item.status in FINAL:
+                    return self._tell(item)
+        for pause in pauses(deadline):
+            await asyncio.sleep(pause)
+            seen = await sync_to_async(look)(self.task_id)
+            if seen is None or seen.status in FINAL:
+                return self._tell(seen)
+        return self._timed_out()
+
+    def info(self) -> TaskInfo | None:
+        """Return the task's row and its attempts in plain values, or None when there is no such task."""
+        from horsies_django.models import Task, TaskAttempt
+
+        alias = config().database
+        task = Task.objects.using(alias).filter(pk=self.task_id).first()
+        if task is None:
+            return None
+        columns = TaskAttemptInfo._fields
+        attempts = (
+            TaskAttempt.objects.using(alias).filter(task_id=self.task_id).order_by("attempt").values_list(*columns)
+        )
+        return TaskInfo(
+            task_id=task.id,
+            worker_id=task.claimed_by,
+            attempts=tuple(TaskAttemptInfo(*row) for row in attempts),
+            **{
+                name: getattr(task, name)
+                for name in TaskInfo._fields
+                if name not in ("task_id", "worker_id", "attempts")
+            },
+        )
+
+    async def ainfo(self) -> TaskInfo | None:
+        """Return what ``info`` does, from async code."""
+        return await sync_to_async(self.info)()
+
+    def _visible_here_only(self) -> Found | None:
+        """Look again at a task that the waiting connection does not see. Raises TaskNotCommitted if this connection does."""
+        seen = look(self.task_id)
+        if seen is not None and seen.status not in FINAL:
+            raise TaskNotCommitted(
+                f"task {self.task_id} was sent in the transaction that is still open here: no worker can see it before the "
+                "commit, so its result cannot arrive. Wait after the transaction.atomic() block; in a TestCase run the task "
+                "with horsies_django.testing.drain() first"
+            )
+        return seen
+
+    def _timed_out(self) -> TaskResult[T]:
+        message = f"task {self.task_id} has not finished in the time allowed; it may still do so"
+        return TaskResult(err=TaskError.built_in(RetrievalCode.WAIT_TIMEOUT, message))
+
+    def _tell(self, found: Found | None) -> TaskResult[T]:
+        if found is None:
+            message = f"there is no task {self.task_id}: never sent, rolled back, or deleted since"
+            return TaskResult(err=TaskError.built_in(RetrievalCode.TASK_NOT_FOUND, message))
+        if found.status not in FINAL:
+            return self._timed_out()
+        self._final = decode(self._codec, found.result)
+        return self._final
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TaskHandle) and self.task_id == other.task_id
+
+    def __hash__(self) -> int:
+        return hash(self.task_id)
+
+    def __repr__(self) -> str:
+        return f"<TaskHandle {self.task_id}>"
+
+
+def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
+    """Return a handle that knows no types: its ok value is the plain JSON. Raises ValueError for an id that is no UUID."""
+    return TaskHandle(task_id)
+
+
+def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
+    """Read a stored envelope; what cannot be read becomes the error RESULT_DESERIALIZATION_ERROR."""
+    try:
+        envelope = json.loads(text or "null")
+        if codec is None:
+            return TaskResult(ok=envelope["ok"]) if "ok" in envelope else TaskResult(err=stored_error(envelope["err"]))
+        return codec.decode(envelope)
+    except Exception as error:
+        message = f"the stored result cannot be read as what the task declares now: {error}"
+        return TaskResult(err=TaskError.built_in(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, message))
+
+
+def stored_error(stored: dict[str, Any]) -> TaskError:
+    """Read the error in a stored envelope."""
+    names = ("message", "data", "exception")
+    return TaskError.built_in(
+        stored["error_code"], **{name: stored[name] for name in names if stored.get(name) is not None}
+    )
+
+
+def look(task_id: uuid.UUID) -> Found | None:
+    """Look at a task through the caller's own connection."""
+    return TaskStore(connections[config().database]).find([task_id]).get(task_id)
+
+
+def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
+    """Return the monotonic time at which waiting ends: None for never, 0.0 for at once. Raises ValueError, TypeError."""
+    if timeout_ms is None:
+        return None
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float | dt.timedelta):
+        raise TypeError(f"timeout_ms takes milliseconds, a timedelta or None, not {type(timeout_ms).__name__}")
+    seconds = timeout_ms.total_seconds() if isinstance(timeout_ms, dt.timedelta) else timeout_ms / 1000
+    if not 0 <= seconds < 1e9:
+        raise ValueError(
+            f"timeout_ms={timeout_ms!r} is not a time to wait: pass 0 or more, or None to wait without limit"
+        )
+    return time.monotonic() + seconds if seconds else 0.0
+
+
+def remaining(deadline: float | None) -> float | None:
+    """Return the seconds left."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def pauses(deadline: float | None) -> Iterator[float]:
+    """Give the pauses between looks until the deadline."""
+    step = 0
+    while deadline is None or time.monotonic() < deadline:
+        pause = POLL_SECONDS[min(step, len(POLL_SECONDS) - 1)]
+        left = remaining(deadline)
+        yield pause if left is None else min(pause, left)
+        step += 1
+
+
+def refuse_loop(verb: str) -> None:
+    """Raise RuntimeError on a running event loop, which a sync verb would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"handle.{verb}() was called on a running event loop: use 'await handle.a{verb}()'")

@@ -1,0 +1,105 @@
+"""``manage.py horsies_worker``: run a worker until it is told to stop."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from horsies_django.conf import config
+from horsies_django.core.errors import HorsiesError
+from horsies_django.worker.logs import configure_logging
+from horsies_django.worker.options import START_METHODS, WorkerOptions, usable_cpus
+from horsies_django.worker.supervisor import Supervisor
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class Command(BaseCommand):
+    """Runs a worker: a pool of processes that serves the queues."""
+
+    help = "Run a worker: a pool of processes that claims tasks from PostgreSQL and runs them."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--processes", type=whole(0), metavar="N",
+            help="child processes (default: the CPUs this process may use); 0 runs tasks in the worker itself",
+        )  # fmt: skip
+        parser.add_argument(
+            "--threads", type=whole(1), default=1, metavar="N", help="sync tasks at once per process (1)"
+        )
+        parser.add_argument(
+            "--async-concurrency", type=whole(1), default=100, metavar="N", help="async tasks at once per process (100)"
+        )
+        parser.add_argument(
+            "--queues",
+            action="append",
+            metavar="A,B",
+            help="queues to serve, comma-separated, repeatable (default: all)",
+        )
+        parser.add_argument(
+            "--loglevel", type=str.upper, choices=LEVELS, default="INFO", help="level of the log (INFO)"
+        )
+        parser.add_argument("--until-empty", action="store_true", help="exit once nothing is due any more")
+        parser.add_argument(
+            "--shutdown-timeout", type=seconds, default=300.0, metavar="SECONDS",
+            help="after SIGTERM or SIGINT, how long running tasks may take to finish (300); a second signal ends them at once",
+        )  # fmt: skip
+        parser.add_argument(
+            "--start-method", choices=START_METHODS, default="forkserver",
+            help="how children start: forked from a server that has the project loaded, or as fresh interpreters",
+        )  # fmt: skip
+
+    def handle(self, **options: Any) -> None:
+        configure_logging(options["loglevel"])
+        processes = usable_cpus() if options["processes"] is None else options["processes"]
+        try:
+            worker = Supervisor(
+                config(),
+                WorkerOptions(
+                    queues=tuple(queue_names(options["queues"]) or sorted(config().queues)),
+                    processes=processes,
+                    threads=options["threads"],
+                    async_concurrency=options["async_concurrency"],
+                    until_empty=options["until_empty"],
+                    shutdown_timeout=options["shutdown_timeout"],
+                    start_method=options["start_method"],
+                    loglevel=options["loglevel"],
+                ),
+            )
+            code = worker.run()
+        except HorsiesError as error:
+            raise CommandError(f"horsies_worker: {error}", returncode=1) from error
+        if code:
+            sys.exit(code)
+
+
+def queue_names(given: list[str] | None) -> list[str]:
+    """Return the names in ``--queues=a,b --queues=c``, each once."""
+    names = [name.strip() for part in given or [] for name in part.split(",")]
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Make the type of an option that takes a whole number of at least ``least``."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """Parse an option that takes seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 10_000_000:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value

@@ -1,0 +1,10 @@
+"""The tables. The ORM reads them; the statements in ``store/sql`` write them."""
+
+from __future__ import annotations
+
+from horsies_django.models.queues import Queue
+from horsies_django.models.tasks import Task, TaskAttempt
+from horsies_django.models.waiters import Waiter
+from horsies_django.models.workers import Heartbeat, Worker
+
+__all__ = ["Heartbeat", "Queue", "Task", "TaskAttempt", "Waiter", "Worker"]

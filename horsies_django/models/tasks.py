@@ -1,0 +1,133 @@
+"""Tasks and their attempts: the two tables that every statement of the engine is about.
+
+Two predicates carry the whole protocol. A row is *claimable* while nobody owns it and it has not finished, *in flight* while
+a worker owns it and it has not finished; each has a partial index that holds just those rows, so neither history nor backlog
+slows a claim or a count. The check constraint ties ``status`` to the same columns: the indexes cannot disagree with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from horsies_django.core.status import TERMINAL, Status
+
+PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)
+IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
+FINISHED = Q(finished_at__isnull=False)
+
+
+class ReadOnlyRow(models.Model):
+    """A row that only the store's statements write: a stale object saved over it would undo a worker's move."""
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse. Raises TypeError, always."""
+        raise TypeError(
+            f"{type(self).__name__} rows change only through the queue's own statements, never through save()"
+        )
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse. Raises TypeError, always."""
+        raise TypeError(
+            f"{type(self).__name__} rows change only through the queue's own statements, never through delete()"
+        )
+
+
+class Task(ReadOnlyRow):
+    """A task, all its life."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    task_name = models.CharField(_("name"), max_length=255)
+    queue_name = models.CharField(_("queue"), max_length=100)
+    lane = models.CharField(_("lane"), max_length=5)
+    priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
+    kwargs = models.JSONField(_("arguments"))
+    options = models.JSONField(_("options"), null=True)
+    status = models.CharField(_("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value)
+    partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - no partition is not the empty one
+    partition_version = models.IntegerField(_("partition rule version"), null=True)
+    parked = models.BooleanField(_("parked"), default=False, db_default=False)
+    sent_at = models.DateTimeField(_("sent"), db_default=Now())
+    enqueued_at = models.DateTimeField(_("eligible from"), db_default=Now())
+    good_until = models.DateTimeField(_("good until"), null=True)
+    claimed_at = models.DateTimeField(_("claimed"), null=True)
+    claimed_by = models.UUIDField(_("worker"), null=True)
+    claim_generation = models.IntegerField(_("claim generation"), default=0, db_default=0)
+    claim_expires_at = models.DateTimeField(_("lease ends"), null=True)
+    started_at = models.DateTimeField(_("started"), null=True)
+    finished_at = models.DateTimeField(_("finished"), null=True)
+    cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
+    retry_count = models.SmallIntegerField(_("retries"), default=0, db_default=0)
+    max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
+    next_retry_at = models.DateTimeField(_("next retry"), null=True)
+    result = models.JSONField(_("result"), null=True)
+    error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
+
+    class Meta:
+        db_table = "horsies_tasks"
+        verbose_name = _("task")
+        verbose_name_plural = _("tasks")
+        default_permissions = ("view",)
+        permissions = (
+            ("operate_task", _("Can retry, cancel and delete tasks")),
+            ("view_payload", _("Can see arguments, results and tracebacks of tasks")),
+        )
+        indexes = (
+            models.Index(
+                F("queue_name"), F("lane"), F("priority"), F("enqueued_at"), F("id"),
+                condition=PENDING & Q(parked=False), name="horsies_tasks_claim",
+            ),
+            models.Index(F("claimed_by"), F("claimed_at"), condition=IN_FLIGHT, name="horsies_tasks_in_flight"),
+            models.Index(F("finished_at"), condition=FINISHED, name="horsies_tasks_finished"),
+        )  # fmt: skip
+        constraints = (
+            models.CheckConstraint(condition=Q(priority__range=(1, 201)), name="horsies_tasks_priority"),
+            models.CheckConstraint(condition=Q(lane__in=("sync", "async")), name="horsies_tasks_lane"),
+            models.CheckConstraint(
+                condition=(Q(status=Status.PENDING.value) & PENDING)
+                | (Q(status__in=(Status.CLAIMED.value, Status.RUNNING.value)) & IN_FLIGHT)
+                | (Q(status__in=sorted(status.value for status in TERMINAL)) & FINISHED),
+                name="horsies_tasks_status",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.task_name} {self.pk}"
+
+
+class TaskAttempt(ReadOnlyRow):
+    """One finished attempt of a task; written by the statement that settles it, never changed."""
+
+    pk = models.CompositePrimaryKey("task_id", "attempt")
+    task_id = models.UUIDField(_("task"))
+    attempt = models.SmallIntegerField(_("attempt"))
+    claim_generation = models.IntegerField(_("claim generation"))
+    outcome = models.CharField(_("outcome"), max_length=14)
+    will_retry = models.BooleanField(_("will be retried"), default=False, db_default=False)
+    started_at = models.DateTimeField(_("started"))
+    finished_at = models.DateTimeField(_("finished"))
+    error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
+    error_message = models.TextField(_("error message"), null=True)  # noqa: DJ001 - NULL: no error
+    worker_id = models.UUIDField(_("worker"), null=True)
+    child_pid = models.IntegerField(_("process"), null=True)
+
+    class Meta:
+        db_table = "horsies_task_attempts"
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        default_permissions = ("view",)
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(outcome__in=("COMPLETED", "FAILED", "WORKER_FAILURE")), name="horsies_task_attempts_outcome"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.task_id} #{self.attempt}"

@@ -1,0 +1,22 @@
+"""Processes that wait for results: while a row lives, workers announce what they finish; without one they do not."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Waiter(models.Model):
+    """A process that listens for finished tasks, until ``expires_at``."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    expires_at = models.DateTimeField(_("expires"))
+
+    class Meta:
+        db_table = "horsies_waiters"
+        verbose_name = _("waiter")
+        verbose_name_plural = _("waiters")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.pk)

@@ -1,0 +1,62 @@
+"""Workers and the heartbeats of their processes: one row each, updated in place."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+
+class Worker(models.Model):
+    """A worker process: what it serves, what it holds now, and when it was last seen. A restart is a new row."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    hostname = models.CharField(_("host"), max_length=255)
+    pid = models.IntegerField(_("process"))
+    version = models.CharField(_("version"), max_length=50)
+    queues = models.JSONField(_("queues"))
+    processes = models.IntegerField(_("processes"))
+    threads = models.IntegerField(_("threads"))
+    async_concurrency = models.IntegerField(_("coroutines"))
+    started_at = models.DateTimeField(_("started"), db_default=Now())
+    seen_at = models.DateTimeField(_("last seen"), db_default=Now())
+    stopped_at = models.DateTimeField(_("stopped"), null=True)
+    running_sync = models.IntegerField(_("running, sync"), default=0, db_default=0)
+    running_async = models.IntegerField(_("running, async"), default=0, db_default=0)
+    memory_usage_mb = models.FloatField(_("memory, MB"), null=True)
+    children_memory_mb = models.FloatField(_("memory of its children, MB"), null=True)
+
+    class Meta:
+        db_table = "horsies_workers"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        default_permissions = ("view",)
+        indexes = (models.Index(fields=["-started_at"], name="horsies_workers_started"),)
+
+    def __str__(self) -> str:
+        return f"{self.hostname}:{self.pid}"
+
+
+class Heartbeat(models.Model):
+    """One process of a worker: the parent, which claims, or a child, which runs. The parent beats for all of them."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    worker_id = models.UUIDField(_("worker"))
+    role = models.CharField(_("role"), max_length=7)
+    pid = models.IntegerField(_("process"))
+    sent_at = models.DateTimeField(_("sent"), db_default=Now())
+    died_at = models.DateTimeField(_("died"), null=True)
+
+    class Meta:
+        db_table = "horsies_heartbeats"
+        verbose_name = _("heartbeat")
+        verbose_name_plural = _("heartbeats")
+        default_permissions = ("view",)
+        indexes = (models.Index(fields=["worker_id"], name="horsies_heartbeats_worker"),)
+        constraints = (
+            models.CheckConstraint(condition=Q(role__in=("claimer", "runner")), name="horsies_heartbeats_role"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.pid}"

@@ -1,0 +1,86 @@
+"""All tasks of this process by name, and the import of the ``tasks`` modules that define them.
+
+The worker and the checks call ``autodiscover``; nothing is imported when Django starts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.apps import apps
+from django.utils.module_loading import module_has_submodule
+
+from horsies_django.core.errors import TaskDefinitionError
+
+if TYPE_CHECKING:
+    from horsies_django.definition import TaskFunction
+
+_tasks: dict[str, TaskFunction[Any, Any]] = {}
+_discovering = threading.local()
+
+
+class ImportProblem(NamedTuple):
+    """A ``tasks`` module that could not be imported."""
+
+    module: str
+    error: Exception
+
+
+def register(task: TaskFunction[Any, Any]) -> None:
+    """Add a task. Raises TaskDefinitionError when another function has its name; the same one again (a reload) replaces it."""
+    known = _tasks.get(task.name)
+    if known is not None and known.origin != task.origin:
+        raise TaskDefinitionError(
+            f"two tasks are named {task.name!r}: {known.origin} and {task.origin}. Give one of them another name: @task(name=...)"
+        )
+    _tasks[task.name] = task
+
+
+def find(name: str) -> TaskFunction[Any, Any] | None:
+    """Return the task of that name, or None."""
+    return _tasks.get(name)
+
+
+def names() -> list[str]:
+    """Return the names of all tasks, sorted."""
+    return sorted(_tasks)
+
+
+def tasks() -> list[TaskFunction[Any, Any]]:
+    """Return all tasks, sorted by name."""
+    return [_tasks[name] for name in names()]
+
+
+def autodiscover() -> list[ImportProblem]:
+    """Import the ``tasks`` module of every installed app and return the ones that failed. Sends are refused meanwhile."""
+    problems = []
+    with suppressed_sends():
+        for config in apps.get_app_configs():
+            module = f"{config.name}.tasks"
+            if config.module is None or not module_has_submodule(config.module, "tasks"):
+                continue
+            try:
+                import_module(module)
+            except Exception as error:
+                problems.append(ImportProblem(module, error))
+    return problems
+
+
+@contextmanager
+def suppressed_sends() -> Iterator[None]:
+    """Refuse sends of this thread while modules are being imported."""
+    before = discovering()
+    _discovering.active = True
+    try:
+        yield
+    finally:
+        _discovering.active = before
+
+
+def discovering() -> bool:
+    """Whether this thread is importing task modules."""
+    return getattr(_discovering, "active", False)

@@ -1,0 +1,39 @@
+"""A database router that keeps the tables of the queue on the alias ``HORSIES["DATABASE"]``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Model
+
+from horsies_django.conf import read
+
+LABEL = "horsies"
+
+
+class HorsiesRouter:
+    """Put it first in ``DATABASE_ROUTERS``. It has no opinion about other apps: they may live on the same alias.
+
+    Bad settings do not stop it, for the system checks ask routers too, and it is they that show every problem.
+    """
+
+    def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
+        """Return the alias for models of the queue: a replica would not know yet what was just sent."""
+        return _alias() if model._meta.app_label == LABEL else None
+
+    def db_for_write(self, model: type[Model], **hints: Any) -> str | None:
+        """Return the alias for models of the queue."""
+        return _alias() if model._meta.app_label == LABEL else None
+
+    def allow_relation(self, obj1: Model, obj2: Model, **hints: Any) -> bool | None:
+        """Allow relations within the queue."""
+        return True if {obj1._meta.app_label, obj2._meta.app_label} == {LABEL} else None
+
+    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
+        """Migrate the queue on its alias only; ``model_name`` is None for RunSQL and RunPython."""
+        return db == _alias() if app_label == LABEL else None
+
+
+def _alias() -> str:
+    found, _ = read()
+    return found.database

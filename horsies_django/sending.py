@@ -1,0 +1,195 @@
+"""Send: from a call's arguments to rows in the caller's own transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.db import DataError, InterfaceError, OperationalError, connections, transaction
+
+from horsies_django import registry
+from horsies_django.conf import config
+from horsies_django.core.codec import CodecError
+from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
+from horsies_django.core.records import NewTasks
+from horsies_django.ids import uuid7
+from horsies_django.store.tasks import TaskStore
+
+if TYPE_CHECKING:
+    from horsies_django.definition import TaskFunction
+
+logger = logging.getLogger("horsies.send")
+
+CHUNK = 5_000  # rows per INSERT of send_many: few round trips, and no statement of a size that hurts
+WARN_BYTES = 1_048_576
+LONGEST_DELAY = dt.timedelta(days=36_500)
+When = float | dt.timedelta | dt.datetime
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """What a send may choose beside its arguments; None leaves the task's own choice."""
+
+    queue: str | None = None
+    priority: int | None = None
+    good_until: dt.datetime | None = None
+
+
+def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
+    """Make the error of a send that is refused."""
+    return TaskSendError(code, message)
+
+
+def send_call(
+    task: TaskFunction[Any, Any],
+    options: SendOptions,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    when: When | None = None,
+) -> uuid.UUID:
+    """Send one call of ``task`` and return its id. Raises TaskSendError."""
+    refuse_suppressed(task)
+    new = prepare(task, options, when)
+    new.ids.append(uuid7())
+    new.kwargs.append(encode(task, args, kwargs))
+    write([new])
+    return new.ids[0]
+
+
+def send_calls(
+    task: TaskFunction[Any, Any], options: SendOptions, calls: Iterable[Mapping[str, Any]]
+) -> list[uuid.UUID]:
+    """Send one task per mapping of arguments, all or none, and return their ids in order. Raises TaskSendError."""
+    refuse_suppressed(task)
+    template = prepare(task, options, None)
+    chunks: list[NewTasks] = []
+    for position, call in enumerate(calls):
+        if not isinstance(call, Mapping):
+            raise refuse(
+                f"{task.name}.send_many(): item {position} is {type(call).__name__}; each item is a dict of the task's "
+                f"arguments by name, as in [{{'user_id': 1}}, {{'user_id': 2}}]"
+            )
+        if position % CHUNK == 0:
+            chunks.append(template._replace(ids=[], kwargs=[]))
+        try:
+            chunks[-1].kwargs.append(encode(task, (), dict(call)))
+        except TaskSendError as error:
+            raise refuse(f"item {position}: {error.message}", error.code) from error
+        chunks[-1].ids.append(uuid7())
+    write(chunks)
+    return [id_ for chunk in chunks for id_ in chunk.ids]
+
+
+def refuse_suppressed(task: TaskFunction[Any, Any]) -> None:
+    """Raise TaskSendError when this is no time to send."""
+    if not apps.ready or registry.discovering():
+        raise refuse(
+            f"{task.name} was sent while Django was still loading, or while task modules were being imported. Code at the top "
+            "of a module runs again in every process that imports it: send from a view, a signal or a command instead",
+            TaskSendErrorCode.SEND_SUPPRESSED,
+        )
+
+
+def refuse_running_loop(task: TaskFunction[Any, Any], verb: str) -> None:
+    """Raise TaskSendError when a sync verb is called on a running event loop, which it would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise refuse(
+            f"{task.name}.{verb}() was called on a running event loop: use 'await {task.name.rpartition('.')[2]}.a{verb}(...)'",
+            TaskSendErrorCode.ASYNC_CONTEXT,
+        )
+
+
+def prepare(task: TaskFunction[Any, Any], options: SendOptions, when: When | None) -> NewTasks:
+    """Check what is common to all calls of a send and return them with no call in them yet."""
+    conf = config()
+    queue = options.queue or task.queue or "default"
+    if queue not in conf.queues:
+        raise refuse(
+            f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: {', '.join(sorted(conf.queues))}"
+        )
+    priority = task.priority if options.priority is None else options.priority
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
+        raise refuse(f"{task.name}: priority must be an int from 1 (first) to 100, not {priority!r}")
+    if options.good_until is not None:
+        refuse_naive(task, "good_until", options.good_until)
+    delay, due_at = due(task, when)
+    return NewTasks(task.name, queue, task.lane, priority, [], [], delay, due_at, options.good_until)
+
+
+def due(task: TaskFunction[Any, Any], when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:
+    """Return the delay or the moment that ``when`` means."""
+    if when is None:
+        return None, None
+    if isinstance(when, dt.datetime):
+        refuse_naive(task, "when", when)
+        return None, when
+    if isinstance(when, int | float) and not isinstance(when, bool):
+        try:
+            when = dt.timedelta(seconds=when)
+        except (OverflowError, ValueError) as error:
+            raise refuse(f"{task.name}: when={when!r} is not a number of seconds that can be waited") from error
+    if not isinstance(when, dt.timedelta):
+        raise refuse(f"{task.name}: when must be seconds, a timedelta or an aware datetime, not {type(when).__name__}")
+    if not dt.timedelta(0) <= when <= LONGEST_DELAY:
+        raise refuse(f"{task.name}: when={when!s} must be from 0 seconds to 100 years in the future")
+    return when, None
+
+
+def refuse_naive(task: TaskFunction[Any, Any], name: str, moment: object) -> None:
+    """Raise TaskSendError unless ``moment`` is a datetime that knows its time zone."""
+    if not isinstance(moment, dt.datetime):
+        raise refuse(f"{task.name}: {name} must be an aware datetime, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
+        raise refuse(
+            f"{task.name}: {name}={moment.isoformat()} has no time zone, so it could mean several moments. "
+            "Pass an aware datetime, as django.utils.timezone.now() gives when USE_TZ is on"
+        )
+
+
+def encode(task: TaskFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a call's arguments as JSON text, checked against the task's signature and the size limit."""
+    try:
+        text = task.arguments.encode(args, kwargs)
+    except CodecError as error:
+        raise refuse(f"{task.name}: {error}") from error
+    if len(text) > WARN_BYTES // 4:
+        size, limit = len(text.encode()), config().max_payload_bytes
+        if size > limit:
+            raise refuse(
+                f"{task.name}: the arguments take {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}. "
+                "Store the data and pass its key",
+                TaskSendErrorCode.PAYLOAD_TOO_LARGE,
+            )
+        if size > WARN_BYTES and task.name not in _warned:
+            _warned.add(task.name)
+            logger.warning(
+                "%s was sent with %s bytes of arguments; better store the data and pass its key", task.name, size
+            )
+    return text
+
+
+def write(chunks: list[NewTasks]) -> None:
+    """Insert the tasks on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
+    alias = config().database
+    store = TaskStore(connections[alias])
+    try:
+        if len(chunks) == 1:
+            store.send(chunks[0])
+        else:
+            with transaction.atomic(using=alias):
+                for chunk in chunks:
+                    store.send(chunk)
+    except (OperationalError, InterfaceError, DataError) as error:
+        raise refuse(f"the database did not take the task: {error}", TaskSendErrorCode.ENQUEUE_FAILED) from error

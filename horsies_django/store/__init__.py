@@ -1,0 +1,1 @@
+"""Every SQL statement of the house, and the only floor that opens cursors."""

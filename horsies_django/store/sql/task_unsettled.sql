@@ -1,0 +1,11 @@
+-- Tell why an outcome did not land: 'held' (still this claim's, somebody has the row locked: try again), 'settled' (an
+-- attempt of this very generation exists: an earlier try did land), or 'lost' (another claim or nobody owns it now).
+-- Locks: none. Index: the primary keys of both tables.
+SELECT wanted.id,
+       CASE WHEN task.claimed_by = %(worker)s::uuid AND task.status = 'RUNNING' AND task.claim_generation = wanted.generation
+              THEN 'held'
+            WHEN attempt.task_id IS NOT NULL THEN 'settled'
+            ELSE 'lost' END
+FROM unnest(%(ids)s::uuid[], %(generations)s::int[]) AS wanted (id, generation)
+LEFT JOIN horsies_tasks task ON task.id = wanted.id
+LEFT JOIN horsies_task_attempts attempt ON attempt.task_id = wanted.id AND attempt.claim_generation = wanted.generation

@@ -1,0 +1,10 @@
+-- A process waits for results: until the row expires, workers announce what they finish. Rows long expired are swept along.
+-- Locks: this process's own row, and dead ones. Index: primary key (the table holds a row per waiting process).
+WITH swept AS (
+  DELETE FROM horsies_waiters old WHERE old.id IN (
+    SELECT stale.id FROM horsies_waiters stale
+    WHERE stale.expires_at < clock_timestamp() - interval '1 hour' AND stale.id <> %(waiter)s::uuid
+    FOR UPDATE SKIP LOCKED)
+)
+INSERT INTO horsies_waiters (id, expires_at) VALUES (%(waiter)s::uuid, clock_timestamp() + %(lasting)s::interval)
+ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at

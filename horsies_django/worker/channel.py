@@ -1,0 +1,165 @@
+"""Messages between the engine and a lane of an executor, in batches, never blocking the side that sends.
+
+A ``SocketChannel`` joins two processes; a ``MemoryChannel`` joins two threads of one process and carries the objects
+themselves. Both have a ``fileno`` that is readable when ``receive`` has something to say.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+import struct
+from collections import deque
+from typing import Any, Protocol
+
+HEADER = struct.Struct("!I")
+READ_BYTES = 1 << 18
+WAKE = b"."
+
+
+class Channel(Protocol):
+    """What both kinds of channel can do. ``receive`` raises EOFError when the other side is gone."""
+
+    def fileno(self) -> int: ...
+    def send(self, message: Any) -> None: ...
+    def flush(self) -> bool: ...
+    def receive(self) -> list[Any]: ...
+    def close(self) -> None: ...
+
+
+class SocketChannel:
+    """Pickled messages in length-prefixed frames over one end of a socket pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.end = end
+        self.unread = bytearray()
+        self.unsent: deque[memoryview] = deque()
+
+    def fileno(self) -> int:
+        return self.end.fileno()
+
+    def send(self, message: Any) -> None:
+        """Send what the socket takes now and keep the rest for ``flush``."""
+        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self.unsent.append(memoryview(HEADER.pack(len(body)) + body))
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what is left and return whether everything is out; a peer that is gone takes everything."""
+        while self.unsent:
+            try:
+                sent = self.end.send(self.unsent[0])
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                self.unsent.clear()  # the death of the peer is noticed elsewhere, and its tasks are looked after there
+                return True
+            if sent < len(self.unsent[0]):
+                self.unsent[0] = self.unsent[0][sent:]
+            else:
+                self.unsent.popleft()
+        return True
+
+    def receive(self) -> list[Any]:
+        """Return the messages that have arrived complete."""
+        ended = False
+        while True:
+            try:
+                data = self.end.recv(READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                data = b""
+            ended = not data
+            self.unread += data
+            if len(data) < READ_BYTES:
+                break
+        messages = self._unpack()
+        if ended and not messages:
+            raise EOFError
+        return messages
+
+    def _unpack(self) -> list[Any]:
+        messages, start = [], 0
+        while len(self.unread) - start >= HEADER.size:
+            (size,) = HEADER.unpack_from(self.unread, start)
+            end = start + HEADER.size + size
+            if len(self.unread) < end:
+                break
+            messages.append(pickle.loads(memoryview(self.unread)[start + HEADER.size : end]))
+            start = end
+        if start:
+            del self.unread[:start]
+        return messages
+
+    def close(self) -> None:
+        self.end.close()
+
+
+class MemoryChannel:
+    """Two deques and a pair of sockets that only wake: nothing is pickled, nothing is copied."""
+
+    def __init__(self, inbox: deque[Any], outbox: deque[Any], end: socket.socket) -> None:
+        end.setblocking(False)
+        self.inbox = inbox
+        self.outbox = outbox
+        self.end = end
+
+    def fileno(self) -> int:
+        return self.end.fileno()
+
+    def send(self, message: Any) -> None:
+        self.outbox.append(message)
+        try:
+            self.end.send(WAKE)
+        except (BlockingIOError, OSError):
+            return  # full: the other side has not taken the earlier wake-ups yet; closed: nobody is left to wake
+
+    def flush(self) -> bool:
+        return True
+
+    def receive(self) -> list[Any]:
+        try:
+            ended = not self.end.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            ended = False
+        except OSError:
+            ended = True
+        messages = []
+        while self.inbox:
+            messages.append(self.inbox.popleft())
+        if ended and not messages:
+            raise EOFError
+        return messages
+
+    def close(self) -> None:
+        self.end.close()
+
+
+def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
+    """Return the two ends of a channel within this process."""
+    here, there = socket.socketpair()
+    to_there: deque[Any] = deque()
+    to_here: deque[Any] = deque()
+    return MemoryChannel(to_here, to_there, here), MemoryChannel(to_there, to_here, there)
+
+
+def wait_receive(channel: Channel) -> list[Any]:
+    """Wait until messages arrive and return them. Raises EOFError when the other side is gone."""
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    while True:
+        if messages := channel.receive():
+            return messages
+        poll.poll()
+
+
+def send_all(channel: Channel, message: Any) -> None:
+    """Send a message and wait until all of it is out."""
+    channel.send(message)
+    while not channel.flush():
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLOUT)
+        poll.poll()

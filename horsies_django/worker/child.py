@@ -1,0 +1,62 @@
+"""A child process: it says that it is ready, then runs tasks until its lanes end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import traceback
+from collections.abc import MutableSequence
+
+from horsies_django.worker import preload
+from horsies_django.worker.channel import SocketChannel, send_all
+from horsies_django.worker.options import WorkerOptions
+
+logger = logging.getLogger("horsies.worker")
+
+
+def main(
+    options: WorkerOptions, sync: socket.socket, async_: socket.socket, started: MutableSequence[int], worker_pid: int
+) -> None:
+    """Run as a child of the worker ``worker_pid``. Its first message is "ready", "unsafe" or "failed", with the reason."""
+    channel = SocketChannel(sync)
+    preload.keep_out_of_the_way()
+    try:
+        kind, text = prepare(options, worker_pid)
+    except BaseException:
+        kind, text = "failed", traceback.format_exc()
+    send_all(channel, (kind, text))
+    if kind != "ready":
+        return
+    from horsies_django.worker.executor import Executor
+
+    Executor(channel, SocketChannel(async_), options.threads, started, give_up).run()
+
+
+def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
+    """Make this process fit to run tasks and return its first message."""
+    from horsies_django.worker.logs import configure_logging
+
+    if options.start_method == "forkserver":
+        if preload.state.pid is None or preload.state.pid == os.getpid():
+            return (
+                "failed",
+                "the fork server started without loading the project: start the worker with --start-method=spawn",
+            )
+        preload.die_with_parent(preload.state.pid)
+        if preload.state.problem:
+            return "failed", preload.state.problem
+        if preload.state.unsafe:
+            return "unsafe", preload.state.unsafe
+    else:
+        preload.die_with_parent(worker_pid)
+        preload.load_project()
+    configure_logging(options.loglevel)
+    return "ready", ""
+
+
+def give_up(error: BaseException) -> None:
+    """End this process at once: the worker is gone, or a lane broke and cannot be trusted with tasks."""
+    if not isinstance(error, EOFError):
+        logger.critical("a lane of this child broke: the child ends and its tasks count as crashed", exc_info=error)
+    os._exit(1)

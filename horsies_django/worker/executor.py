@@ -1,0 +1,201 @@
+"""Runs tasks in one process: sync tasks on its threads, async tasks together on one event loop.
+
+Each lane has a channel of its own. That way nobody has to hand messages on: a sync task is received by the very thread that
+runs it, the event loop reads its own socket, and a long sync task cannot keep async tasks from arriving.
+
+Jobs come as lists of (number, task id, task name, JSON arguments), ``None`` ends a lane; replies go back as ``("done", [(number,
+reply), ...])``. Numbers grow per lane, and ``started[lane]`` is the last one whose user code may have begun: it lies in memory
+shared with the parent, which reads it when this process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, MutableSequence
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import close_old_connections, connections, reset_queries
+from django.db.backends.signals import connection_created
+
+from horsies_django.worker.channel import Channel, send_all, wait_receive
+from horsies_django.worker.running import run_async, run_sync
+
+logger = logging.getLogger("horsies.worker")
+
+SYNC, ASYNC = 0, 1
+Job = tuple[int, str, str, str]
+
+
+class SyncLane:
+    """Some threads that take jobs from one channel: whoever is idle receives, and runs what it received."""
+
+    def __init__(self, channel: Channel, started: MutableSequence[int]) -> None:
+        self.channel = channel
+        self.started = started
+        self.taking = threading.Lock()
+        self.replying = threading.Lock()
+        self.jobs: deque[Job] = deque()
+        self.ended = False
+
+    def serve(self) -> None:
+        """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
+        while (job := self._next()) is not None:
+            number, task_id, name, kwargs = job
+            refresh_connections()
+            reply = contextvars.copy_context().run(run_sync, task_id, name, kwargs)
+            refresh_connections()
+            with self.replying:
+                send_all(self.channel, ("done", [(number, tuple(reply))]))
+
+    def _next(self) -> Job | None:
+        with self.taking:
+            while not self.jobs:
+                if self.ended:
+                    return None
+                for message in wait_receive(self.channel):
+                    if message is None:
+                        self.ended = True
+                    else:
+                        self.jobs.extend(message)
+            job = self.jobs.popleft()
+            self.started[SYNC] = job[0]
+            return job
+
+
+class AsyncLane:
+    """An event loop that runs every job it receives as a task of its own."""
+
+    def __init__(self, channel: Channel, started: MutableSequence[int]) -> None:
+        self.channel = channel
+        self.started = started
+        self.replies: list[tuple[int, tuple[Any, ...]]] = []
+        self.running: set[asyncio.Task[None]] = set()
+        self.connected = False  # whether Django's thread for async code holds a database connection
+
+    def serve(self) -> None:
+        """Run jobs on this thread's own loop until the lane ends. Raises EOFError when the parent is gone."""
+        connection_created.connect(self._note_connection, weak=False, dispatch_uid=self)
+        try:
+            asyncio.run(self._serve())
+        finally:
+            connection_created.disconnect(dispatch_uid=self)
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self.channel.fileno(), self._receive, ended)
+        await ended
+        while self.running:
+            await asyncio.wait(self.running)
+        await self._flush_all()
+        loop.remove_reader(self.channel.fileno())
+        await sync_to_async(connections.close_all)()
+
+    def _receive(self, ended: asyncio.Future[None]) -> None:
+        try:
+            messages = self.channel.receive()
+        except EOFError as error:
+            if not ended.done():
+                ended.set_exception(error)
+            return
+        for message in messages:
+            if message is None:
+                if not ended.done():
+                    ended.set_result(None)
+                continue
+            for job in message:
+                task = asyncio.ensure_future(self._run(job))
+                self.running.add(task)
+                task.add_done_callback(self.running.discard)
+            self.started[ASYNC] = message[-1][0]
+
+    async def _run(self, job: Job) -> None:
+        number, task_id, name, kwargs = job
+        if self.connected:
+            await sync_to_async(self._refresh_connections)()
+        reply = await run_async(task_id, name, kwargs)
+        if self.connected:
+            await sync_to_async(self._refresh_connections)()
+        if not self.replies:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self.replies.append((number, tuple(reply)))
+
+    def _flush(self) -> None:
+        replies, self.replies = self.replies, []
+        if replies:
+            self.channel.send(("done", replies))
+        if not self.channel.flush():
+            asyncio.get_running_loop().add_writer(self.channel.fileno(), self._flush_more)
+
+    def _flush_more(self) -> None:
+        if self.channel.flush():
+            asyncio.get_running_loop().remove_writer(self.channel.fileno())
+
+    async def _flush_all(self) -> None:
+        self._flush()
+        while not self.channel.flush():
+            await asyncio.sleep(0)
+
+    def _note_connection(self, **kwargs: Any) -> None:
+        if threading.current_thread().name.startswith("ThreadPoolExecutor"):
+            self.connected = True
+
+    def _refresh_connections(self) -> None:
+        refresh_connections()
+        self.connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
+
+
+class Executor:
+    """Both lanes of one process: sync tasks on ``threads`` threads, the calling one among them, and a thread for the loop."""
+
+    def __init__(
+        self,
+        sync: Channel,
+        async_: Channel,
+        threads: int,
+        started: MutableSequence[int],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.sync_lane = SyncLane(sync, started)
+        self.async_lane = AsyncLane(async_, started)
+        self.threads = threads
+        self.on_failure = on_failure
+
+    def run(self) -> None:
+        """Serve both lanes until they end. A lane that breaks calls ``on_failure`` on its thread."""
+        others = [
+            threading.Thread(target=self._guarded, args=(self.async_lane.serve,), name="horsies-loop", daemon=True)
+        ]
+        for number in range(1, self.threads):
+            name = f"horsies-thread-{number}"
+            others.append(threading.Thread(target=self._guarded, args=(self._serve_sync,), name=name, daemon=True))
+        for thread in others:
+            thread.start()
+        self._guarded(self._serve_sync)
+        for thread in others:
+            thread.join()
+
+    def _serve_sync(self) -> None:
+        try:
+            self.sync_lane.serve()
+        finally:
+            connections.close_all()
+
+    def _guarded(self, serve: Callable[[], None]) -> None:
+        try:
+            serve()
+        except BaseException as error:
+            self.on_failure(error)
+
+
+def refresh_connections() -> None:
+    """Do around a task what Django does around a request: drop connections that are broken or past their age."""
+    close_old_connections()
+    if settings.DEBUG:
+        reset_queries()

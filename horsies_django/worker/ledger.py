@@ -1,0 +1,152 @@
+"""The engine's side of the pass: what it owes the database, on a connection that may go away and come back.
+
+Nothing leaves the ledger before the database has it: outcomes of finished tasks wait here through an outage, through a row that
+somebody else has locked, and through a reply that got lost on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import Any
+
+import psycopg
+
+from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.store.notify import channel_prefix, direct_connection
+from horsies_django.store.tasks import Passed, Served, TaskStore
+from horsies_django.worker.running import failed
+
+logger = logging.getLogger("horsies.worker")
+
+BATCH = 1_000  # outcomes per pass
+BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
+LOCKED_RETRY_SECONDS = 0.1
+POISON = ("22", "23", "54")  # data exception, constraint violation, program limit exceeded
+
+
+class Ledger:
+    """Holds outcomes and releases until they landed, and runs the pass."""
+
+    def __init__(self, alias: str, worker: uuid.UUID, served: Served, *, prepare: bool) -> None:
+        self.alias = alias
+        self.worker = worker
+        self.served = served
+        self.prepare = prepare
+        self.connection: psycopg.Connection[Any] | None = None
+        self.channel = ""
+        self.outcomes: list[Outcome] = []
+        self.releases: list[Claim] = []
+        self.locked: list[Outcome | Claim] = []  # somebody holds these rows: tried again at ``locked_until``
+        self.locked_until = 0.0
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self.outcomes or self.releases or self.locked)
+
+    def due(self, now: float) -> bool:
+        """Whether something can be written now."""
+        return bool(self.outcomes or self.releases or (self.locked and now >= self.locked_until))
+
+    def connect(self) -> None:
+        """Open the connection. Raises psycopg.OperationalError."""
+        self.connection = direct_connection(self.alias, application_name="horsies engine", prepare=self.prepare)
+        self.channel = channel_prefix(self.connection)
+
+    def disconnect(self) -> None:
+        """Close the connection, whatever state it is in."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def run_pass(self, sync: int, async_: int) -> Passed:
+        """Settle and release what is owed and claim for the free slots. Raises psycopg.Error; nothing is forgotten then."""
+        if self.locked and time.monotonic() >= self.locked_until:
+            self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
+            self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
+            self.locked = []
+        outcomes, releases = self._batch(), self.releases
+        try:
+            passed = self._pass(outcomes, releases, sync, async_)
+        except psycopg.Error as error:
+            if not outcomes or (error.sqlstate or "")[:2] not in POISON:
+                raise
+            logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))
+            self._settle_singly(outcomes)
+            return self._pass([], [], sync, async_)
+        self._strike(outcomes, releases, passed.landed)
+        return passed
+
+    def _batch(self) -> list[Outcome]:
+        size = 0
+        for count, outcome in enumerate(self.outcomes[:BATCH]):
+            size += len(outcome.result)
+            if size > BATCH_CHARACTERS and count:
+                return self.outcomes[:count]
+        return self.outcomes[:BATCH]
+
+    def _pass(self, outcomes: list[Outcome], releases: list[Claim], sync: int, async_: int) -> Passed:
+        store = TaskStore(self.connection_or_raise())
+        return store.run_pass(
+            self.worker, self.channel, self.served, outcomes=outcomes, releases=releases, sync=sync, async_=async_
+        )
+
+    def connection_or_raise(self) -> psycopg.Connection[Any]:
+        """Return the connection. Raises psycopg.OperationalError when there is none."""
+        if self.connection is None:
+            raise psycopg.OperationalError("the engine is not connected")
+        return self.connection
+
+    def _strike(self, outcomes: list[Outcome], releases: list[Claim], landed: set[uuid.UUID]) -> None:
+        """Take what landed off the ledger, and look into what did not."""
+        del self.outcomes[: len(outcomes)]
+        del self.releases[: len(releases)]
+        if len(landed) == len(outcomes) + len(releases):
+            return
+        missing: list[Outcome | Claim] = [
+            *(outcome for outcome in outcomes if outcome.id not in landed),
+            *(claim for claim in releases if claim.id not in landed),
+        ]
+        try:
+            states = TaskStore(self.connection_or_raise()).unsettled(self.worker, missing)
+        except psycopg.Error:
+            self.locked += missing  # asked again when the connection is back
+            raise
+        for entry in missing:
+            state = states[entry.id]
+            if state == "held":
+                self.locked.append(entry)
+                self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
+            elif state == "lost":
+                logger.warning(
+                    "task %s no longer belongs to worker %s, generation %s: what came of it is dropped",
+                    entry.id, self.worker, entry.generation,
+                )  # fmt: skip
+
+    def _settle_singly(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            try:
+                passed = self._pass([outcome], [], 0, 0)
+            except psycopg.Error as error:
+                if (error.sqlstate or "")[:2] not in POISON:
+                    raise
+                logger.exception("the outcome of task %s cannot be stored", outcome.id)
+                reply = failed(
+                    OperationalErrorCode.WORKER_SERIALIZATION_ERROR,
+                    f"the database refused the result (SQLSTATE {error.sqlstate})",
+                )
+                outcome = outcome._replace(**reply._asdict())
+                self.outcomes[0] = outcome
+                passed = self._pass([outcome], [], 0, 0)
+            self._strike([outcome], [], passed.landed)
+
+    def forgotten(self, known: set[uuid.UUID]) -> int:
+        """Give back what the database says is ours and nobody here knows: claims whose reply was lost. Return how many."""
+        held = TaskStore(self.connection_or_raise()).held(self.worker)
+        known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
+        unknown = [Claim(id_, generation, "", "", "") for id_, generation in held.items() if id_ not in known]
+        self.releases += unknown
+        return len(unknown)

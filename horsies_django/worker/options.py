@@ -1,0 +1,43 @@
+"""How one worker runs: what the command line chose, resolved, in a record that also travels to its children."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+START_METHODS = ("forkserver", "spawn")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The shape of a worker.
+
+    ``processes`` 0 runs user code in the worker's own process. ``threads`` sync tasks and ``async_concurrency`` coroutines
+    run at once in each process. ``shutdown_timeout`` is in seconds.
+    """
+
+    queues: tuple[str, ...]
+    processes: int
+    threads: int = 1
+    async_concurrency: int = 100
+    until_empty: bool = False
+    shutdown_timeout: float = 300.0
+    start_method: str = "forkserver"
+    loglevel: str = "INFO"
+
+    @property
+    def sync_slots(self) -> int:
+        """How many sync tasks this worker runs at once."""
+        return max(self.processes, 1) * self.threads
+
+    @property
+    def async_slots(self) -> int:
+        """How many async tasks this worker runs at once."""
+        return max(self.processes, 1) * self.async_concurrency
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

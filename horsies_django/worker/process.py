@@ -1,0 +1,181 @@
+"""One process of the pool as the worker sees it: its channels, its slots and the tasks it holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any
+from uuid import uuid4
+
+from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.worker import child, preload
+from horsies_django.worker.channel import Channel, SocketChannel, memory_pair
+from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.running import failed
+
+LANES = ("sync", "async")  # the order of the numbers in ``started``
+
+
+class PoolProcess:
+    """What every process of a pool has, a child or the worker itself."""
+
+    pid: int
+    started: MutableSequence[int]
+    channels: dict[str, Channel]
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.id = uuid4()
+        self.ready = False
+        self.dismissed = False  # told to go: its end is no surprise
+        self.slots = {"sync": options.threads, "async": options.async_concurrency}
+        self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
+        self.numbers = dict.fromkeys(LANES, 0)
+
+    def free(self, lane: str) -> int:
+        """Return how many more tasks of ``lane`` this process can take now."""
+        return self.slots[lane] - len(self.held[lane]) if self.ready else 0
+
+    def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
+        """Send claims to run and return whether everything is on its way."""
+        jobs = []
+        for claim in claims:
+            self.numbers[lane] += 1
+            self.held[lane][self.numbers[lane]] = claim
+            jobs.append((self.numbers[lane], str(claim.id), claim.task_name, claim.kwargs))
+        self.channels[lane].send(jobs)
+        return self.channels[lane].flush()
+
+    def outcome(self, lane: str, number: int, reply: tuple[Any, ...]) -> Outcome:
+        """Take a finished task off the books and return what shall become of it."""
+        claim = self.held[lane].pop(number)
+        status, result, code, message = reply
+        return Outcome(claim.id, claim.generation, status, result, code, message, self.pid)
+
+    def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
+        """Empty the books of a process that ended: tasks whose code may have begun crashed, the others go back."""
+        outcomes, releases = [], []
+        status, result, code, message = failed(
+            OperationalErrorCode.WORKER_CRASHED,
+            f"the process that ran the task {how}; the task may or may not have done its work",
+        )
+        for index, lane in enumerate(LANES):
+            for number, claim in self.held[lane].items():
+                if number <= self.started[index]:
+                    crash = Outcome(claim.id, claim.generation, status, result, code, message, self.pid, crashed=True)
+                    outcomes.append(crash)
+                else:
+                    releases.append(claim)
+            self.held[lane].clear()
+        return outcomes, releases
+
+    def end_lanes(self) -> None:
+        """Tell the process to end once its running tasks are done."""
+        for channel in self.channels.values():
+            channel.send(None)
+
+    def close(self) -> None:
+        """Close this side of the channels."""
+        for channel in self.channels.values():
+            channel.close()
+
+
+class Child(PoolProcess):
+    """A child process, forked from the fork server or started afresh."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        super().__init__(options)
+        context = get_context(options.start_method)
+        started = context.RawArray("Q", len(LANES))
+        pairs = [socket.socketpair() for _ in LANES]
+        theirs = [pair[1] for pair in pairs]
+        self.process = context.Process(  # type: ignore[attr-defined]
+            target=child.main, args=(options, *theirs, started, os.getpid()), name="horsies-child", daemon=True
+        )
+        if options.start_method == "forkserver":
+            context.set_forkserver_preload([preload.__name__])
+            with environment(preload.order(os.getpid())):
+                self.process.start()
+        else:
+            self.process.start()
+        for end in theirs:
+            end.close()
+        self.pid = self.process.pid
+        self.started = started
+        self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=True)}
+        self.death = self._watch()
+
+    def _watch(self) -> int:
+        """Return a descriptor that becomes readable at the death of the child, whoever else holds its pipes open."""
+        self.pidfd: int | None = None
+        if hasattr(os, "pidfd_open"):
+            try:
+                self.pidfd = os.pidfd_open(self.pid)
+            except ProcessLookupError:
+                pass  # dead already: the sentinel is readable then
+            except OSError:
+                pass  # a kernel or a sandbox without it
+        return self.process.sentinel if self.pidfd is None else self.pidfd
+
+    def how_it_ended(self) -> str:
+        """Say how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
+        self.process.join(2)
+        code = self.process.exitcode
+        if code is None or code == 255:  # the fork server could not tell
+            return "ended without saying how"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def kill(self) -> None:
+        """End the child at once."""
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def close(self) -> None:
+        super().close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+        self.process.join(0)
+
+
+class InProcess(PoolProcess):
+    """The worker's own process, running tasks on threads of its own: no isolation, and nothing to start (S2.2)."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        super().__init__(options)
+        from horsies_django.worker.executor import Executor
+
+        pairs = [memory_pair() for _ in LANES]
+        self.pid = os.getpid()
+        self.started = [0] * len(LANES)
+        self.channels = {lane: pair[0] for lane, pair in zip(LANES, pairs, strict=True)}
+        self.theirs = [pair[1] for pair in pairs]
+        executor = Executor(self.theirs[0], self.theirs[1], options.threads, self.started, self._broke)
+        self.thread = threading.Thread(target=executor.run, name="horsies-executor", daemon=True)
+        self.thread.start()
+        self.theirs[0].send(("ready", ""))
+
+    def _broke(self, error: BaseException) -> None:
+        self.theirs[0].send(("failed", repr(error)))
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for a process that is started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,179 @@
+"""Run one task: resolve its name, decode its arguments, call the function, encode what came of it.
+
+Whatever user code does ends in a Reply: a task cannot hurt the executor that runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from typing import Any, NamedTuple
+
+from asgiref.sync import sync_to_async
+
+from horsies_django import registry
+from horsies_django.conf import config
+from horsies_django.core.codec import CodecError, encode_error
+from horsies_django.core.errors import ContractCode, ErrorCode, OperationalErrorCode, TaskSendErrorCode
+from horsies_django.core.results import TaskError, TaskResult
+from horsies_django.definition import TaskFunction
+
+logger = logging.getLogger("horsies.task")
+
+TRACEBACK_CHARACTERS = 50_000
+MESSAGE_CHARACTERS = 2_000
+
+
+class Reply(NamedTuple):
+    """What came of a task: the status it shall get, its JSON envelope, and the error in short."""
+
+    status: str
+    result: str
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps before user code
+    """The task cannot be run here."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+
+def run_sync(task_id: str, name: str, kwargs: str) -> Reply:
+    """Run a task of the sync lane to its end."""
+    try:
+        task, args, keywords = resolve(task_id, name, kwargs)
+    except Refused as refused:
+        return refused.reply
+    try:
+        value = task.function(*args, **keywords)
+        if task.lane == "async":  # the function became async after it was sent
+            value = asyncio.run(value)
+    except BaseException as error:
+        return crashed(task_id, task, error)
+    return returned(task_id, task, value)
+
+
+async def run_async(task_id: str, name: str, kwargs: str) -> Reply:
+    """Run a task of the async lane to its end."""
+    try:
+        task, args, keywords = resolve(task_id, name, kwargs)
+    except Refused as refused:
+        return refused.reply
+    try:
+        if task.lane == "async":
+            value = await task.function(*args, **keywords)
+        else:  # the function became sync after it was sent
+            value = await sync_to_async(task.function)(*args, **keywords)
+    except BaseException as error:
+        return crashed(task_id, task, error)
+    return returned(task_id, task, value)
+
+
+def resolve(task_id: str, name: str, kwargs: str) -> tuple[TaskFunction[Any, Any], list[Any], dict[str, Any]]:
+    """Return the function and its arguments. Raises Refused."""
+    task = registry.find(name)
+    if task is None:
+        logger.error("no task named %s is known here: %s failed", name, task_id)
+        raise Refused(
+            failed(
+                OperationalErrorCode.WORKER_RESOLUTION_ERROR,
+                f"this worker knows no task named {name!r}: is its module an installed app's tasks.py, deployed here?",
+            )
+        )
+    try:
+        args, keywords = task.arguments.decode(kwargs)
+    except CodecError as error:
+        logger.exception("the stored arguments of %s %s do not fit its signature", name, task_id)
+        raise Refused(failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")) from error
+    return task, args, keywords
+
+
+def crashed(task_id: str, task: TaskFunction[Any, Any], error: BaseException) -> Reply:
+    """Make the reply of a task that raised; called in the except clause, so that the log has the traceback."""
+    code = config().default_unhandled_error_code
+    logger.error("%s %s failed: %s", task.name, task_id, code, exc_info=True)
+    described = describe(error)
+    message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
+    return failure(TaskError.built_in(code, message, exception=described))
+
+
+def returned(task_id: str, task: TaskFunction[Any, Any], value: Any) -> Reply:
+    """Make the reply of a task that returned."""
+    if task.result.wraps_result:
+        if isinstance(value, TaskResult):
+            if value.is_err():
+                return failure(value.err_value)
+            value = value.ok_value
+        elif value is None:
+            return failed(
+                OperationalErrorCode.TASK_EXCEPTION,
+                f"{task.name} is annotated '-> TaskResult[...]' and returned None: return TaskResult(ok=...) or (err=...)",
+            )
+    try:
+        result = task.result.encode_ok(value)
+    except CodecError as error:
+        logger.exception("the result of %s %s cannot be stored", task.name, task_id)
+        code = (
+            ContractCode.RETURN_TYPE_MISMATCH
+            if error.kind == "type"
+            else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+        )
+        return failed(code, f"{task.name} returned what it does not declare: {error}")
+    if exceeds_limit(result):
+        return failed(
+            TaskSendErrorCode.PAYLOAD_TOO_LARGE,
+            f"the result of {task.name} takes {len(result.encode()):,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows "
+            f"{config().max_payload_bytes:,}. Store the data and return its key",
+        )
+    return Reply("COMPLETED", result)
+
+
+def failed(code: ErrorCode, message: str) -> Reply:
+    """Make the reply of a task that the machinery failed."""
+    return failure(TaskError.built_in(code, message))
+
+
+def failure(error: TaskError) -> Reply:
+    """Make the reply of a task that ended with ``error``; what is too large to store is left out of it."""
+    result = encode_error(error)
+    if exceeds_limit(result):
+        note = f"{error.message[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
+        result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
+    return Reply("FAILED", result, error.error_code, storable(error.message[:MESSAGE_CHARACTERS]))
+
+
+def exceeds_limit(text: str) -> bool:
+    """Whether a JSON text takes more bytes than the settings allow."""
+    limit = config().max_payload_bytes
+    return len(text) > limit // 4 and len(text.encode()) > limit
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """Describe an exception in texts of bounded length; its own methods may fail."""
+    kind = type(error)
+    try:
+        message, shown = str(error), repr(error)
+    except Exception as broken:
+        message = shown = f"<{kind.__name__} whose text cannot be had: {type(broken).__name__}>"
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except Exception as broken:
+        trace = f"<traceback cannot be had: {type(broken).__name__}>"
+    if len(trace) > TRACEBACK_CHARACTERS:
+        half = TRACEBACK_CHARACTERS // 2
+        trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
+    return {
+        "type": kind.__qualname__,
+        "module": kind.__module__,
+        "message": message[:MESSAGE_CHARACTERS],
+        "repr": shown[:MESSAGE_CHARACTERS],
+        "traceback": trace,
+    }
+
+
+def storable(text: str) -> str:
+    """Return ``text`` with what PostgreSQL cannot hold made visible: NUL bytes and lone surrogates."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

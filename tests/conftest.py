@@ -1,0 +1,72 @@
+"""What several layers of the tests share."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django.core.records import NewTasks
+from horsies_django.ids import uuid7
+from horsies_django.store.notify import channel_prefix, direct_connection
+from horsies_django.store.tasks import Passed, Served, TaskStore
+
+DEADLINE_SECONDS = 30
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of ``condition``; fail, naming ``what``, when none comes before the deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"not within {DEADLINE_SECONDS} s: {what}")
+
+
+@pytest.fixture
+def connect(transactional_db: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
+    """Give a function that opens further connections to the test database."""
+    opened: list[psycopg.Connection[Any]] = []
+
+    def connect_() -> psycopg.Connection[Any]:
+        opened.append(direct_connection("default", application_name="horsies test", prepare=True))
+        return opened[-1]
+
+    yield connect_
+    for item in opened:
+        item.close()
+
+
+class Claimer:
+    """A worker reduced to its statements: what an engine would send, step by step."""
+
+    def __init__(self, conn: Any, **queues: int) -> None:
+        self.conn = conn
+        self.store = TaskStore(conn)
+        self.id = uuid.uuid4()
+        self.channel = channel_prefix(conn)
+        self.served = Served(queues or {"default": 100})
+
+    def run_pass(self, sync: int = 0, async_: int = 0, **owed: Any) -> Passed:
+        """Run one pass."""
+        return self.store.run_pass(self.id, self.channel, self.served, sync=sync, async_=async_, **owed)
+
+
+@pytest.fixture
+def claimer(connect: Callable[[], Any]) -> Callable[..., Claimer]:
+    """Give a function that makes claimers, each on a connection of its own."""
+    return lambda **queues: Claimer(connect(), **queues)
+
+
+def put(count: int = 1, *, name: str = "tests.nothing", queue: str = "default", **columns: Any) -> list[uuid.UUID]:
+    """Put tasks into the table by the statement that sends them, and return their ids."""
+    ids = [uuid7() for _ in range(count)]
+    values: dict[str, Any] = {"lane": "sync", "priority": 100, "ids": ids, "kwargs": ["{}"] * count, **columns}
+    TaskStore(connection).send(NewTasks(task_name=name, queue_name=queue, **values))
+    return ids

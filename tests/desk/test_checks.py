@@ -1,0 +1,260 @@
+"""The system checks: each kind of mistake is named, with its place and its remedy, and without a database."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import CheckMessage, Error, run_checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import connections
+from django.db.backends.postgresql import psycopg_any
+
+from horsies_django import checks, registry
+from horsies_django.conf import config
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "checks.md"
+MODELS = "from django.db import models\n\nclass {name}(models.Model):\n    class Meta:\n        app_label = '{app}'\n"
+
+AddApp = Callable[..., str]
+
+
+class ProjectOnSecond:
+    """A project's router that keeps the project's models on ``second``."""
+
+    def db_for_write(self, model: Any, **hints: Any) -> str | None:
+        return "second" if model._meta.app_label.startswith("shop") else None
+
+
+class Replica:
+    """A project's router that reads everything from ``second``."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "second"
+
+
+class NoMigrations:
+    """A project's router that leaves the schema to somebody else."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        return False
+
+
+@pytest.fixture
+def second_alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The options of an alias ``second``, for a test to change; nothing connects to it."""
+    options = {**connections.settings["default"]}
+    monkeypatch.setitem(connections.settings, "second", options)
+    yield options
+    connections["second"].close()
+    del connections["second"]
+    config.cache_clear()
+
+
+@pytest.fixture
+def add_app(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddApp]:
+    """Install an app that has the given modules for the time of the test, and forget its tasks and modules after it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    added = []
+
+    def add(name: str, **modules: str) -> str:
+        package = tmp_path / name
+        package.mkdir()
+        for module, source in {"__init__": "", **modules}.items():
+            (package / f"{module}.py").write_text(source)
+        added.append(name)
+        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, name]
+        return name
+
+    yield add
+    for module in [module for module in sys.modules if module.partition(".")[0] in added]:
+        del sys.modules[module]
+
+
+def found(id_: str) -> CheckMessage:
+    """Run the checks and return the only message there is."""
+    [message] = run_checks(tags=[checks.TAG])
+    assert message.id == f"horsies.{id_}"
+    assert message.hint
+    return message
+
+
+def test_a_project_without_mistakes_gets_no_message() -> None:
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+def test_the_checks_run_in_every_command_and_need_no_database(settings: Any) -> None:
+    settings.HORSIES = {"MAX_PAYLOAD": 5}
+    with pytest.raises(SystemCheckError, match=r"horsies\.E002"):
+        call_command("check", stdout=StringIO(), stderr=StringIO())
+
+
+def test_every_problem_of_the_settings_is_its_own_message(settings: Any) -> None:
+    settings.HORSIES = {"DATABASE": "nowhere", "QUEUES": {"mail": {"priority": 0}}}
+    messages = run_checks(tags=[checks.TAG])
+    assert {(one.id, one.obj) for one in messages} == {
+        ("horsies.E004", "HORSIES['DATABASE']"),
+        ("horsies.E003", "HORSIES['QUEUES']['mail']['priority']"),
+    }
+    assert all(isinstance(one, Error) and one.hint for one in messages)
+
+
+@pytest.mark.parametrize("key", ["DATABASE", "LISTEN_DATABASE"])
+def test_an_alias_that_is_not_postgresql_is_an_error(key: str, second_alias: dict[str, Any], settings: Any) -> None:
+    second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
+    settings.HORSIES = {key: "second"}
+    message = found("E008")
+    assert message.obj == f"HORSIES['{key}']"
+    assert "django.db.backends.sqlite3" in message.msg
+
+
+def test_psycopg2_under_django_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psycopg_any, "is_psycopg3", False)  # what Django says when only psycopg2 can be imported
+    assert "psycopg[binary]" in str(found("E009").hint)
+
+
+def test_an_alias_that_does_not_exist_is_one_problem_not_two(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psycopg_any, "is_psycopg3", False)  # true of every alias there is, so of none that is not
+    settings.HORSIES = {"DATABASE": "nowhere"}
+    assert "'nowhere'" in found("E004").msg
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_another_alias_without_the_router_is_an_error(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "DATABASE": "second"}
+    message = found("E010")
+    assert "read from 'default', written to 'default'" in message.msg
+    assert "horsies_django.routers.HorsiesRouter" in str(message.hint)
+    settings.DATABASE_ROUTERS = ["horsies_django.routers.HorsiesRouter"]
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_a_router_that_reads_the_queue_from_a_replica_is_an_error(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [f"{__name__}.Replica"]
+    assert "models are read from 'second'." in found("E010").msg
+    settings.DATABASE_ROUTERS = ["horsies_django.routers.HorsiesRouter", f"{__name__}.Replica"]
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+def test_a_router_that_does_not_migrate_the_queue_is_an_error(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [f"{__name__}.NoMigrations"]
+    assert "not migrated on 'default'" in found("E010").msg
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_a_warning_when_the_projects_models_are_written_to_another_alias(settings: Any, add_app: AddApp) -> None:
+    add_app("shop_a", models=MODELS.format(name="Order", app="shop_a"))
+    settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
+    message = found("W001")
+    assert "Tasks are sent on 'default'" in message.msg
+    assert "written to 'second'" in message.msg
+    assert "'second'" in str(message.hint)
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_a_project_with_a_few_models_elsewhere_gets_no_warning(settings: Any, add_app: AddApp) -> None:
+    add_app("shop_b", models=MODELS.format(name="Order", app="shop_b"))
+    add_app("shelf", models=MODELS.format(name="Book", app="shelf"))
+    settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_models_that_the_project_does_not_create_do_not_count(settings: Any, add_app: AddApp) -> None:
+    add_app("shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n")
+    proxy = (
+        "from django.contrib.auth.models import Group\n\nclass Team(Group):\n    class Meta:\n        proxy = True\n"
+    )
+    add_app("shop_l", models=proxy)
+    settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+def test_a_warning_when_notifications_would_go_through_a_pooler(
+    second_alias: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "DISABLE_SERVER_SIDE_CURSORS", True)
+    assert found("W002").obj == "HORSIES['LISTEN_DATABASE']"
+    settings.HORSIES = {**settings.HORSIES, "LISTEN_DATABASE": "second"}
+    assert run_checks(tags=[checks.TAG]) == []
+    second_alias["DISABLE_SERVER_SIDE_CURSORS"] = True
+    assert "'second'" in found("W002").msg
+
+
+def test_a_tasks_module_that_cannot_be_imported_is_named_with_its_exception_and_line(add_app: AddApp) -> None:
+    app = add_app("shop_d", tasks="x = 1\nimport no_such_module_anywhere\n")
+    message = found("E011")
+    assert message.obj == f"{app}.tasks"
+    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'" in message.msg
+    assert f"{app}/tasks.py, line 2" in str(message.hint)
+
+
+def test_every_failing_module_is_reported_at_once(add_app: AddApp) -> None:
+    add_app("shop_e", tasks="import json\n\njson.loads('{')\n")
+    add_app("shop_f", tasks="def broken(:\n")
+    messages = run_checks(tags=[checks.TAG])
+    assert [(one.id, one.obj) for one in messages] == [
+        ("horsies.E011", "shop_e.tasks"),
+        ("horsies.E011", "shop_f.tasks"),
+    ]
+    assert "shop_e/tasks.py, line 3" in str(messages[0].hint)  # the project's line, not one of the json module
+    assert "SyntaxError" in messages[1].msg
+
+
+def test_two_tasks_of_one_name_are_an_error_that_names_both(add_app: AddApp) -> None:
+    source = "from horsies_django import task\n\n@task(name='pack')\ndef {}() -> None: ...\n"
+    add_app("shop_g", tasks=source.format("pack"))
+    add_app("shop_h", tasks=source.format("wrap"))
+    message = found("E012")
+    assert message.obj == "shop_h.tasks"
+    assert "shop_g.tasks.pack" in message.msg
+    assert "shop_h.tasks.wrap" in message.msg
+    assert "shop_h/tasks.py, line 3" in str(message.hint)
+
+
+def test_a_function_that_cannot_be_a_task_is_an_error_at_its_line(add_app: AddApp) -> None:
+    add_app("shop_i", tasks="from horsies_django import task\n\n\n@task(priority=0)\ndef pack() -> None: ...\n")
+    message = found("E012")
+    assert "priority" in message.msg
+    assert "shop_i/tasks.py, line 4" in str(message.hint)
+
+
+def test_a_task_of_an_undeclared_queue_is_an_error(add_app: AddApp) -> None:
+    add_app("shop_j", tasks="from horsies_django import task\n\n@task(queue='mial')\ndef pack() -> None: ...\n")
+    message = found("E013")
+    assert message.obj == "shop_j.tasks.pack"
+    assert "'mial'" in message.msg
+    assert "mail" in str(message.hint)
+
+
+def test_bad_settings_are_not_blamed_on_the_tasks(settings: Any, add_app: AddApp) -> None:
+    add_app("shop_k", tasks="from horsies_django import task\n\n@task(queue='new')\ndef pack() -> None: ...\n")
+    settings.HORSIES = {"QUEUES": ["new"]}
+    assert found("E001").obj == "HORSIES['QUEUES']"
+
+
+def test_the_ids_in_the_code_are_those_of_the_table() -> None:
+    package = ROOT / "horsies_django"
+    used = set()
+    for path in (package / "conf.py", package / "checks.py"):
+        text = path.read_text()
+        table = re.search(r"^IDS.*?^\)$", text, re.MULTILINE | re.DOTALL)
+        used |= set(re.findall(r'"([EW]\d{3})"', text.replace(table[0], "") if table else text))
+    assert used == set(checks.IDS)
+
+
+def test_the_page_explains_every_id_under_its_title() -> None:
+    headings = re.findall(r"^### horsies\.([EW]\d{3}): (.+)$", PAGE.read_text(), re.MULTILINE)
+    assert len(headings) == len(checks.IDS)
+    assert dict(headings) == checks.IDS
+    sections = re.split(r"^#+ .*$", PAGE.read_text(), flags=re.MULTILINE)
+    assert all(section.strip() for section in sections[1:])

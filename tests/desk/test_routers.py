@@ -1,0 +1,86 @@
+"""The router keeps the queue on its alias and leaves all else alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import Group, User
+from django.db import connections, router
+
+from horsies_django.conf import config
+from horsies_django.models import Queue, Task
+from horsies_django.routers import HorsiesRouter
+
+ROUTER = "horsies_django.routers.HorsiesRouter"
+
+
+class Elsewhere:
+    """A project's router that sends every read and write to ``default``."""
+
+    def db_for_read(self, model: object, **hints: Any) -> str:
+        return "default"
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture
+def second_alias(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The queue lives on the alias ``second``; nothing connects to it."""
+    monkeypatch.setitem(connections.settings, "second", {**connections.settings["default"]})
+    settings.HORSIES = {"DATABASE": "second"}
+    settings.DATABASE_ROUTERS = [ROUTER]
+    yield
+    connections["second"].close()
+    del connections["second"]
+    config.cache_clear()
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_models_of_the_queue_are_read_and_written_on_its_alias() -> None:
+    for model in apps.get_app_config("horsies").get_models():
+        assert router.db_for_read(model) == "second"
+        assert router.db_for_write(model) == "second"
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_the_queue_is_migrated_on_its_alias_only() -> None:
+    assert router.allow_migrate("second", "horsies", model_name="task") is True
+    assert router.allow_migrate("default", "horsies", model_name="task") is False
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_raw_sql_of_a_migration_names_no_model_and_follows_the_same_rule() -> None:
+    assert HorsiesRouter().allow_migrate("second", "horsies", some_hint=1) is True
+    assert HorsiesRouter().allow_migrate("default", "horsies") is False
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
+    own = HorsiesRouter()
+    assert own.db_for_read(User) is None
+    assert own.db_for_write(User) is None
+    assert own.allow_migrate("second", "auth", model_name="user") is None
+    assert own.allow_migrate("default", "auth") is None
+    assert own.allow_relation(User(), Group()) is None
+    assert own.allow_relation(User(), Queue()) is None
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_relations_within_the_queue_are_allowed() -> None:
+    assert HorsiesRouter().allow_relation(Queue(), Task()) is True
+
+
+@pytest.mark.usefixtures("second_alias")
+def test_the_first_router_decides(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [ROUTER, f"{__name__}.Elsewhere"]
+    assert router.db_for_read(Task) == "second"
+    assert router.db_for_read(User) == "default"
+
+
+def test_bad_settings_do_not_stop_the_router_for_the_checks_report_them(settings: Any) -> None:
+    settings.HORSIES = {"QUEUES": [], "DATABASE": "default"}
+    assert HorsiesRouter().db_for_read(Task) == "default"
+    assert HorsiesRouter().allow_migrate("default", "horsies") is True

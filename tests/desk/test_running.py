@@ -1,0 +1,150 @@
+"""What came of a task: each way to return, to fail and to misbehave, as the caller and the row tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from horsies_django import TaskError, TaskHandle, TaskResult
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.testing import drain
+from horsies_django.worker.running import describe, storable
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def outcome(handle: TaskHandle[Any]) -> TaskResult[Any]:
+    drain()
+    return handle.get(0)
+
+
+def code_of(handle: TaskHandle[Any]) -> str:
+    error: TaskError = outcome(handle).err_value
+    row = Task.objects.get(pk=handle.task_id)
+    attempt = TaskAttempt.objects.get(task_id=handle.task_id)
+    assert row.status == "FAILED"
+    assert row.error_code == attempt.error_code == error.error_code
+    return error.error_code
+
+
+@pytest.mark.promise("S3.7")
+def test_a_plain_return_is_the_ok_value() -> None:
+    assert outcome(tasks.add.send(1, 2)) == TaskResult(ok=3)
+    assert outcome(tasks.noop.send()) == TaskResult(ok=None)
+    assert outcome(tasks.mirror.send(tasks.Point(1, 2))) == TaskResult(ok=tasks.Point(2, 1))
+
+
+@pytest.mark.promise("S2.21", "S3.8")
+def test_an_error_that_a_task_returns_keeps_its_code_message_and_data() -> None:
+    handle = tasks.mail.send("nobody")
+    assert outcome(handle) == TaskResult(err=TaskError("NO_ADDRESS", "nobody is no address", data={"to": "nobody"}))
+    assert Task.objects.get().error_code == "NO_ADDRESS"
+    assert TaskAttempt.objects.get().error_message == "nobody is no address"
+    assert outcome(tasks.mail.send("a@example.org")) == TaskResult(ok="sent to a@example.org")
+
+
+@pytest.mark.promise("S2.21", "S2.15")
+def test_an_exception_is_an_unhandled_error_with_its_traceback() -> None:
+    error = outcome(tasks.raises.send("no such thing")).err_value
+    assert error.error_code == "UNHANDLED_ERROR"
+    assert error.message == "LookupError: no such thing"
+    assert error.exception is not None
+    assert error.exception["type"] == "LookupError"
+    assert error.exception["module"] == "builtins"
+    assert "tests/project/tasks.py" in error.exception["traceback"]
+
+
+def test_the_code_of_unhandled_errors_is_the_settings_choice(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "DEFAULT_UNHANDLED_ERROR_CODE": "OUR_BUG"}
+    assert code_of(tasks.raises.send("x")) == "OUR_BUG"
+
+
+def test_system_exit_is_a_failure_of_the_task_alone() -> None:
+    assert code_of(tasks.exits.send(0)) == "UNHANDLED_ERROR"
+
+
+def test_none_from_a_task_that_declares_a_result_is_an_error() -> None:
+    assert code_of(tasks.returns_nothing.send()) == "TASK_EXCEPTION"
+
+
+def test_a_value_of_another_type_is_a_mismatch() -> None:
+    assert code_of(tasks.returns_wrong_type.send()) == "RETURN_TYPE_MISMATCH"
+
+
+@pytest.mark.promise("S2.21")
+def test_a_value_that_json_cannot_hold_is_a_serialization_error() -> None:
+    assert code_of(tasks.returns_not_a_number.send()) == "WORKER_SERIALIZATION_ERROR"
+
+
+def test_a_result_beyond_the_limit_is_too_large(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
+    assert code_of(tasks.returns_text.send(2_100)) == "PAYLOAD_TOO_LARGE"
+    assert outcome(tasks.returns_text.send(1_500)).is_ok()
+
+
+@pytest.mark.parametrize("text", ["nul \x00 byte", "lone \ud800 surrogate"])
+def test_text_in_an_exception_that_postgresql_cannot_hold_is_made_visible(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: str) -> None:
+        raise LookupError(text)
+
+    monkeypatch.setattr(tasks.raises, "function", fail)
+    error = outcome(tasks.raises.send("x")).err_value
+    assert error.error_code == "UNHANDLED_ERROR"
+    assert text.split()[0] in error.message
+    assert "\x00" not in error.message
+
+
+@pytest.mark.promise("S2.21")
+def test_stored_arguments_that_no_longer_fit_fail_before_user_code() -> None:
+    handle = tasks.add.send(1)
+    with connection.cursor() as cursor:
+        cursor.execute("""UPDATE horsies_tasks SET kwargs = '{"a": "one"}'""")
+    assert code_of(handle) == "WORKER_SERIALIZATION_ERROR"
+    renamed = tasks.add.send(1)
+    with connection.cursor() as cursor:
+        cursor.execute("""UPDATE horsies_tasks SET kwargs = '{"z": 1}' WHERE status = 'PENDING'""")
+    assert code_of(renamed) == "WORKER_SERIALIZATION_ERROR"
+
+
+@pytest.mark.promise("S2.21")
+def test_a_name_that_nobody_knows_is_a_resolution_error_and_the_row_stays() -> None:
+    handle = tasks.noop.send()
+    Task.objects.filter(pk=handle.task_id).update(task_name="gone.tasks.vanished")
+    assert code_of(handle) == "WORKER_RESOLUTION_ERROR"
+    assert "gone.tasks.vanished" in handle.get().err_value.message
+
+
+def test_a_failed_task_is_logged_with_its_traceback_inside_the_except(caplog: pytest.LogCaptureFixture) -> None:
+    outcome(tasks.raises.send("seen"))
+    (record,) = [record for record in caplog.records if record.name == "horsies.task"]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is LookupError
+
+
+def test_an_exception_that_cannot_even_be_shown_is_described() -> None:
+    class Stubborn(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+        __repr__ = __str__
+
+    described = describe(Stubborn())
+    assert "cannot be had" in described["message"]
+    assert described["type"].endswith("Stubborn")
+
+
+def test_a_very_long_traceback_is_cut_in_the_middle() -> None:
+    described = describe(ValueError("x" * 1_000_000))
+    assert len(described["message"]) == 2_000
+    assert len(described["traceback"]) < 60_000
+    assert "characters left out" in described["traceback"]
+
+
+def test_storable_text_is_what_it_was_or_shows_what_it_hid() -> None:
+    assert storable("plain \N{SNOWMAN}") == "plain \N{SNOWMAN}"
+    assert storable("a\x00b\ud800c") == "a\\x00b\\ud800c"

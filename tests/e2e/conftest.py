@@ -1,0 +1,118 @@
+"""Real workers: ``manage.py horsies_worker`` as a process of its own, on the test database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.conftest import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+def database_url() -> str:
+    """Return the URL of the test database, as a process of its own needs it."""
+    params = conninfo_to_dict(
+        "", **{k: v for k, v in connection.get_connection_params().items() if isinstance(v, str | int)}
+    )
+    host, port = params.get("host", "localhost"), params.get("port", 5432)
+    user, password = quote(str(params.get("user", ""))), quote(str(params.get("password", "")))
+    return f"postgresql://{user}:{password}@{host}:{port}/{quote(str(params['dbname']))}"
+
+
+class WorkerProcess:
+    """A running ``horsies_worker`` and its log."""
+
+    def __init__(self, log: Path, *options: str, **environment: str) -> None:
+        self.log_path = log
+        variables = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "DATABASE_URL": database_url(),
+            **environment,
+        }
+        command = [
+            sys.executable,
+            "-X",
+            "dev",
+            "-W",
+            "ignore::ResourceWarning",
+            "-m",
+            "django",
+            "horsies_worker",
+            *options,
+        ]
+        cwd = environment.get("CWD", ROOT)
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def ready(self) -> WorkerProcess:
+        """Wait until the worker says that it has started."""
+        wait_until(lambda: "Worker started" in self.log or self.process.poll() is not None, "worker start")
+        assert self.process.poll() is None, self.log
+        return self
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        return self.process.wait(60)
+
+    def stop(self) -> int:
+        """End the worker as a service manager would and return the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
+    """Give a function that starts workers; all of them are ended afterwards."""
+    started: list[WorkerProcess] = []
+
+    def start(*options: str, **environment: str) -> WorkerProcess:
+        started.append(WorkerProcess(tmp_path / f"worker-{len(started)}.log", *options, **environment))
+        return started[-1]
+
+    yield start
+    Group.objects.all().delete()
+    for item in started:
+        item.end()
+
+
+def held_by(name: str) -> int:
+    """Wait until a ``hold`` task of that name runs, and return the id of its process."""
+    group = wait_until(lambda: Group.objects.filter(name__startswith=f"{name}:").first(), f"{name} runs")
+    return int(group.name.rpartition(":")[2])
+
+
+def let_go(name: str) -> None:
+    """Let the ``hold`` tasks of that name finish."""
+    Group.objects.filter(name__startswith=f"{name}:").delete()

@@ -1,0 +1,86 @@
+"""A worker that cannot work refuses to start: exit code 1 and one message that says why and what to do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.e2e.conftest import WorkerProcess, database_url
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+
+
+def refused(process: WorkerProcess, *words: str) -> None:
+    assert process.wait() == 1
+    for word in words:
+        assert word in process.log
+    assert "Traceback" not in process.log
+
+
+def test_without_a_database(worker: Start) -> None:
+    gone = urlsplit(database_url())._replace(netloc="postgres@127.0.0.1:1").geturl()
+    refused(worker(DATABASE_URL=gone), "horsies_worker: the database 'default' cannot be used")
+
+
+@pytest.mark.promise("S2.23")
+def test_without_its_migrations(worker: Start) -> None:
+    name, url = f"empty_{uuid.uuid4().hex[:8]}", database_url()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            process = worker(DATABASE_URL=urlsplit(url)._replace(path=f"/{name}").geturl())
+            refused(process, "unapplied migrations of horsies: 0001_initial", "manage.py migrate")
+        finally:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_with_wrong_settings_naming_all_of_them(worker: Start) -> None:
+    process = worker(DJANGO_SETTINGS_MODULE="tests.settings_wrong")
+    refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
+
+
+def test_without_any_task(worker: Start) -> None:
+    refused(worker(DJANGO_SETTINGS_MODULE="tests.settings_no_tasks"), "no task is registered", "tasks.py")
+
+
+def test_with_a_task_module_that_cannot_be_imported(worker: Start) -> None:
+    process = worker(DJANGO_SETTINGS_MODULE="tests.settings_broken_tasks")
+    refused(process, "tests.broken.tasks", "a mistake in a task module")
+
+
+def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
+    refused(worker("--queues=mial"), "'mial'", "bulk, default, mail, twin")
+
+
+@pytest.mark.parametrize(
+    "option", ["--processes=-1", "--threads=0", "--async-concurrency=x", "--shutdown-timeout=-1", "--fast"]
+)
+def test_with_an_option_that_makes_no_sense(worker: Start, option: str) -> None:
+    process = worker(option)
+    assert process.wait() == 2
+    assert option.split("=")[0] in process.log
+
+
+def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_told_which(worker: Start) -> None:
+    process = worker("--processes=2", DJANGO_SETTINGS_MODULE="tests.settings_opens_things").ready()
+    assert "a connection to the database 'default'" in process.log
+    assert "the thread 'hasty-thread'" in process.log
+    assert "fresh interpreters" in process.log
+    assert tasks.add.send(1).get().ok_value == 1
+    assert process.stop() == 0
+
+
+def test_a_worker_started_from_another_directory_forks_from_a_loaded_server(worker: Start, tmp_path: object) -> None:
+    from tests.e2e.conftest import ROOT
+
+    process = worker("--processes=1", CWD=str(tmp_path), PYTHONPATH=str(ROOT)).ready()
+    assert tasks.add.send(1).get().ok_value == 1
+    assert process.stop() == 0

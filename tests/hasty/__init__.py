@@ -1,0 +1,1 @@
+"""An app that opens things when it is imported."""

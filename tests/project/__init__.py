@@ -1,0 +1,1 @@
+"""The app of the test project: the tasks that tests send."""

@@ -1,0 +1,97 @@
+"""The schema: it goes forward and back, and holds what must always hold."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import IntegrityError, connection, transaction
+
+from horsies_django.models import Queue, Task, TaskAttempt
+from tests.conftest import put
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def ours() -> set[str]:
+    """Return the names of all tables, functions and triggers of the app."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relname LIKE 'horsies%%' AND relkind = 'r' UNION "
+            "SELECT proname FROM pg_proc WHERE proname LIKE 'horsies%%' UNION "
+            "SELECT tgname FROM pg_trigger WHERE tgname LIKE 'horsies%%'"
+        )
+        return {row[0] for row in cursor.fetchall()}
+
+
+def test_migrations_run_back_to_zero_and_forward_again() -> None:
+    before = ours()
+    assert len(before) > 10
+    try:
+        call_command("migrate", "horsies", "zero", verbosity=0)
+        assert ours() == set()
+    finally:
+        call_command("migrate", "horsies", verbosity=0)
+    assert ours() == before
+
+
+def test_the_models_need_no_further_migration() -> None:
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+@pytest.mark.parametrize("priority", [0, 202, -1])
+def test_a_priority_outside_1_to_201_is_refused(priority: int) -> None:
+    with pytest.raises(IntegrityError, match="horsies_tasks_priority"):
+        put(priority=priority)
+
+
+def test_a_lane_that_no_worker_serves_is_refused() -> None:
+    with pytest.raises(IntegrityError, match="horsies_tasks_lane"):
+        put(lane="slow")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"status": "RUNNING"},
+        {"status": "COMPLETED"},
+        {"status": "PENDING", "claimed_by": uuid.uuid4()},
+        {"status": "RESTING"},
+        {"claimed_by": uuid.uuid4()},
+    ],
+)
+def test_a_status_that_contradicts_owner_and_end_is_refused(columns: dict[str, Any]) -> None:
+    (id_,) = put()
+    with pytest.raises(IntegrityError, match="horsies_tasks_status"), transaction.atomic():
+        Task.objects.filter(pk=id_).update(**columns)
+
+
+@pytest.mark.parametrize("model", [Task, TaskAttempt])
+def test_save_and_delete_refuse_on_rows_that_only_statements_write(model: type[Task]) -> None:
+    with pytest.raises(TypeError, match=r"never through save\(\)"):
+        model().save()
+    with pytest.raises(TypeError, match=r"never through delete\(\)"):
+        model().delete()
+
+
+def test_the_declared_queues_are_rows_after_migrate() -> None:
+    rows = dict(Queue.objects.values_list("name", "priority"))
+    assert rows == {"default": 100, "mail": 1, "bulk": 50, "twin": 50}
+
+
+def test_every_constraint_and_index_has_a_name_of_ours() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+            "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
+        )
+        names = {row[0] for row in cursor.fetchall()}
+    assert {name for name in names if not name.startswith("horsies_queues_name_")} == {
+        "horsies_tasks_claim",
+        "horsies_tasks_in_flight",
+        "horsies_tasks_finished",
+        "horsies_workers_started",
+        "horsies_heartbeats_worker",
+    }

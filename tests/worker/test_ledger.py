@@ -1,0 +1,138 @@
+"""The ledger: nothing leaves it before the database has it, and nothing is written twice."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.store.tasks import Served
+from horsies_django.worker import ledger as ledger_module
+from horsies_django.worker.ledger import Ledger
+from tests.conftest import put
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ledger(transactional_db: None) -> Iterator[Ledger]:
+    made = Ledger("default", uuid.uuid4(), Served({"default": 100}), prepare=True)
+    made.connect()
+    yield made
+    made.disconnect()
+
+
+def running(ledger: Ledger, count: int) -> list[Claim]:
+    put(count)
+    return ledger.run_pass(count, 0).claims
+
+
+def completed(claim: Claim, result: str = '{"ok": 1}') -> Outcome:
+    return Outcome(claim.id, claim.generation, "COMPLETED", result)
+
+
+def statuses() -> list[str]:
+    return sorted(Task.objects.values_list("status", flat=True))
+
+
+def test_outcomes_leave_the_ledger_once_they_landed(ledger: Ledger) -> None:
+    ledger.outcomes += [completed(claim) for claim in running(ledger, 3)]
+    assert ledger.owes
+    ledger.run_pass(0, 0)
+    assert not ledger.owes
+    assert statuses() == ["COMPLETED"] * 3
+
+
+@pytest.mark.promise("S2.13")
+def test_an_outcome_survives_a_lost_connection_and_lands_afterwards(ledger: Ledger) -> None:
+    ledger.outcomes += [completed(claim) for claim in running(ledger, 2)]
+    ledger.connection_or_raise().close()
+    with pytest.raises(psycopg.OperationalError):
+        ledger.run_pass(0, 0)
+    assert len(ledger.outcomes) == 2
+    ledger.connect()
+    ledger.run_pass(0, 0)
+    assert statuses() == ["COMPLETED"] * 2
+
+
+def test_an_outcome_whose_commit_reply_was_lost_is_not_written_twice(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = [completed(claim) for claim in running(ledger, 1)]
+    ledger.outcomes += outcomes
+    ledger.run_pass(0, 0)
+    ledger.outcomes += outcomes  # as after a reply that never came
+    with caplog.at_level(logging.WARNING, "horsies"):
+        ledger.run_pass(0, 0)
+    assert not ledger.owes
+    assert caplog.records == []
+    assert TaskAttempt.objects.count() == 1
+
+
+def test_an_outcome_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
+    ledger: Ledger, connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "LOCKED_RETRY_SECONDS", 0.0)
+    (claim,) = running(ledger, 1)
+    ledger.outcomes.append(completed(claim))
+    other = connect()
+    with other.transaction():
+        other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
+        ledger.run_pass(0, 0)
+        assert ledger.owes
+        assert statuses() == ["RUNNING"]
+    ledger.run_pass(0, 0)
+    assert not ledger.owes
+    assert statuses() == ["COMPLETED"]
+
+
+def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generation(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    (claim,) = running(ledger, 1)
+    Task.objects.filter(pk=claim.id).update(claimed_by=uuid.uuid4(), claim_generation=2)
+    ledger.outcomes.append(completed(claim))
+    with caplog.at_level(logging.WARNING, "horsies"):
+        ledger.run_pass(0, 0)
+    assert not ledger.owes
+    assert statuses() == ["RUNNING"]
+    assert str(ledger.worker) in caplog.text
+    assert "generation 1" in caplog.text
+
+
+def test_one_poisoned_result_fails_alone_and_its_batch_lands(ledger: Ledger) -> None:
+    good, bad, also_good = running(ledger, 3)
+    ledger.outcomes += [completed(good), completed(bad, '{"ok": "\\u0000"}'), completed(also_good)]
+    ledger.run_pass(0, 0)
+    assert not ledger.owes
+    assert statuses() == ["COMPLETED", "COMPLETED", "FAILED"]
+    failed = Task.objects.get(pk=bad.id)
+    assert failed.error_code == "WORKER_SERIALIZATION_ERROR"
+    assert TaskAttempt.objects.count() == 3
+
+
+def test_a_pass_takes_no_more_than_its_bytes_but_always_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "BATCH_CHARACTERS", 100)
+    claims = running(ledger, 4)
+    long = '{"ok": "%s"}' % ("x" * 200)
+    ledger.outcomes += [completed(claim, long) for claim in claims]
+    ledger.run_pass(0, 0)
+    assert statuses() == ["COMPLETED", "RUNNING", "RUNNING", "RUNNING"]
+    while ledger.owes:
+        ledger.run_pass(0, 0)
+    assert statuses() == ["COMPLETED"] * 4
+
+
+def test_claims_that_never_arrived_are_given_back(ledger: Ledger) -> None:
+    known, lost = running(ledger, 2)
+    assert ledger.forgotten({known.id}) == 1
+    ledger.run_pass(0, 0)
+    assert Task.objects.get(pk=lost.id).status == "PENDING"
+    assert Task.objects.get(pk=known.id).status == "RUNNING"
+    assert not TaskAttempt.objects.exists()

@@ -1,0 +1,67 @@
+"""The small rules of the worker, each alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django.conf import Resilience
+from horsies_django.store.tasks import Served
+from horsies_django.worker.backoff import Backoff
+from horsies_django.worker.gathering import TRY_EVERY, Gathering
+from horsies_django.worker.options import WorkerOptions, usable_cpus
+
+
+@pytest.mark.promise("S2.20")
+def test_the_pause_doubles_up_to_its_cap_and_starts_over_after_a_success() -> None:
+    backoff = Backoff(Resilience(db_retry_initial_ms=100, db_retry_max_ms=1_000))
+    pauses = [backoff.failed() for _ in range(8)]
+    for pause, middle in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
+        assert middle * 0.75 <= pause <= middle * 1.25
+    backoff.succeeded()
+    assert backoff.failed() <= 0.125
+
+
+@pytest.mark.promise("S2.18")
+def test_zero_attempts_means_for_ever_and_a_number_means_that_many() -> None:
+    forever, thrice = Backoff(Resilience()), Backoff(Resilience(db_retry_max_attempts=3))
+    for _ in range(3):
+        assert not thrice.exhausted
+        thrice.failed()
+        forever.failed()
+    assert thrice.exhausted
+    assert not forever.exhausted
+
+
+def test_moments_that_bring_nothing_are_given_up_and_tried_again_now_and_then() -> None:
+    gathering = Gathering()
+    tries = 0
+    for _ in range(500):
+        if gathering.worthwhile():
+            tries += 1
+            gathering.learn(paid_off=False)
+    assert 10 <= tries <= 30
+    for _ in range(TRY_EVERY * 20):
+        if gathering.worthwhile():
+            gathering.learn(paid_off=True)
+    assert gathering.worthwhile()
+
+
+def test_queues_are_served_by_priority_and_their_names_survive_the_array() -> None:
+    served = Served({"b": 2, 'odd"\\{name}': 1, "a": 2})
+    assert served.queues == ['odd"\\{name}', "a", "b"]
+    assert served.queues_array == '{"odd\\"\\\\{name}","a","b"}'
+    assert served.priorities_array == "{1,2,2}"
+
+
+@pytest.mark.promise("S0.10", "S1.7")
+def test_the_default_number_of_processes_is_the_number_of_usable_cpus() -> None:
+    import os
+
+    assert usable_cpus() == len(os.sched_getaffinity(0))
+
+
+def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
+    options = WorkerOptions(queues=("default",), processes=3, threads=2, async_concurrency=10)
+    assert (options.sync_slots, options.async_slots) == (6, 30)
+    inside = WorkerOptions(queues=("default",), processes=0, threads=2, async_concurrency=10)
+    assert (inside.sync_slots, inside.async_slots) == (2, 10)

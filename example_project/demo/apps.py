@@ -1,0 +1,13 @@
+"""The demo as a Django app, because it has a task and a row of its own."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class DemoConfig(AppConfig):
+    """Starts nothing."""
+
+    name = "example_project.demo"
+    verbose_name = _("Demo")

@@ -1,0 +1,82 @@
+"""What a run of the demo found out, and whether it is what the demo promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from example_project.library.searching import NearDuplicate
+
+CRASHED = "WORKER_CRASHED"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file that was not imported, and why."""
+
+    path: str
+    code: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What became of the task whose process was killed, and which process took over."""
+
+    pid: int
+    code: str | None
+    message: str
+    replacement: int | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for a phrase of an imported file."""
+
+    phrase: str
+    path: str
+    is_found: bool
+
+
+@dataclass
+class Facts:
+    """Everything that the report tells."""
+
+    sent: int = 0
+    completed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    documents: int = 0
+    indexed: int = 0
+    verified: int = 0
+    tasks: int = 0
+    busy_seconds: float = 0.0
+    crash: Crash | None = None
+    search: Search | None = None
+    pairs: list[NearDuplicate] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Tasks finished per second, from the first one sent to the last one finished."""
+        return self.tasks / self.busy_seconds if self.busy_seconds else 0.0
+
+
+def untrue(facts: Facts) -> Iterator[str]:
+    """Give the reasons why a run did not show what the demo promises."""
+    failed = len(facts.failures)
+    if not facts.sent or facts.sent != facts.completed + failed:
+        yield f"{facts.sent} files were sent to be imported, but {facts.completed} COMPLETED and {failed} FAILED"
+    for failure in facts.failures:
+        if not failure.code:
+            yield f"{failure.path} FAILED without an error code"
+    if facts.indexed != facts.documents:
+        yield f"{facts.documents} documents were imported, but {facts.indexed} are indexed"
+    if facts.verified != facts.documents:
+        yield f"{facts.documents} documents were imported, but {facts.verified} came back from the site as they were stored"
+    if facts.search is None:
+        yield "no imported file had a phrase to search for"
+    elif not facts.search.is_found:
+        yield f'the search for "{facts.search.phrase}" does not find {facts.search.path}'
+    if facts.crash is None or facts.crash.code != CRASHED:
+        yield f"the task of the killed process ended with {facts.crash and facts.crash.code}, not with {CRASHED}"
+    elif facts.crash.replacement is None:
+        yield f"no process took the place of process {facts.crash.pid}"

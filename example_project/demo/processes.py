@@ -1,0 +1,162 @@
+"""The site and the worker of a demo: processes that end with it, however it ends.
+
+Ctrl-C reaches every process of a terminal's group, so each gets a session of its own and is ended in order. A demo that is
+killed ends nothing any more: on Linux the kernel does, if the processes were started from the main thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from django.db.models import Q
+
+from example_project.demo.problems import DemoFailed
+from example_project.owned_directory import abandoned_directories, owned_directory
+from horsies_django.models import Worker
+
+ROOT = Path(__file__).parents[2]
+PREFIX = "horsies-demo-"
+START_SECONDS = 40
+STOP_SECONDS = 15
+POLL_SECONDS = 0.05
+LOG_CHARACTERS = 2_000
+PR_SET_PDEATHSIG = 1
+# Every request that a process has under way costs the site a thread and a database connection.
+WORKER_OPTIONS = ("--async-concurrency=8", "--shutdown-timeout=5")
+T = TypeVar("T")
+
+
+class Service:
+    """A process of the demo and its log."""
+
+    def __init__(self, name: str, arguments: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.log_path = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "manage.py"), *arguments],
+                cwd=ROOT,
+                env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=end_with_parent(),
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def refuse_ended(self) -> None:
+        """Raise DemoFailed, with the end of the log, when the process is gone."""
+        if (code := self.process.poll()) is not None:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            raise DemoFailed(f"the {self.name} {how}; its log ends with:\n{self.log[-LOG_CHARACTERS:].strip()}")
+
+    def stop(self) -> None:
+        """End the process: as a service manager would, then without asking."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is not None:
+                return
+            self.process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_SECONDS)
+
+
+class Services:
+    """A running site and a running worker."""
+
+    def __init__(self, home: Path, url: str, processes: int) -> None:
+        # DEBUG keeps the text of every query, and uploads are long ones.
+        environment = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": url, "DEBUG": "False"}
+        self.processes = processes
+        # Port 0: the system chooses a free one while it is being bound, so nobody can be faster.
+        self.site = Service(
+            "site", ["runserver", "--noreload", "--insecure", "127.0.0.1:0"], home / "site.log", environment
+        )
+        try:
+            self.worker = Service(
+                "worker",
+                ["horsies_worker", f"--processes={processes}", *WORKER_OPTIONS],
+                home / "worker.log",
+                {**environment, "CONN_MAX_AGE": "60"},
+            )
+        except BaseException:
+            self.site.stop()
+            raise
+
+    def address(self) -> str:
+        """Wait until the site answers, and return its address."""
+        found = self.until(
+            lambda: re.search(r"http://127\.0\.0\.1:\d+", self.site.log), "the site starts", START_SECONDS
+        )
+        return found.group()
+
+    def worker_row(self) -> Worker:
+        """Wait until the worker is in its table."""
+        mine = Q(pid=self.worker.process.pid, stopped_at=None)
+        return self.until(
+            lambda: Worker.objects.filter(mine).order_by("-started_at").first(), "the worker starts", START_SECONDS
+        )
+
+    def until(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:
+        """Return the first true value of ``condition``. Raises DemoFailed when none comes, or when a process ended."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            self.site.refuse_ended()
+            self.worker.refuse_ended()
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"not within {seconds:.0f} s: {what}")
+            time.sleep(POLL_SECONDS)
+        return value
+
+    def stop(self) -> None:
+        """End both."""
+        self.worker.stop()
+        self.site.stop()
+
+
+@contextmanager
+def services(url: str, processes: int) -> Iterator[Services]:
+    """Run a site and a worker on the database at ``url``; their logs are in a directory of their own, and go with it."""
+    for home in abandoned_directories(PREFIX, {os.geteuid()}):
+        shutil.rmtree(home, ignore_errors=True)
+    with owned_directory(PREFIX) as home:
+        running = Services(home, url, processes)
+        try:
+            yield running
+        except DemoFailed as failure:
+            for service in (running.site, running.worker):
+                if "Traceback" in service.log:
+                    failure.add_note(
+                        f"The log of the {service.name} ends with:\n{service.log[-LOG_CHARACTERS:].strip()}"
+                    )
+            raise
+        finally:
+            running.stop()
+
+
+def end_with_parent() -> Callable[[], None] | None:
+    """Return what a new process does before exec so that the kernel ends it when the demo dies (Linux only)."""
+    if sys.platform != "linux":
+        return None
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def ask_for_signal() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() != parent:  # it died before the request: nobody would ever send the signal
+            os._exit(1)
+
+    return ask_for_signal

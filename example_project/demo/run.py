@@ -1,0 +1,157 @@
+"""A run of the demo: the database, the tables, the login, the two services, the story, the report."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn, TextIO
+
+import environ
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.db import OperationalError, connection, connections
+
+from example_project.demo.browser import Browser
+from example_project.demo.facts import untrue
+from example_project.demo.files import choose
+from example_project.demo.narrator import Narrator
+from example_project.demo.problems import DemoFailed
+from example_project.demo.processes import Services, services
+from example_project.demo.report import invitation, report
+from example_project.demo.story import Story
+from example_project.postgres import private_postgres
+from example_project.postgres_binaries import PostgresError
+from horsies_django.worker.options import usable_cpus
+
+USERNAME = "demo"
+MOST_PROCESSES = 4
+SCHEMES = ("postgresql://", "postgres://")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the command line chose."""
+
+    files: int
+    exits: bool
+    database_url: str | None
+
+
+def run(choices: Choices, out: TextIO, err: TextIO) -> int:
+    """Run the demo and return the exit code: 0 when everything was as promised, 1 with the reasons on ``err``."""
+    say = Narrator(out)
+    try:
+        with ended_by_sigterm(), database(choices.database_url, say) as url:
+            password = prepare(say)
+            with services(url, max(2, min(MOST_PROCESSES, usable_cpus()))) as running:
+                return perform(choices, say, running, password, err)
+    except (DemoFailed, PostgresError) as problem:
+        print(f"The demo failed: {problem}", *getattr(problem, "__notes__", ()), sep="\n", file=err, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        say.step("stopped")
+        return 130 if choices.exits else 0
+
+
+def perform(choices: Choices, say: Narrator, running: Services, password: str, err: TextIO) -> int:
+    """Tell the story, report, and wait for Ctrl-C unless told to exit."""
+    address, worker = running.address(), running.worker_row()
+    say.step(f"site at {address}/, worker {worker.pid} with {running.processes} processes")
+    browser = Browser(address)
+    browser.log_in(USERNAME, password)
+    facts = Story(say, running, browser, worker, choose(choices.files), now()).tell()
+    report(say, facts)
+    reasons = list(untrue(facts))
+    for reason in reasons:
+        print(f"Not as promised: {reason}", file=err, flush=True)
+    invitation(say, address, USERNAME, password)
+    say.step("done" if not reasons else "done, but not as promised")
+    if not choices.exits:
+        say.detail("Press Ctrl-C to stop everything.")
+        running.until(lambda: None, "Ctrl-C", float("inf"))
+    return 1 if reasons else 0
+
+
+@contextmanager
+def database(url: str | None, say: Narrator) -> Iterator[str]:
+    """Point Django to the database at ``url``, or to one of a private server that ends with the run."""
+    if url is not None:
+        use(url)
+        say.step(f"PostgreSQL {server_version()}, as given by --database-url")
+        yield url
+        return
+    with private_postgres(durable=True) as private:
+        use(private)
+        say.step(f"PostgreSQL {server_version()} runs on {connection.settings_dict['HOST']}, for this demo only")
+        try:
+            yield private
+        finally:
+            connections.close_all()
+            # The connection that waited for results stays open for a minute; that it is cut now is no news.
+            logging.getLogger("horsies.waiting").setLevel(logging.ERROR)
+
+
+def use(url: str) -> None:
+    """Connect to that database from now on. Raises DemoFailed.
+
+    The settings were read before there was a server; they are changed in place, as Django's test runner does it.
+    """
+    if not url.startswith(SCHEMES):
+        raise DemoFailed("--database-url is not PostgreSQL's: write it as postgresql://user:password@host:port/name")
+    try:
+        parsed = environ.Env.db_url_config(url)
+    except (environ.ImproperlyConfigured, ValueError) as error:
+        raise DemoFailed(f"--database-url is no URL of a database: {error}") from error
+    connections.close_all()
+    connection.settings_dict.update(parsed)
+
+
+def server_version() -> str:
+    """Return the version of the server. Raises DemoFailed when it does not answer."""
+    try:
+        connection.ensure_connection()
+    except OperationalError as error:
+        raise DemoFailed(f"the database does not answer: {str(error).strip()}") from error
+    major, minor = divmod(connection.pg_version, 10_000)
+    return f"{major}.{minor}"
+
+
+def prepare(say: Narrator) -> str:
+    """Make the tables and the login, and return its password, which is of this run only."""
+    call_command("migrate", verbosity=0, interactive=False)
+    password = secrets.token_urlsafe(9)
+    users = get_user_model().objects
+    user = users.filter(username=USERNAME).first() or users.create_superuser(USERNAME)
+    user.is_staff = user.is_superuser = user.is_active = True
+    user.set_password(password)
+    user.save()
+    say.step("tables and login made")
+    return password
+
+
+def now() -> dt.datetime:
+    """Return the database's clock."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        return cursor.fetchone()[0]
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the run as Ctrl-C does, so that all that was started is stopped."""
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

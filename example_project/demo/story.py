@@ -1,0 +1,215 @@
+"""The story that the demo tells: files go in, a process is killed on the way, and everything is there in the end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+from django.db.models import Count, Max, Min, Q, QuerySet
+from django.urls import reverse
+
+from example_project.demo.browser import Browser, Part
+from example_project.demo.facts import Crash, Facts, Failure, Search
+from example_project.demo.files import File, batches
+from example_project.demo.models import Hold
+from example_project.demo.narrator import Narrator
+from example_project.demo.phrases import first_phrase
+from example_project.demo.problems import DemoFailed
+from example_project.demo.processes import Services
+from example_project.demo.tasks import hold
+from example_project.library.models import Document, Upload
+from example_project.library.searching import NearDuplicate, near_duplicates
+from example_project.library.tasks import import_file, index_document, verify_document
+from horsies_django import TaskHandle, TaskResult
+from horsies_django.core.errors import RetrievalCode
+from horsies_django.core.status import TERMINAL, Status
+from horsies_django.models import Heartbeat, Task, Worker
+
+WORK_SECONDS = 120
+CRASH_SECONDS = 30
+LOOK_MS = 250
+PAIRS = 3
+PAIRS_LOOKED_AT = 500
+TELL_EVERY_SECONDS = 2.0
+PHRASE_SOURCES = 60
+MOST_HITS = 3
+FINAL = [status.value for status in TERMINAL]
+
+
+@dataclass
+class Story:
+    """One run, from the first file to the last answer; ``tell`` returns what was seen."""
+
+    say: Narrator
+    services: Services
+    browser: Browser
+    worker: Worker
+    files: list[File]
+    since: dt.datetime  # by the database's clock: only later tasks and uploads are of this run
+
+    def tell(self) -> Facts:
+        """Do everything in order. Raises DemoFailed when a step does not come about."""
+        facts = Facts(sent=len(self.files))
+        facts.crash = self.upload_with_a_crash()
+        self.finish("imported", import_file.name)
+        facts.crash = self.with_replacement(facts.crash)
+        self.finish("indexed", index_document.name)
+        self.verify()
+        self.count(facts)
+        facts.pairs = disjoint(near_duplicates(PAIRS_LOOKED_AT))[:PAIRS]
+        facts.search = self.search()
+        return facts
+
+    def upload_with_a_crash(self) -> Crash:
+        """Upload everything; after half of it kill a process at work."""
+        sent, crash, first = 0, None, None
+        for batch in batches(self.files):
+            self.upload(batch)
+            sent += len(batch)
+            if first is None:
+                first = self.first_result(sent)
+            if crash is None and sent >= len(self.files) // 2:
+                self.say.step(f"{sent} of {len(self.files)} files uploaded")
+                crash = self.kill_a_child()
+        if crash is None:
+            raise DemoFailed("there was no file to upload")
+        self.say.step(f"{sent} of {len(self.files)} files uploaded")
+        return crash
+
+    def upload(self, batch: list[File]) -> None:
+        """Send files by the site's own form."""
+        parts = [Part("files", file.name, file.content) for file in batch]
+        self.browser.post(reverse("library:upload"), {"folder": batch[0].folder}, parts)
+
+    def first_result(self, sent: int) -> uuid.UUID:
+        """Wait for the result of the first upload and show it."""
+        upload = Upload.objects.filter(uploaded_at__gte=self.since).only("import_task").earliest("pk")
+        result = self.result_of(import_file.handle(upload.import_task))
+        self.say.step(f"first result, {len(self.files) - sent} files still to be uploaded:")
+        if result.is_ok():
+            made = result.ok_value
+            self.say.detail(f"{made.path}: {made.kind.value}, {made.size:,} bytes, document {made.document_id}")
+        else:
+            self.say.detail(f"{result.err_value.error_code}: {result.err_value.message}")
+        return upload.import_task
+
+    def kill_a_child(self) -> Crash:
+        """Have a child run ``hold``, kill that child, and see what becomes of the task."""
+        token = uuid.uuid4()
+        handle = hold.send(token)
+        held = self.services.until(
+            lambda: Hold.objects.filter(token=token).first(),
+            "a child runs the task that waits to be killed",
+            CRASH_SECONDS,
+        )
+        if held.pid not in {child.pid for child in psutil.Process(self.worker.pid).children(recursive=True)}:
+            raise DemoFailed(f"process {held.pid} runs the task 'hold', but is no child of worker {self.worker.pid}")
+        os.kill(held.pid, signal.SIGKILL)
+        self.say.step(f"killed process {held.pid} (kill -9) while it ran the task 'hold':")
+        error = self.result_of(handle).err
+        crash = Crash(held.pid, error.error_code if error else None, error.message if error else "it has a result")
+        self.say.detail(f"{crash.code}: {crash.message}")
+        return crash
+
+    def result_of(self, handle: TaskHandle[Any]) -> TaskResult[Any]:
+        """Wait for a result, and notice meanwhile when site or worker ends. Raises DemoFailed."""
+
+        def looked() -> list[TaskResult[Any]]:
+            result = handle.get(timeout_ms=LOOK_MS)
+            waits = result.is_err() and result.err_value.error_code == RetrievalCode.WAIT_TIMEOUT.value
+            return [] if waits else [result]
+
+        return self.services.until(looked, f"the result of task {handle.task_id}", CRASH_SECONDS)[0]
+
+    def with_replacement(self, crash: Crash) -> Crash:
+        """Wait until the worker has all its processes again, and add which one is new."""
+
+        def newest() -> int | None:
+            beating = Heartbeat.objects.filter(worker_id=self.worker.pk, role="runner", died_at=None).order_by(
+                "sent_at", "pk"
+            )
+            pids = list(beating.values_list("pid", flat=True))
+            if crash.pid in pids or len(pids) < self.services.processes:
+                return None
+            return max(pids, key=lambda pid: psutil.Process(pid).create_time())
+
+        replacement = self.services.until(newest, f"another process takes the place of {crash.pid}", CRASH_SECONDS)
+        self.say.step(f"process {replacement} has taken the place of {crash.pid}")
+        return replace(crash, replacement=replacement)
+
+    def finish(self, verb: str, name: str) -> None:
+        """Wait until every task of that name is final, telling how far they are."""
+        tasks, told_at = self.tasks().filter(task_name=name), self.say.seconds
+
+        def is_done() -> bool:
+            nonlocal told_at
+            counts = tasks.aggregate(all=Count("pk"), final=Count("pk", filter=Q(status__in=FINAL)))
+            done = counts["final"] == counts["all"]
+            if done or self.say.seconds - told_at >= TELL_EVERY_SECONDS:
+                told_at = self.say.seconds
+                self.say.step(f"{counts['final']} of {counts['all']} {verb}")
+            return done
+
+        self.services.until(is_done, f"everything is {verb}", WORK_SECONDS)
+
+    def verify(self) -> None:
+        """Press the button that has every document fetched back from the site by an async task."""
+        self.browser.post(reverse("library:verify"), {})
+        self.finish("fetched back and compared", verify_document.name)
+
+    def tasks(self) -> QuerySet[Task]:
+        """Return the tasks of this run."""
+        return Task.objects.filter(sent_at__gte=self.since)
+
+    def documents(self) -> QuerySet[Document]:
+        """Return the documents of the files of this run."""
+        uploads = Upload.objects.filter(uploaded_at__gte=self.since).exclude(document=None)
+        return Document.objects.filter(pk__in=uploads.values("document"))
+
+    def count(self, facts: Facts) -> None:
+        """Note what the tables hold now."""
+        imports = self.tasks().filter(task_name=import_file.name)
+        facts.completed = imports.filter(status=Status.COMPLETED.value).count()
+        failed = list(imports.filter(status=Status.FAILED.value).values_list("pk", "error_code"))
+        paths = {
+            upload.import_task: upload.path
+            for upload in Upload.objects.filter(import_task__in=[pk for pk, _ in failed])
+        }
+        for task_id, code in failed:
+            error = import_file.handle(task_id).get(timeout_ms=0).err_value
+            facts.failures.append(Failure(paths.get(task_id, str(task_id)), code, error.message))
+        counts = self.documents().aggregate(all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at"))
+        facts.documents, facts.indexed, facts.verified = counts["all"], counts["indexed"], counts["verified"]
+        times = (
+            self.tasks()
+            .filter(status__in=FINAL)
+            .aggregate(n=Count("pk"), first=Min("sent_at"), last=Max("finished_at"))
+        )
+        facts.tasks = times["n"]
+        facts.busy_seconds = (times["last"] - times["first"]).total_seconds() if times["n"] else 0.0
+
+    def search(self) -> Search | None:
+        """Search, on the site, for a phrase that few documents have, and look whether its document is among the hits."""
+        for pk, text in self.documents().order_by("pk").values_list("pk", "text")[:PHRASE_SOURCES]:
+            phrase = first_phrase(text)
+            if phrase and Document.objects.filter(text__contains=phrase).count() <= MOST_HITS:
+                document = Document.objects.only("folder", "name").get(pk=pk)
+                page = self.browser.get(reverse("library:search"), q=f'"{phrase}"')
+                return Search(phrase, document.path, f'href="{document.get_absolute_url()}"' in page)
+        return None
+
+
+def disjoint(pairs: list[NearDuplicate]) -> list[NearDuplicate]:
+    """Return the pairs without those of a document that an earlier pair has: ten copies of a license are one find."""
+    seen: set[int] = set()
+    chosen = []
+    for pair in pairs:
+        if not seen & {pair.one_id, pair.other_id}:
+            seen |= {pair.one_id, pair.other_id}
+            chosen.append(pair)
+    return chosen

@@ -1,0 +1,1 @@
+"""Tests of the demo's parts that need neither site nor worker."""

@@ -1,0 +1,16 @@
+"""The library as a Django app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class LibraryConfig(AppConfig):
+    """Connects the receiver that has new documents indexed."""
+
+    name = "example_project.library"
+    verbose_name = _("Document library")
+
+    def ready(self) -> None:
+        from example_project.library import signals  # noqa: F401 - its decorator connects the receiver

@@ -1,0 +1,25 @@
+"""A new document is indexed, whoever made it: an import, the admin, a shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models.signals import post_save
+from django.dispatch import receiver
+
+from example_project.library.models import Document
+from example_project.library.tasks import index_document
+from horsies_django.conf import config
+
+
+@receiver(post_save, sender=Document, dispatch_uid="library_index_new_document")
+def index_new_document(*, instance: Document, created: bool, raw: bool, using: str, **kwargs: Any) -> None:
+    """Send ``index_document``, in the transaction that saves the document: both come to be, or neither.
+
+    Fixtures (``raw``) bring what they want to bring. A document on another database would not share a transaction with its
+    task, and workers would look for it on this one, so it is left alone.
+    """
+    if not created or raw or using != config().database:
+        return
+    handle = index_document.send(instance.pk)
+    Document.objects.using(using).filter(pk=instance.pk).update(index_task=handle.task_id)

@@ -1,0 +1,84 @@
+"""The library's tasks: import a file, index a document, check that the site serves it unchanged.
+
+Each may run twice without harm: a worker can be killed between the last write of a task and the note that it is done.
+"""
+
+from __future__ import annotations
+
+from django.contrib.postgres.search import SearchVector
+from django.db import transaction
+from django.db.models import Value
+from django.utils import timezone
+
+from example_project.library import reading
+from example_project.library.fetching import fetch
+from example_project.library.models import Document, Fingerprint, Upload
+from example_project.library.results import Counts, Imported, Indexed, Kind, Verified
+from example_project.library.searching import CONFIG
+from horsies_django import TaskError, TaskResult, task
+
+
+@task(queue="imports")
+def import_file(upload_id: int) -> TaskResult[Imported, TaskError]:
+    """Make a document of an uploaded file; the error is NOT_TEXT for one that is no UTF-8 text."""
+    upload = Upload.objects.filter(pk=upload_id).first()
+    if upload is None:
+        return TaskResult(err=TaskError("UPLOAD_GONE", f"upload {upload_id} has been deleted"))
+    content = bytes(upload.content)
+    try:
+        text = reading.decode(content)
+    except reading.NotText as problem:
+        place = {"path": upload.path, "position": problem.position}
+        return TaskResult(err=TaskError("NOT_TEXT", f"{upload.path}: {problem}", data=place))
+    kind = Kind.of(upload.name)
+    with transaction.atomic():
+        document, is_new = Document.objects.get_or_create(
+            folder=upload.folder,
+            name=upload.name,
+            digest=reading.digest(content),
+            defaults={"text": text, "size": len(content), "kind": kind.value},
+        )
+        Upload.objects.filter(pk=upload_id).update(document=document)
+    return TaskResult(ok=Imported(document.pk, document.path, kind, len(content), document.digest, is_new))
+
+
+@task(queue="indexing")
+def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
+    """Count a document, fingerprint it, and put it into the full-text index."""
+    document = Document.objects.filter(pk=document_id).defer("search").first()
+    if document is None:
+        return TaskResult(err=document_gone(document_id))
+    measured, now = reading.measure(document.text), timezone.now()
+    # The name weighs more than the text, so that a search for it finds the file itself first. Its words stand apart: as
+    # they are, PostgreSQL takes "zebra.txt" for the name of a host.
+    vector = SearchVector(Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG)
+    vector += SearchVector("text", weight="C", config=CONFIG)
+    with transaction.atomic():
+        Fingerprint.objects.filter(document=document).delete()
+        Fingerprint.objects.bulk_create(Fingerprint(document=document, value=value) for value in measured.fingerprints)
+        Document.objects.filter(pk=document_id).update(
+            lines=measured.lines, words=measured.words, search=vector, indexed_at=now
+        )
+    counts = Counts(measured.lines, measured.words, len(document.text))
+    return TaskResult(ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now))
+
+
+@task(queue="verify")
+async def verify_document(document_id: int, url: str, digest: str) -> TaskResult[Verified, TaskError]:
+    """Fetch a document from the running site and compare what comes with the checksum of what was stored."""
+    response = await fetch(url)
+    if response.status != 200:
+        return TaskResult(err=TaskError("NOT_SERVED", f"{url} answered with status {response.status}"))
+    found = reading.digest(response.body)
+    if found != digest:
+        message = f"{url} gave other bytes than were stored: SHA-256 {found}, not {digest}"
+        return TaskResult(err=TaskError("CHECKSUM_DIFFERS", message, data={"found": found, "stored": digest}))
+    now = timezone.now()
+    if not await Document.objects.filter(pk=document_id).aupdate(verified_at=now):
+        return TaskResult(err=document_gone(document_id))
+    return TaskResult(ok=Verified(document_id, url, len(response.body), digest, now))
+
+
+def document_gone(document_id: int) -> TaskError:
+    """Make the error of a task whose document was deleted before it ran."""
+    return TaskError("DOCUMENT_GONE", f"document {document_id} has been deleted")

@@ -1,0 +1,59 @@
+"""Bytes become text, counts and fingerprints."""
+
+from __future__ import annotations
+
+from django.test import SimpleTestCase
+
+from example_project.library import reading
+from example_project.library.fetching import FetchError, parse
+
+WORDS = [f"word{number}" for number in range(2_000)]
+
+
+class ReadingTests(SimpleTestCase):
+    """No database."""
+
+    def test_a_byte_that_is_not_utf8_is_named_with_its_place(self) -> None:
+        with self.assertRaisesMessage(reading.NotText, "byte 0xff at position 3 is not UTF-8") as caught:
+            reading.decode(b"abc\xff")
+        assert caught.exception.position == 3
+
+    def test_text_that_is_kept_comes_back_byte_for_byte(self) -> None:
+        content = "\ufeffa\r\nb\rc\n\u2028ü".encode()
+        assert reading.decode(content).encode() == content
+
+    def test_lines_and_words_are_counted(self) -> None:
+        measured = reading.measure("one two\nthree, FOUR four\n")
+        assert (measured.lines, measured.words) == (2, 5)
+        assert measured.common[0] == ("four", 2)
+
+    def test_a_text_shorter_than_a_shingle_has_no_fingerprint(self) -> None:
+        assert reading.fingerprints(WORDS[:4]) == []
+        assert len(reading.fingerprints(WORDS[:5])) == 1
+
+    def test_a_fingerprint_is_the_same_in_every_process(self) -> None:
+        assert reading.hash64("a b c d e") == 4875218132451392338
+
+    def test_the_share_of_common_fingerprints_is_near_the_share_of_common_text(self) -> None:
+        one = set(reading.fingerprints(WORDS))
+        other = set(reading.fingerprints(WORDS[:1_000] + [word[::-1] for word in WORDS[1_000:]]))
+        assert len(one) == reading.FINGERPRINTS
+        # Half of each text is common, a third of both together; the sample may be off by a tenth.
+        assert abs(len(one & other) / len(one | other) - 1 / 3) < 0.1
+
+
+class FetchingTests(SimpleTestCase):
+    """What may come back instead of a page."""
+
+    def test_an_answer_is_taken_apart(self) -> None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na\r\n"
+        assert parse(answer) == (200, b"a\r\n")
+
+    def test_an_answer_that_is_cut_off_or_no_http_is_refused(self) -> None:
+        for answer, words in (
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", "after 4 of 10 bytes"),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "is not HTTP"),
+            (b"", "is not HTTP"),
+        ):
+            with self.assertRaisesMessage(FetchError, words):
+                parse(answer)

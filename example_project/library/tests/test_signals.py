@@ -1,0 +1,62 @@
+"""A new document sends its own indexing."""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.db.models.signals import post_save
+from django.test import TestCase
+
+from example_project.library.models import Document, Fingerprint
+from example_project.library.tasks import index_document
+from example_project.library.tests.visitors import PROSE, make_document
+from horsies_django.models import Task
+from horsies_django.testing import drain
+
+
+class IndexNewDocumentTests(TestCase):
+    """The receiver of ``post_save``."""
+
+    def test_a_new_document_sends_one_task_and_knows_its_id(self) -> None:
+        document = make_document()
+        task = Task.objects.get()
+        assert (task.task_name, task.kwargs) == (index_document.name, {"document_id": document.pk})
+        assert Document.objects.get().index_task == task.pk
+
+    def test_saving_a_document_again_sends_nothing(self) -> None:
+        document = make_document()
+        document.name = "other.txt"
+        document.save()
+        assert Task.objects.count() == 1
+
+    def test_a_fixture_sends_nothing(self) -> None:
+        Document(name="fixture.txt", kind="text", size=0, digest="0" * 64).save_base(raw=True)
+        assert (Document.objects.count(), Task.objects.count()) == (1, 0)
+
+    def test_a_document_on_another_database_sends_nothing(self) -> None:
+        with transaction.atomic():
+            document = make_document()
+        post_save.send(Document, instance=document, created=True, raw=False, using="archive", update_fields=None)
+        assert Task.objects.count() == 1
+
+    def test_a_document_that_is_rolled_back_takes_its_task_along(self) -> None:
+        with transaction.atomic():
+            make_document()
+            assert Task.objects.count() == 1
+            transaction.set_rollback(True)
+        assert not Task.objects.exists()
+
+    def test_indexing_twice_changes_nothing(self) -> None:
+        document = make_document(PROSE * 3)
+        drain()
+        before = sorted(Fingerprint.objects.values_list("value", flat=True))
+        index_document.send(document.pk)
+        drain()
+        assert sorted(Fingerprint.objects.values_list("value", flat=True)) == before
+        assert len(before) > 10
+
+    def test_a_document_that_was_deleted_before_it_was_indexed_fails_with_a_code(self) -> None:
+        document = make_document()
+        handle = index_document.handle(Task.objects.get().pk)
+        document.delete()
+        drain()
+        assert handle.get(timeout_ms=0).err_value.error_code == "DOCUMENT_GONE"

@@ -1,0 +1,108 @@
+"""Files come in by the upload page and become documents."""
+
+from __future__ import annotations
+
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import transaction
+from django.test import TestCase
+from django.urls import reverse
+
+from example_project.library.models import Document, Upload
+from example_project.library.results import Imported, Kind
+from example_project.library.tasks import import_file
+from example_project.library.tests.visitors import logged_in, upload
+from example_project.library.views import take_in
+from horsies_django.models import Task
+from horsies_django.testing import drain
+
+LATIN_1 = "Grüße".encode("latin-1")
+
+
+class UploadTests(TestCase):
+    """Each test is a transaction; ``drain`` runs in it what was sent in it."""
+
+    def test_an_uploaded_file_becomes_a_document_that_is_indexed(self) -> None:
+        response = upload(logged_in(self.client), ("fox.py", b"print('fox')\n"))
+        sent = Upload.objects.get()
+        self.assertRedirects(response, reverse("library:result", args=[sent.import_task]))
+        assert drain() == 2
+        document = Document.objects.get()
+        assert (document.path, document.lines, document.words) == ("shelf/fox.py", 1, 2)
+        assert document.indexed_at is not None
+
+    def test_a_result_comes_back_as_the_type_that_the_task_declares(self) -> None:
+        upload(logged_in(self.client), ("LICENSE", b"Do what you like."))
+        drain()
+        result = import_file.handle(Upload.objects.get().import_task).get(timeout_ms=0)
+        document = Document.objects.get()
+        expected = Imported(document.pk, "shelf/LICENSE", Kind.LICENSE, 17, document.digest, is_new=True)
+        assert result.ok_value == expected
+
+    def test_an_upload_that_is_rolled_back_leaves_neither_a_file_nor_a_task(self) -> None:
+        with transaction.atomic():
+            handles = take_in("shelf", [SimpleUploadedFile("fox.txt", b"fox")])
+            assert (len(handles), Task.objects.count(), Upload.objects.count()) == (1, 1, 1)
+            transaction.set_rollback(True)
+        assert (Task.objects.count(), Upload.objects.count()) == (0, 0)
+
+    def test_a_file_that_is_not_utf8_ends_failed_and_its_page_gives_the_reason(self) -> None:
+        upload(logged_in(self.client), ("old.txt", LATIN_1))
+        drain()
+        task_id = Upload.objects.get().import_task
+        assert Task.objects.values_list("status", "error_code").get(pk=task_id) == ("FAILED", "NOT_TEXT")
+        page = self.client.get(reverse("library:result", args=[task_id]))
+        self.assertContains(page, "NOT_TEXT")
+        self.assertContains(page, "shelf/old.txt: byte 0xfc at position 2 is not UTF-8")
+        assert not Document.objects.exists()
+
+    def test_a_file_with_a_nul_byte_is_not_text_either(self) -> None:
+        upload(logged_in(self.client), ("nul.txt", b"a\x00b"))
+        drain()
+        error = import_file.handle(Upload.objects.get().import_task).get(timeout_ms=0).err_value
+        assert (error.error_code, error.data) == ("NOT_TEXT", {"path": "shelf/nul.txt", "position": 1})
+
+    def test_an_empty_file_is_a_document_with_no_words(self) -> None:
+        upload(logged_in(self.client), ("empty.py", b""))
+        drain()
+        assert (Document.objects.get().words, Document.objects.get().size) == (0, 0)
+
+    def test_the_same_file_again_is_the_same_document(self) -> None:
+        logged_in(self.client)
+        upload(self.client, ("fox.txt", b"fox"))
+        upload(self.client, ("fox.txt", b"fox"))
+        drain()
+        assert Document.objects.count() == 1
+        results = [
+            import_file.handle(one.import_task).get(timeout_ms=0).ok_value.is_new for one in Upload.objects.all()
+        ]
+        assert sorted(results) == [False, True]
+
+    def test_several_files_lead_to_the_list_that_shows_what_became_of_each(self) -> None:
+        response = upload(logged_in(self.client), ("a.txt", b"a"), ("b.txt", LATIN_1))
+        self.assertRedirects(response, reverse("library:uploads"))
+        drain()
+        page = self.client.get(reverse("library:uploads"))
+        self.assertContains(page, "completed")
+        self.assertContains(page, "NOT_TEXT")
+
+    def test_a_file_that_is_too_large_is_refused_and_nothing_is_sent(self) -> None:
+        response = upload(logged_in(self.client), ("ok.txt", b"fine"), ("big.txt", b"x" * (2 * 2**20 + 1)))
+        self.assertContains(response, "big.txt has 2,097,153 bytes", status_code=400)
+        assert not (Task.objects.exists())
+        assert not (Upload.objects.exists())
+
+    def test_a_form_without_a_file_says_so(self) -> None:
+        response = logged_in(self.client).post(reverse("library:upload"), {"folder": "shelf"})
+        self.assertContains(response, "This field is required", status_code=400)
+
+    def test_a_visitor_who_is_not_logged_in_is_led_to_the_login(self) -> None:
+        response = upload(self.client, ("fox.txt", b"fox"))
+        self.assertRedirects(response, f"{reverse('admin:login')}?next={reverse('library:upload')}")
+        assert not Upload.objects.exists()
+
+    def test_an_upload_that_was_deleted_before_its_task_ran_fails_with_a_code(self) -> None:
+        upload(logged_in(self.client), ("fox.txt", b"fox"))
+        task_id = Upload.objects.get().import_task
+        Upload.objects.all().delete()
+        drain()
+        assert import_file.handle(task_id).get(timeout_ms=0).err_value.error_code == "UPLOAD_GONE"

@@ -19,6 +19,8 @@ from horsies_django.core.status import TERMINAL, Status
 PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)
 IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
 FINISHED = Q(finished_at__isnull=False)
+NOT_UNSUCCESSFUL = ("PENDING", "CLAIMED", "RUNNING", "COMPLETED")
+UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
 
 
 class ReadOnlyRow(models.Model):
@@ -86,6 +88,7 @@ class Task(ReadOnlyRow):
             ),
             models.Index(F("claimed_by"), F("claimed_at"), condition=IN_FLIGHT, name="horsies_tasks_in_flight"),
             models.Index(F("finished_at"), condition=FINISHED, name="horsies_tasks_finished"),
+            models.Index(F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"),
         )  # fmt: skip
         constraints = (
             models.CheckConstraint(condition=Q(priority__range=(1, 201)), name="horsies_tasks_priority"),
@@ -95,6 +98,11 @@ class Task(ReadOnlyRow):
                 | (Q(status__in=(Status.CLAIMED.value, Status.RUNNING.value)) & IN_FLIGHT)
                 | (Q(status__in=sorted(status.value for status in TERMINAL)) & FINISHED),
                 name="horsies_tasks_status",
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=NOT_UNSUCCESSFUL, error_code__isnull=True)
+                | (~Q(status__in=NOT_UNSUCCESSFUL) & Q(error_code__isnull=False)),
+                name="horsies_tasks_error_code",
             ),
         )
 

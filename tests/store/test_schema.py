@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
 
 from horsies_django.models import Queue, Task, TaskAttempt
 from tests.conftest import put
@@ -58,7 +59,7 @@ def test_a_lane_that_no_worker_serves_is_refused() -> None:
         {"status": "RUNNING"},
         {"status": "COMPLETED"},
         {"status": "PENDING", "claimed_by": uuid.uuid4()},
-        {"status": "RESTING"},
+        {"status": "RESTING", "error_code": "X"},
         {"claimed_by": uuid.uuid4()},
     ],
 )
@@ -66,6 +67,14 @@ def test_a_status_that_contradicts_owner_and_end_is_refused(columns: dict[str, A
     (id_,) = put()
     with pytest.raises(IntegrityError, match="horsies_tasks_status"), transaction.atomic():
         Task.objects.filter(pk=id_).update(**columns)
+
+
+def test_an_end_without_success_has_an_error_code_and_a_success_has_none() -> None:
+    now = timezone.now()
+    for columns in ({"status": "FAILED"}, {"status": "COMPLETED", "error_code": "X"}):
+        (id_,) = put()
+        with pytest.raises(IntegrityError, match="horsies_tasks_error_code"), transaction.atomic():
+            Task.objects.filter(pk=id_).update(finished_at=now, **columns)
 
 
 @pytest.mark.parametrize("model", [Task, TaskAttempt])
@@ -92,6 +101,7 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         "horsies_tasks_claim",
         "horsies_tasks_in_flight",
         "horsies_tasks_finished",
+        "horsies_tasks_unsuccessful",
         "horsies_workers_started",
         "horsies_heartbeats_worker",
     }

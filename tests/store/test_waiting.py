@@ -28,7 +28,8 @@ Claimers = Callable[..., Claimer]
 
 def finish(worker: Claimer, status: str = "COMPLETED", result: str = '{"ok": 3}') -> list[Claim]:
     claims = worker.run_pass(sync=100, async_=100).claims
-    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, status, result) for claim in claims])
+    code = "NO_ADDRESS" if status == "FAILED" else None
+    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, status, result, code) for claim in claims])
     return claims
 
 

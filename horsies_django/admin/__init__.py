@@ -1,0 +1,34 @@
+"""The admin's pages about tasks, queues and workers: they look, and change nothing.
+
+Importing this package registers them on ``admin.site``, as Django's autodiscovery does; ``register`` puts them on a site of
+your own. The mixins hold all the logic and assume no base class: mix them with the ModelAdmin of your theme.
+"""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from horsies_django.admin.queues import QueueAdmin, QueueAdminMixin
+from horsies_django.admin.tasks import TaskAdmin, TaskAdminMixin
+from horsies_django.admin.workers import WorkerAdmin, WorkerAdminMixin
+from horsies_django.models import Queue, Task, Worker
+
+__all__ = [
+    "QueueAdmin",
+    "QueueAdminMixin",
+    "TaskAdmin",
+    "TaskAdminMixin",
+    "WorkerAdmin",
+    "WorkerAdminMixin",
+    "register",
+]
+
+
+def register(site: admin.AdminSite) -> None:
+    """Register the pages on ``site``. Raises AlreadyRegistered when it has one of them already."""
+    site.register(Task, TaskAdmin)
+    site.register(Queue, QueueAdmin)
+    site.register(Worker, WorkerAdmin)
+
+
+register(admin.site)

@@ -1,0 +1,99 @@
+"""Arguments, results and tracebacks: for those who have ``horsies.view_payload``.
+
+They are shown as they are stored, JSON, whatever the task's types are: no code of the project is imported to look at them,
+so a page works where the task's module does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.showing import NOTHING, block, json_block
+from horsies_django.models import Task
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[Task]
+else:
+    Base = object
+
+
+class PayloadMixin(Base):
+    """The sections with a task's payload, or the one that says which permission it takes."""
+
+    def has_view_payload_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may see arguments, results, error messages and tracebacks."""
+        return request.user.has_perm("horsies.view_payload")
+
+    def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
+        """Return the sections that this task has and this user may see."""
+        title = gettext_lazy("Arguments and result")
+        if obj is None or not self.has_view_payload_permission(request):
+            return ((title, {"fields": ("hidden_payload",)}),)
+        fields = ["shown_arguments"]
+        if error := _error(obj):
+            fields += ["shown_error"]
+            fields += ["shown_error_data"] if error.get("data") is not None else []
+            fields += ["shown_traceback"] if _exception(obj).get("traceback") else []
+        else:
+            fields += ["shown_result"]
+        fields += ["shown_options"] if obj.options is not None else []
+        fields += ["partition_key"] if obj.partition_key is not None else []
+        return ((title, {"fields": tuple(fields)}),)
+
+    @admin.display(description=gettext_lazy("hidden"))
+    def hidden_payload(self, obj: Task) -> SafeString:
+        """Return what to ask for in order to see the payload."""
+        text = _("To see arguments, results, error messages and tracebacks needs the permission {}.")
+        return format_html(text, SafeString("<code>horsies.view_payload</code>"))
+
+    @admin.display(description=gettext_lazy("arguments"))
+    def shown_arguments(self, obj: Task) -> SafeString:
+        """Return the arguments by name."""
+        return json_block(obj.kwargs)
+
+    @admin.display(description=gettext_lazy("result"))
+    def shown_result(self, obj: Task) -> SafeString | str:
+        """Return the value that the task returned, as it is stored."""
+        envelope: Any = obj.result
+        if envelope is None:
+            return NOTHING
+        return json_block(envelope["ok"] if isinstance(envelope, dict) and "ok" in envelope else envelope)
+
+    @admin.display(description=gettext_lazy("error"))
+    def shown_error(self, obj: Task) -> SafeString:
+        """Return the error in words: its message, or the exception where it has none."""
+        error, exception = _error(obj), _exception(obj)
+        return block(str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING))
+
+    @admin.display(description=gettext_lazy("error data"))
+    def shown_error_data(self, obj: Task) -> SafeString:
+        """Return what the task itself put into its error."""
+        return json_block(_error(obj).get("data"))
+
+    @admin.display(description=gettext_lazy("traceback"))
+    def shown_traceback(self, obj: Task) -> SafeString:
+        """Return the traceback as text."""
+        return block(str(_exception(obj).get("traceback")))
+
+    @admin.display(description=gettext_lazy("options"))
+    def shown_options(self, obj: Task) -> SafeString:
+        """Return the options that the task was sent with."""
+        return json_block(obj.options)
+
+
+def _error(obj: Task) -> dict[str, Any]:
+    """Return the error in the stored result, {} when there is none; a row is not trusted to have our shape."""
+    error = obj.result.get("err") if isinstance(obj.result, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _exception(obj: Task) -> dict[str, Any]:
+    exception = _error(obj).get("exception")
+    return exception if isinstance(exception, dict) else {}

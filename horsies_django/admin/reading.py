@@ -1,0 +1,164 @@
+"""Pages that only look, and that stay fast however many rows there are.
+
+Django's own list counts all rows, once for the pages and once more for the search, loads every column, and lets the address
+bar filter by any field. Here a page reads one row more than it shows, which is all that "older" needs to know; a page that
+would take long is given up by the database and says so; and nothing filters but the filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
+from django.core.paginator import Paginator
+from django.db import OperationalError, connections, transaction
+from django.db.models import Model, QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from horsies_django.conf import config
+from horsies_django.store.base import run
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[Any]
+    Listing = ChangeList
+else:
+    Base = Listing = object
+
+T = TypeVar("T")
+
+PER_PAGE = 50
+DEEPEST = 100_000  # rows from the newest one on; what lies beyond, no list shows
+TIMEOUT_MS = 3_000
+QUERY_CANCELED = "57014"
+
+
+def read_bounded(alias: str, read: Callable[[], T]) -> T | None:
+    """Return what ``read`` reads, or None when one of its statements takes longer than ``TIMEOUT_MS``."""
+    try:
+        with _bounds(alias):
+            return read()
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
+            raise
+        return None
+
+
+@contextmanager
+def _bounds(alias: str) -> Iterator[None]:
+    """Give up slow statements inside, and prefer indexes whatever the statistics say.
+
+    The settings belong to a savepoint that is rolled back: so nothing inside may write, and a transaction around it
+    (``ATOMIC_REQUESTS``) keeps its own settings and goes on after a timeout.
+    """
+    with transaction.atomic(using=alias):
+        run(connections[alias], "page_bounds", {"timeout_ms": str(TIMEOUT_MS)})
+        yield
+        transaction.set_rollback(True, using=alias)
+
+
+class NextPageMixin(Listing):
+    """A change list that knows whether there is a next page, and never how many there are."""
+
+    timed_out = False
+    note: str | Promise = ""
+    first_number = 0
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read the page. Raises IncorrectLookupParameters for a page that cannot be."""
+        start = (self.page_num - 1) * self.list_per_page
+        if not 0 <= start < DEEPEST:
+            raise IncorrectLookupParameters(f"page {self.page_num}")
+        stop = start + self.list_per_page + 1  # one more than shown: is there an older page?
+        found = read_bounded(self.root_queryset.db, lambda: list(self.source()[start:stop]))
+        self.timed_out = found is None
+        rows = found or []
+        self.has_older = len(rows) > self.list_per_page and start + self.list_per_page < DEEPEST
+        self.first_number = start + 1
+        self.result_list = self.prepare(request, rows[: self.list_per_page])
+        # What the templates and Django's own code ask for; equal counts keep the search box from showing either.
+        self.result_count = self.full_result_count = len(self.result_list)
+        self.show_full_result_count = self.can_show_all = self.multi_page = False
+        self.show_admin_actions = bool(self.result_list)
+        self.paginator = Paginator(self.result_list, self.list_per_page)
+
+    def source(self) -> QuerySet[Any]:
+        """Return the rows in their order; runs within ``read_bounded``, and may ask the database how to read them."""
+        rows: QuerySet[Any] = self.queryset
+        return rows
+
+    def prepare(self, request: HttpRequest, rows: list[Any]) -> Any:
+        """Give the rows of the page what their cells need, with queries per page and not per row."""
+        return rows
+
+    @property
+    def last_number(self) -> int:
+        """The place of the last row of this page, counted from the newest."""
+        return self.first_number + len(self.result_list) - 1
+
+    @property
+    def newer_url(self) -> str | None:
+        """The query string of the page before this one."""
+        return self.get_query_string({PAGE_VAR: self.page_num - 1}) if self.page_num > 1 else None
+
+    @property
+    def older_url(self) -> str | None:
+        """The query string of the page after this one."""
+        return self.get_query_string({PAGE_VAR: self.page_num + 1}) if self.has_older else None
+
+
+class ReadOnlyAdminMixin(Base):
+    """What all our pages share: nobody adds, changes or deletes, and only the filters filter."""
+
+    actions = None
+    change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
+    list_per_page = PER_PAGE
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    sortable_by = ()
+    view_on_site = False
+
+    class Media:
+        css: ClassVar = {"all": ("horsies/admin.css",)}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse: rows come from the queue's own statements."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Refuse: a form saved over a row would undo a worker's move."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Refuse: a task that somebody waits for does not vanish."""
+        return False
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        """Allow the parameters of our filters only: ``?kwargs__password__startswith=a`` would tell secrets, row by row."""
+        return lookup in {getattr(item, "parameter_name", None) for item in self.list_filter}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read from the queue's own alias, and bring the database's clock along: ages are told by the clock that wrote."""
+        rows: QuerySet[Any] = super().get_queryset(request).using(config().database).annotate(read_at=Now())
+        return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Mix our list into the one of the ModelAdmin, whichever that is."""
+        listing = super().get_changelist(request, **kwargs)
+        return type(listing.__name__, (self.change_list_mixin, listing), {})
+
+    def link(self, request: HttpRequest, model: type[Model], pk: object, text: str) -> SafeString | str:
+        """Return ``text`` as a link to the row's page, or plain where this site or user has no such page."""
+        permission = f"{model._meta.app_label}.view_{model._meta.model_name}"
+        if not self.admin_site.is_registered(model) or not request.user.has_perm(permission):
+            return text
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
+        return format_html('<a href="{}">{}</a>', reverse(name, args=(pk,), current_app=self.admin_site.name), text)

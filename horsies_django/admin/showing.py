@@ -1,0 +1,114 @@
+"""Values as HTML: statuses, moments, spans of time, JSON. Whatever comes from a task or a host is escaped here.
+
+No inline style anywhere: the page may forbid it (CSP), and colours belong to the theme.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Model
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.core.status import Status
+
+NOTHING = "–"
+LONGEST = 20_000  # characters of one value; a result may have 16 MiB
+
+# status -> its shape (so that colour is never all there is) and its name
+STATUSES = {
+    Status.PENDING: ("○", gettext_lazy("Pending")),
+    Status.CLAIMED: ("◐", gettext_lazy("Claimed")),
+    Status.RUNNING: ("▶", gettext_lazy("Running")),
+    Status.COMPLETED: ("✓", gettext_lazy("Completed")),
+    Status.FAILED: ("✕", gettext_lazy("Failed")),
+    Status.CANCELLED: ("⊘", gettext_lazy("Cancelled")),
+    Status.EXPIRED: ("◷", gettext_lazy("Expired")),
+}
+
+
+def badge(kind: str, shape: str, text: object) -> SafeString:
+    """Return a state as shape, text and colour; the stylesheet knows ``kind``."""
+    template = '<span class="horsies-badge horsies-{}"><span aria-hidden="true">{}</span> {}</span>'
+    return format_html(template, kind.lower(), shape, text)
+
+
+def status_badge(status: str) -> SafeString:
+    """Return a task's status, also one that a newer version wrote."""
+    try:
+        shape, text = STATUSES[Status(status)]
+    except ValueError:
+        return badge("unknown", "?", status)
+    return badge(status, shape, text)
+
+
+def span(value: dt.timedelta) -> str:
+    """Return a span of time in its two largest units: 350 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    seconds = max(value.total_seconds(), 0.0)
+    if seconds < 1:
+        return _("%(n)d ms") % {"n": seconds * 1000}
+    if seconds < 10:
+        return _("%(n).1f s") % {"n": int(seconds * 10) / 10}
+    if seconds < 60:
+        return _("%(n)d s") % {"n": seconds}
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest}
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
+    days, hours = divmod(hours, 24)
+    return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
+
+
+def absolute(value: dt.datetime) -> str:
+    """Return a moment to the second, in the zone of the page, the same in every language."""
+    return f"{timezone.localtime(value) if timezone.is_aware(value) else value:%Y-%m-%d %H:%M:%S}"
+
+
+def age(value: dt.datetime, now: dt.datetime) -> SafeString:
+    """Return how long ago a moment was; the moment itself shows when pointed at."""
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', value.isoformat(), absolute(value), span(now - value)
+    )
+
+
+def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
+    """Return a moment and how far away it is."""
+    if value is None:
+        return NOTHING
+    form = _("%(span)s ago") if value <= now else _("in %(span)s")
+    away = form % {"span": span(abs(now - value))}
+    template = '<time datetime="{}">{}</time> <span class="horsies-quiet">{}</span>'
+    return format_html(template, value.isoformat(), absolute(value), away)
+
+
+def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeString | str]:
+    """Return a display method for a column that holds a moment; the row brings the database's clock as ``read_at``."""
+
+    @admin.display(description=model._meta.get_field(name).verbose_name)  # type: ignore[union-attr]
+    def shown(self: Any, obj: Any) -> SafeString | str:
+        return moment(getattr(obj, name), obj.read_at)
+
+    return shown
+
+
+def block(text: str) -> SafeString:
+    """Return a text as it stands, wrapped, cut where it is too long for a page."""
+    if len(text) <= LONGEST:
+        return format_html('<pre class="horsies-text">{}</pre>', text)
+    note = _("The first %(shown)s of %(all)s characters.") % {"shown": f"{LONGEST:,}", "all": f"{len(text):,}"}
+    return format_html('<pre class="horsies-text">{}</pre><p class="horsies-quiet">{}</p>', text[:LONGEST], note)
+
+
+def json_block(value: object) -> SafeString:
+    """Return a JSON value, indented. It is shown as it is stored: no type of the project is imported for it."""
+    return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -1,0 +1,211 @@
+"""The pages about tasks: the list, and one task with its arguments, its result and its attempts."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.cells import with_workers
+from horsies_django.admin.filters import QueueFilter, StatusFilter
+from horsies_django.admin.listing import TaskListMixin, parse_id
+from horsies_django.admin.payload import PayloadMixin
+from horsies_django.admin.reading import ReadOnlyAdminMixin
+from horsies_django.admin.showing import NOTHING, absolute, age, moment_field, span, status_badge
+from horsies_django.core.status import Status
+from horsies_django.models import Queue, Task, TaskAttempt
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Task]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+ATTEMPTS = 100
+PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
+
+
+class TaskAdminMixin(PayloadMixin, ReadOnlyAdminMixin):
+    """The logic of the task pages, for any ModelAdmin."""
+
+    change_list_mixin = TaskListMixin
+    list_display = ("shown_status", "shown_name", "shown_queue", "shown_age", "shown_duration", "listed_worker")
+    list_display_links = ("shown_name",)
+    list_filter = (StatusFilter, QueueFilter)
+    search_fields = ("task_name",)  # shows the box; get_search_results does the search
+    search_help_text = gettext_lazy(
+        "The whole id of a task, or the beginning of its name (upper and lower case differ)."
+        " A name is looked for among the newest 100,000 tasks of the list."
+    )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
+    ) -> tuple[QuerySet[Task], bool]:
+        """Search by id or by the beginning of the name; never in the payload."""
+        if not search_term:
+            return queryset, False
+        if id_ := parse_id(search_term):
+            return queryset.filter(pk=id_), False
+        return queryset.filter(task_name__startswith=search_term.strip()), False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
+        """Leave the payload where it is: a page of fifty could be a gigabyte."""
+        return super().get_queryset(request).defer(*PAYLOAD_COLUMNS)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
+        """Return the task with all that the user may see of it."""
+        if (id_ := parse_id(object_id)) is None:
+            return None
+        tasks = self.get_queryset(request)
+        if self.has_view_payload_permission(request):
+            tasks = tasks.defer(None)
+        task: Task | None = tasks.filter(pk=id_).first()
+        if task:
+            with_workers(self, request, [task], "claimed_by")
+            queue = task.queue_name
+            setattr(task, "shown_queue", self.link(request, Queue, queue, queue))  # noqa: B010 - no column
+        return task
+
+    def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
+        """Return what one task's page shows to this user."""
+        return (
+            (
+                None,
+                {
+                    "fields": (
+                        "shown_id",
+                        "task_name",
+                        ("shown_status", "shown_error_code"),
+                        ("linked_queue", "priority", "lane"),
+                    )
+                },
+            ),
+            (
+                gettext_lazy("Times"),
+                {"fields": (("sent", "eligible", "good_until_"), ("started", "finished", "shown_duration"))},
+            ),
+            *self.payload_fieldsets(request, obj),
+            (
+                gettext_lazy("Claim and retries"),
+                {
+                    "fields": (
+                        ("listed_worker", "claimed", "lease_ends"),
+                        ("shown_retries", "next_retry", "cancel_requested"),
+                        ("claim_generation", "parked", "partition_version"),
+                    )
+                },
+            ),
+        )
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Task | None = None,
+    ) -> HttpResponse:
+        """Bring the attempts along, without their messages where the payload is hidden."""
+        if obj:
+            attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
+            visible = self.has_view_payload_permission(request)
+            if not visible:
+                attempts = attempts.defer("error_message")
+            rows = with_workers(self, request, list(attempts[:ATTEMPTS]), "worker_id")
+            context |= {"attempts": [AttemptRow(row, visible) for row in rows], "payload_visible": visible}
+        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
+        return response
+
+    @admin.display(description=gettext_lazy("id"))
+    def shown_id(self, obj: Task) -> SafeString:
+        """Return the id, fit to be copied."""
+        return format_html('<code class="horsies-id">{}</code>', obj.pk)
+
+    @admin.display(description=gettext_lazy("status"))
+    def shown_status(self, obj: Task) -> SafeString:
+        """Return the status."""
+        return status_badge(obj.status)
+
+    @admin.display(description=gettext_lazy("name"))
+    def shown_name(self, obj: Task) -> SafeString:
+        """Return the name, which may be broken where its parts meet."""
+        parts = ((part,) for part in re.findall(r"[^._]*[._]?", obj.task_name))
+        return format_html('<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts))
+
+    @admin.display(description=gettext_lazy("queue"))
+    def shown_queue(self, obj: Task) -> str:
+        """Return the queue."""
+        return obj.queue_name
+
+    @admin.display(description=gettext_lazy("queue"))
+    def linked_queue(self, obj: Task) -> str:
+        """Return the queue, as ``get_object`` linked it."""
+        return getattr(obj, "shown_queue", obj.queue_name)
+
+    @admin.display(description=gettext_lazy("age"))
+    def shown_age(self, obj: Any) -> SafeString:
+        """Return the time since it was sent."""
+        return age(obj.sent_at, obj.read_at)
+
+    @admin.display(description=gettext_lazy("duration"))
+    def shown_duration(self, obj: Any) -> str:
+        """Return how long the last attempt took, or takes so far."""
+        if obj.started_at is None:
+            return NOTHING
+        if obj.finished_at:
+            return span(obj.finished_at - obj.started_at)
+        if obj.status == Status.RUNNING:
+            return _("%(span)s so far") % {"span": span(obj.read_at - obj.started_at)}
+        return NOTHING
+
+    @admin.display(description=gettext_lazy("worker"))
+    def listed_worker(self, obj: Any) -> SafeString | str:
+        """Return host and process of the worker, as ``with_workers`` found it."""
+        shown: SafeString | str = obj.shown_worker
+        return shown
+
+    @admin.display(description=gettext_lazy("error code"))
+    def shown_error_code(self, obj: Task) -> str:
+        """Return the error's code, which tells nothing of the payload."""
+        return obj.error_code or NOTHING
+
+    @admin.display(description=gettext_lazy("retries"))
+    def shown_retries(self, obj: Task) -> str:
+        """Return the retries made, of those allowed."""
+        return _("%(made)d of %(allowed)d") % {"made": obj.retry_count, "allowed": obj.max_retries}
+
+    sent = moment_field(Task, "sent_at")
+    eligible = moment_field(Task, "enqueued_at")
+    good_until_ = moment_field(Task, "good_until")
+    claimed = moment_field(Task, "claimed_at")
+    lease_ends = moment_field(Task, "claim_expires_at")
+    started = moment_field(Task, "started_at")
+    finished = moment_field(Task, "finished_at")
+    next_retry = moment_field(Task, "next_retry_at")
+    cancel_requested = moment_field(Task, "cancel_requested_at")
+
+
+class AttemptRow:
+    """One line of the table of attempts."""
+
+    def __init__(self, attempt: Any, payload_visible: bool) -> None:
+        self.number = attempt.attempt
+        self.outcome = attempt.outcome
+        self.will_retry = attempt.will_retry
+        self.started = absolute(attempt.started_at)
+        self.duration = span(attempt.finished_at - attempt.started_at)
+        self.error_code = attempt.error_code or NOTHING
+        self.worker = attempt.shown_worker
+        self.child = attempt.child_pid or NOTHING
+        self.message = (attempt.error_message or "") if payload_visible else ""
+
+
+class TaskAdmin(TaskAdminMixin, ModelAdmin):
+    """The task pages of Django's own admin."""

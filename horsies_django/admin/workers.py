@@ -1,0 +1,155 @@
+"""The pages about workers: who is up, what it serves, which processes it has and what they run now."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.reading import ReadOnlyAdminMixin
+from horsies_django.admin.showing import NOTHING, age, badge, moment, moment_field, span
+from horsies_django.models import Heartbeat, Task, Worker
+from horsies_django.models.tasks import IN_FLIGHT
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Worker]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+SILENT_AFTER = dt.timedelta(seconds=15)  # five beats
+MOST = 100  # processes and tasks on one worker's page
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Workers that stopped, or did not."""
+
+    title = gettext_lazy("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Offer both."""
+        return [("on", gettext_lazy("Not stopped")), ("off", gettext_lazy("Stopped"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Worker]) -> QuerySet[Worker]:
+        """Narrow to the state. Raises IncorrectLookupParameters for one that does not exist."""
+        value = self.value()
+        if value is None:
+            return queryset
+        if value not in {"on", "off"}:
+            raise IncorrectLookupParameters(repr(value))
+        return queryset.filter(stopped_at__isnull=value == "on")
+
+
+class WorkerAdminMixin(ReadOnlyAdminMixin):
+    """The logic of the worker pages, for any ModelAdmin."""
+
+    list_display = (
+        "shown_worker", "shown_state", "shown_queues", "shown_slots", "shown_running", "shown_memory", "uptime", "last_seen",
+    )  # fmt: skip
+    list_display_links = ("shown_worker",)
+    list_filter = (StateFilter,)
+    ordering = ("-started_at", "-pk")
+    fieldsets = (
+        (None, {"fields": ("shown_worker", "shown_id", "shown_state", "version")}),
+        (gettext_lazy("Work"), {"fields": ("shown_queues", "shown_slots", "shown_running", "shown_memory")}),
+        (gettext_lazy("Times"), {"fields": ("started", "seen", "stopped")}),
+    )
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        """Bring the worker's processes along, and the tasks it holds, for those who may see tasks."""
+        if obj:
+            beats = Heartbeat.objects.using(obj._state.db).filter(worker_id=obj.pk).order_by("role", "pid")[:MOST]
+            context["processes"] = [self._process(beat, obj.read_at) for beat in beats]
+            if request.user.has_perm("horsies.view_task"):
+                tasks = Task.objects.using(obj._state.db).filter(IN_FLIGHT, claimed_by=obj.pk).order_by("claimed_at")
+                held = tasks.only("task_name", "queue_name", "started_at")[:MOST]
+                context["held"] = [self._task(request, task, obj.read_at) for task in held]
+        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
+        return response
+
+    def _process(self, beat: Heartbeat, now: dt.datetime) -> dict[str, Any]:
+        role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
+        return {"pid": beat.pid, "role": role, "sent": moment(beat.sent_at, now), "died": moment(beat.died_at, now)}
+
+    def _task(self, request: HttpRequest, task: Task, now: dt.datetime) -> dict[str, Any]:
+        running = span(now - task.started_at) if task.started_at else NOTHING
+        return {"name": self.link(request, Task, task.pk, task.task_name), "queue": task.queue_name, "running": running}
+
+    @admin.display(description=gettext_lazy("worker"))
+    def shown_worker(self, obj: Worker) -> str:
+        """Return host and process."""
+        return str(obj)
+
+    @admin.display(description=gettext_lazy("id"))
+    def shown_id(self, obj: Worker) -> str:
+        """Return the id; a restarted worker has a new one."""
+        return str(obj.pk)
+
+    @admin.display(description=gettext_lazy("state"))
+    def shown_state(self, obj: Any) -> SafeString:
+        """Return whether it stopped in order, is up, or has been silent for longer than its beats explain."""
+        if obj.stopped_at:
+            return badge("stopped", "■", _("Stopped"))
+        silent = obj.read_at - obj.seen_at
+        if silent > SILENT_AFTER:
+            return badge("silent", "✕", _("Silent for %(span)s") % {"span": span(silent)})
+        return badge("up", "●", _("Up"))
+
+    @admin.display(description=gettext_lazy("queues"))
+    def shown_queues(self, obj: Worker) -> str:
+        """Return the queues that it serves."""
+        return ", ".join(str(name) for name in obj.queues) if isinstance(obj.queues, list) else str(obj.queues)
+
+    @admin.display(description=gettext_lazy("slots"))
+    def shown_slots(self, obj: Worker) -> str:
+        """Return how many tasks it runs at once; with no child, in its own process."""
+        processes = max(obj.processes, 1)
+        slots = {"sync": processes * obj.threads, "async": processes * obj.async_concurrency}
+        return _("%(sync)d sync, %(async)d async") % slots
+
+    @admin.display(description=gettext_lazy("running"))
+    def shown_running(self, obj: Worker) -> str:
+        """Return how many tasks it ran at its last beat."""
+        return _("%(sync)d sync, %(async)d async") % {"sync": obj.running_sync, "async": obj.running_async}
+
+    @admin.display(description=gettext_lazy("memory"))
+    def shown_memory(self, obj: Worker) -> str:
+        """Return the memory of the worker and of its children."""
+        if obj.memory_usage_mb is None:
+            return NOTHING
+        if not obj.children_memory_mb:
+            return _("%(own).0f MB") % {"own": obj.memory_usage_mb}
+        return _("%(own).0f MB + %(children).0f MB") % {"own": obj.memory_usage_mb, "children": obj.children_memory_mb}
+
+    @admin.display(description=gettext_lazy("started"))
+    def uptime(self, obj: Any) -> SafeString:
+        """Return how long ago it started."""
+        return age(obj.started_at, obj.read_at)
+
+    @admin.display(description=gettext_lazy("last seen"))
+    def last_seen(self, obj: Any) -> SafeString:
+        """Return how long ago it was last seen."""
+        return age(obj.seen_at, obj.read_at)
+
+    started = moment_field(Worker, "started_at")
+    seen = moment_field(Worker, "seen_at")
+    stopped = moment_field(Worker, "stopped_at")
+
+
+class WorkerAdmin(WorkerAdminMixin, ModelAdmin):
+    """The worker pages of Django's own admin."""

@@ -1,0 +1,347 @@
+"""The admin shows tasks, queues and workers to those who may look, and lets nobody change them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django.admin import TaskAdmin, register
+from horsies_django.admin.showing import STATUSES, span
+from horsies_django.core.status import Status
+from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
+from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
+
+pytestmark = pytest.mark.django_db
+
+TASKS = "admin:horsies_task_changelist"
+HIDDEN = "horsies.view_payload"
+MODELS = (Task, Queue, Worker)
+
+
+def url(model: type[Any], page: str = "changelist", *args: Any) -> str:
+    return reverse(f"admin:horsies_{model._meta.model_name}_{page}", args=args)
+
+
+def page_of(row: Any) -> str:
+    return url(type(row), "change", row.pk)
+
+
+def body(client: Client, address: str, **query: str) -> str:
+    response = client.get(address, query)
+    assert response.status_code == 200, (response.status_code, response.headers)
+    return str(response.content.decode())
+
+
+def listed(client: Client, **query: str) -> list[uuid.UUID]:
+    """Return the ids of a page of the task list, in its order."""
+    response = client.get(reverse(TASKS), query)
+    assert response.status_code == 200, response.headers
+    return [task.pk for task in response.context["cl"].result_list]
+
+
+def client_with(*codenames: str) -> Client:
+    user = User.objects.create_user(f"user-{uuid.uuid4()}", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="horsies", codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def boss() -> Client:
+    """A superuser's browser."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+@pytest.mark.parametrize("status", [status.value for status in Status])
+def test_a_status_is_told_by_shape_and_text_and_colour(boss: Client, status: str) -> None:
+    TaskFactory(status=status)
+    html = body(boss, reverse(TASKS))
+    shape, text = STATUSES[Status(status)]
+    assert (
+        f'<span class="horsies-badge horsies-{status.lower()}"><span aria-hidden="true">{shape}</span> {text}</span>'
+        in html
+    )
+    assert len({shape for shape, _text in STATUSES.values()}) == len(Status)
+
+
+def test_a_status_that_only_a_newer_version_knows_is_shown_as_it_is() -> None:
+    assert "SLEEPING" in TaskAdmin(Task, admin.site).shown_status(Task(status="SLEEPING"))
+
+
+def test_the_list_shows_the_newest_first_with_worker_age_and_duration(boss: Client) -> None:
+    worker = WorkerFactory(hostname="web-7", pid=4711)
+    sent = now() - dt.timedelta(minutes=3, seconds=20, milliseconds=500)
+    old = TaskFactory(
+        status="COMPLETED", sent_at=sent, claimed_by=worker.pk, finished_at=sent + dt.timedelta(milliseconds=4_200)
+    )
+    new = TaskFactory()
+    assert listed(boss) == [new.pk, old.pk]
+    html = body(boss, reverse(TASKS))
+    assert ">web-7:4711</a>" in html
+    assert ">4.2 s<" in html
+    assert ">3 min 20 s</time>" in html
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0 ms"),
+        (0.35, "350 ms"),
+        (4.29, "4.2 s"),
+        (59.9, "59 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (273600, "3 d 4 h"),
+    ],
+)
+def test_a_span_of_time_has_its_two_largest_units(seconds: float, text: str) -> None:
+    assert span(dt.timedelta(seconds=seconds)) == text
+
+
+@pytest.mark.parametrize("status", [status.value for status in Status])
+def test_a_status_filter_finds_its_tasks_and_no_others(boss: Client, status: str) -> None:
+    tasks = {item.value: TaskFactory(status=item.value) for item in Status}
+    assert listed(boss, status=status) == [tasks[status].pk]
+
+
+def test_a_queue_filter_offers_the_declared_queues_and_finds_their_tasks(boss: Client) -> None:
+    there, _elsewhere = TaskFactory(queue_name="mail"), TaskFactory(queue_name="bulk")
+    assert listed(boss, queue="mail") == [there.pk]
+    assert "?queue=bulk" in body(boss, reverse(TASKS))
+    assert "?queue=undeclared" not in body(boss, reverse(TASKS))
+
+
+@pytest.mark.parametrize(
+    "query", [{"status": "LOST"}, {"queue": "a\x00b"}, {"p": "0"}, {"p": "-3"}, {"p": "2001"}, {"p": str(10**30)}]
+)
+def test_an_address_that_asks_for_nonsense_leads_back_to_the_list(boss: Client, query: dict[str, str]) -> None:
+    response = boss.get(reverse(TASKS), query)
+    assert (response.status_code, response["Location"]) == (302, reverse(TASKS) + "?e=1")
+
+
+@pytest.mark.parametrize("spelling", ["{}", " {} ", "{{{}}}", "urn:uuid:{}"])
+def test_search_finds_a_task_by_its_whole_id(boss: Client, spelling: str) -> None:
+    wanted, _other = TaskFactory(status="COMPLETED"), TaskFactory()
+    assert listed(boss, q=spelling.format(wanted.pk)) == [wanted.pk]
+    assert listed(boss, q=spelling.format(wanted.pk), status="PENDING") == []
+
+
+def test_search_finds_tasks_by_the_beginning_of_their_name(boss: Client) -> None:
+    mail, more, _other = (TaskFactory(task_name=name) for name in ("shop.mail", "shop.mail_all", "x.shop.mail"))
+    assert listed(boss, q="shop.mail") == [more.pk, mail.pk]
+    assert listed(boss, q="shop.mail_") == [more.pk]
+    assert listed(boss, q="shop%") == []
+    assert listed(boss, q="SHOP") == []
+
+
+def test_search_with_a_nul_byte_says_so_and_does_not_fail(boss: Client) -> None:
+    assert "Null characters are not allowed" in body(boss, reverse(TASKS), q="a\x00b")
+
+
+def test_pages_lead_to_older_tasks_and_back(boss: Client) -> None:
+    tasks = [task.pk for task in reversed(TaskFactory.create_batch(101))]
+    pages = [listed(boss, p=str(page)) for page in (1, 2, 3, 4)]
+    assert pages == [tasks[:50], tasks[50:100], tasks[100:], []]
+    html = body(boss, reverse(TASKS), p="2")
+    assert 'rel="prev" href="?p=1"' in html
+    assert 'rel="next" href="?p=3"' in html
+    assert "51 to 100" in html
+    assert 'rel="next"' not in body(boss, reverse(TASKS), p="3")
+
+
+def test_the_detail_shows_all_that_is_known_of_a_task(boss: Client) -> None:
+    worker = WorkerFactory(hostname="web-7", pid=4711)
+    task = TaskFactory(
+        status="FAILED",
+        kwargs={"order": {"id": 42, "note": "grüße"}},
+        options={"retry": "never"},
+        partition_key="customer 9",
+        claimed_by=worker.pk,
+        error_code="CARD_DECLINED",
+        max_retries=3,
+        retry_count=1,
+        result=error(
+            "CARD_DECLINED",
+            "the bank said no",
+            data={"bank": 7},
+            exception={"repr": "E()", "traceback": "line 1\nline 2"},
+        ),
+    )
+    TaskAttemptFactory(task_id=task.pk, attempt=1, error_code="BUSY", error_message="line busy", will_retry=True)
+    TaskAttemptFactory(task_id=task.pk, attempt=2, error_code="CARD_DECLINED", worker_id=worker.pk, child_pid=999_123)
+    html = body(boss, page_of(task))
+    for text in (
+        str(task.pk), "shop.tasks.send_receipt", "grüße", "&quot;id&quot;: 42", "the bank said no", "&quot;bank&quot;: 7",
+        "line 1\nline 2", "CARD_DECLINED", "1 of 3", "customer 9", "never", "line busy", "then retried", "999123",
+        f'<a href="{page_of(worker)}">web-7:4711</a>', f'<a href="{page_of(Queue.objects.get(name="default"))}">default</a>',
+    ):  # fmt: skip
+        assert text in html, text
+
+
+def test_a_value_too_long_for_a_page_is_cut_and_says_so(boss: Client) -> None:
+    html = body(boss, page_of(TaskFactory(kwargs={"text": "x" * 499_997})))
+    assert "The first 20,000 of 500,013 characters." in html
+    assert len(html) < 100_000
+
+
+@pytest.mark.parametrize("result", [[], "text", {"err": "text"}, {"err": {"exception": []}}, {"err": {}}, {"odd": 1}])
+def test_a_result_that_we_did_not_write_is_shown_all_the_same(boss: Client, result: Any) -> None:
+    assert "Arguments and result" in body(boss, page_of(TaskFactory(status="COMPLETED", result=result)))
+
+
+def test_a_task_is_shown_where_its_function_cannot_be_imported(boss: Client) -> None:
+    task = TaskFactory(
+        task_name="no.such.module.task", status="COMPLETED", kwargs={"day": "2026-02-30"}, result={"ok": 8}
+    )
+    assert "2026-02-30" in body(boss, page_of(task))
+
+
+def test_an_unknown_task_queue_or_worker_leads_to_the_index(boss: Client) -> None:
+    for address in (
+        url(Task, "change", uuid.uuid4()), url(Task, "change", "none"), url(Queue, "change", "none"),
+        url(Worker, "change", uuid.uuid4()), url(Worker, "change", "none"), url(Queue, "change", "a_00b"),
+    ):  # fmt: skip
+        assert boss.get(address)["Location"] == reverse("admin:index")
+
+
+def test_queues_show_what_waits_and_runs_up_to_a_cap(boss: Client) -> None:
+    TaskFactory.create_batch(1_001, queue_name="bulk")
+    TaskFactory.create_batch(3, queue_name="mail", status="RUNNING")
+    TaskFactory.create_batch(2, queue_name="mail")
+    TaskFactory.create_batch(4, queue_name="mail", status="COMPLETED")
+    response = boss.get(url(Queue))
+    shown = {queue.name: (queue.pending, queue.running) for queue in response.context["cl"].result_list}
+    assert shown["mail"] == (2, 3)
+    assert shown["default"] == (0, 0)
+    assert "more than 1,000" in response.content.decode()
+    html = body(boss, url(Queue, "change", "mail"))
+    assert f'<a href="{reverse(TASKS)}?queue=mail">' in html
+
+
+def test_workers_are_up_or_stopped_or_silent(boss: Client) -> None:
+    WorkerFactory(hostname="up")
+    WorkerFactory(hostname="stopped", stopped_at=now())
+    silent = WorkerFactory(hostname="silent", seen_at=now() - dt.timedelta(minutes=2, seconds=5))
+    html = body(boss, url(Worker))
+    assert "horsies-up" in html
+    assert "horsies-stopped" in html
+    assert "Silent for 2 min 5 s" in html
+    assert "up:" not in body(boss, url(Worker), state="off")
+    assert "stopped:" not in body(boss, url(Worker), state="on")
+    assert boss.get(url(Worker), {"state": "odd"}).status_code == 302
+    assert "Silent for" in body(boss, page_of(silent))
+
+
+def test_a_worker_shows_its_processes_and_the_tasks_it_runs(boss: Client) -> None:
+    worker = WorkerFactory(queues=["mail", "bulk"], processes=4, memory_usage_mb=52.4, children_memory_mb=210.0)
+    HeartbeatFactory(worker_id=worker.pk, role="claimer", pid=worker.pid)
+    HeartbeatFactory(worker_id=worker.pk, pid=818_181)
+    HeartbeatFactory(pid=919_191)
+    task = TaskFactory(status="RUNNING", claimed_by=worker.pk, task_name="shop.tasks.held")
+    TaskFactory(status="RUNNING", task_name="shop.tasks.of_another")
+    html = body(boss, page_of(worker))
+    for text in (
+        "mail, bulk",
+        "4 sync, 400 async",
+        "52 MB + 210 MB",
+        "parent, claims tasks",
+        "818181",
+        "shop.tasks.held",
+    ):
+        assert text in html, text
+    assert f'href="{page_of(task)}"' in html
+    assert "919191" not in html
+    assert "of_another" not in html
+    assert "Running tasks" not in body(client_with("view_worker"), page_of(worker))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_nobody_adds_changes_or_deletes(boss: Client, model: type[Any]) -> None:
+    TaskFactory()
+    WorkerFactory()
+    row = model.objects.first()
+    assert boss.get(url(model, "add")).status_code == 403
+    assert boss.get(url(model, "delete", row.pk)).status_code == 403
+    assert boss.post(url(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+    assert boss.post(page_of(row), {"status": "PENDING"}).status_code == 403
+    boss.post(url(model), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
+    assert model.objects.filter(pk=row.pk).exists()
+    html = body(boss, url(model)) + body(boss, page_of(row))
+    for trace in (url(model, "add"), 'name="action"', "deletelink", 'name="_save"', "historylink"):
+        assert trace not in html
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_pages_are_for_those_with_the_view_permission(model: type[Any]) -> None:
+    TaskFactory()
+    WorkerFactory()
+    row = model.objects.first()
+    name = f"view_{model._meta.model_name}"
+    others = {"view_task", "view_queue", "view_worker", "operate_task", "configure_queue", "view_payload"} - {name}
+    assert client_with(*others).get(url(model)).status_code == 403
+    assert client_with(*others).get(page_of(row)).status_code == 403
+    assert body(client_with(name), url(model))
+    assert body(client_with(name), page_of(row))
+
+
+def test_without_the_payload_permission_no_page_tells_the_payload() -> None:
+    task = TaskFactory(
+        status="FAILED",
+        kwargs={"password": "s3cret"},
+        options={"note": "s3cret"},
+        partition_key="s3cret",
+        result=error("CARD_DECLINED", "s3cret", data="s3cret", exception={"repr": "s3cret", "traceback": "s3cret"}),
+        error_code="CARD_DECLINED",
+    )
+    TaskAttemptFactory(task_id=task.pk, error_code="CARD_DECLINED", error_message="s3cret")
+    viewer, reader = client_with("view_task"), client_with("view_task", "view_payload")
+    html = body(viewer, page_of(task))
+    assert "s3cret" not in html
+    assert HIDDEN in html
+    assert "CARD_DECLINED" in html
+    assert "s3cret" not in body(viewer, reverse(TASKS))
+    allowed = body(reader, page_of(task))
+    assert allowed.count("s3cret") == 7
+    assert HIDDEN not in allowed
+
+
+@pytest.mark.parametrize(
+    "lookup",
+    ["kwargs__password__startswith", "result__err__message__contains", "partition_key", "options", "id__gte", "lane"],
+)
+def test_the_address_bar_cannot_ask_about_columns(boss: Client, lookup: str) -> None:
+    TaskFactory(kwargs={"password": "s3cret"})
+    assert boss.get(reverse(TASKS), {lookup: "s"}).status_code == 400
+
+
+def test_search_does_not_look_into_the_payload(boss: Client) -> None:
+    TaskFactory(
+        kwargs={"password": "s3cret"}, partition_key="s3cret", status="FAILED", result=error("A_CODE", "s3cret")
+    )
+    assert listed(boss, q="s3cret") == []
+
+
+def test_links_lead_only_where_the_user_may_go() -> None:
+    worker = WorkerFactory(hostname="web-7", pid=4711)
+    task = TaskFactory(status="RUNNING", claimed_by=worker.pk)
+    for html in (body(client_with("view_task"), page_of(task)), body(client_with("view_task"), reverse(TASKS))):
+        assert "web-7:4711" in html
+        assert page_of(worker) not in html
+
+
+def test_a_site_of_the_project_gets_the_same_pages() -> None:
+    site = admin.AdminSite("backstage")
+    register(site)
+    assert {model for model in MODELS if site.is_registered(model)} == set(MODELS)
+    assert not site.is_registered(TaskAttempt)
+    assert not site.is_registered(Heartbeat)

@@ -1,0 +1,69 @@
+"""Whatever a task, a host or an exception says, it arrives in a page as text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django.models import Queue, Task, Worker
+from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
+
+pytestmark = pytest.mark.django_db
+
+EVIL = """</pre></script>"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7|add:7 }}{% now "Y" %}{0}%s"""
+
+
+@pytest.fixture
+def pages(client: Client) -> dict[str, str]:
+    """All pages about rows whose every text is hostile."""
+    client.force_login(User.objects.create_superuser("boss"))
+    short = EVIL[:100]
+    queue = Queue.objects.create(name=short, priority=5)
+    worker = WorkerFactory(hostname=EVIL, version=short[:50], queues=[EVIL, {EVIL: EVIL}], memory_usage_mb=1)
+    HeartbeatFactory(worker_id=worker.pk)
+    exception = {"type": EVIL, "module": EVIL, "message": EVIL, "repr": EVIL, "traceback": f"Traceback\n{EVIL}"}
+    columns: dict[str, Any] = {
+        "task_name": EVIL, "queue_name": short, "kwargs": {EVIL: [EVIL, {"deep": EVIL}]}, "options": {EVIL: EVIL},
+        "partition_key": EVIL, "claimed_by": worker.pk,
+    }  # fmt: skip
+    failed = TaskFactory(
+        status="FAILED",
+        error_code=short,
+        result={"err": {"error_code": EVIL, "message": EVIL, "data": {EVIL: EVIL}, "exception": exception}},
+        **columns,
+    )
+    done = TaskFactory(status="COMPLETED", result={"ok": EVIL}, **columns)
+    odd = TaskFactory(status="COMPLETED", result={"ok": {EVIL: EVIL}, "err": EVIL}, **columns)
+    running = TaskFactory(status="RUNNING", **columns)
+    TaskAttemptFactory(task_id=failed.pk, error_code=short, error_message=EVIL, worker_id=worker.pk)
+    addresses = [
+        reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,))
+        for row in (failed, done, odd, running, worker, queue)
+    ]
+    lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in (Task, Queue, Worker)]
+    asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
+    return {address: client.get(address).content.decode() for address in addresses + lists + asked}
+
+
+def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, str]) -> None:
+    assert len(pages) == 11
+    for address, html in pages.items():
+        assert "alert(1)" in html, address  # it is shown,
+        assert "<script>alert" not in html, address  # and never as markup
+        assert "<img src=x" not in html, address
+        assert "</pre></script>" not in html, address
+        assert not re.search(r"<[a-z]+[^<>]*\"'>", html), address
+
+
+def test_no_page_carries_styles_scripts_or_handlers_inline(pages: dict[str, str]) -> None:
+    for address, html in pages.items():
+        tags = re.findall(r"<[a-z][^>]*>", html)
+        assert not [tag for tag in tags if re.search(r"\s(style|on[a-z]+)\s*=", tag)], address
+        assert "<style" not in html, address
+        assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], address
+        assert 'horsies/admin.css"' in html, address

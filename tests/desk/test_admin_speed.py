@@ -1,0 +1,219 @@
+"""The admin's pages cost the same however many tasks there are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import OperationalError, connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django.admin import listing, reading
+from horsies_django.core.status import Status
+from horsies_django.models import Queue
+from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
+
+pytestmark = pytest.mark.django_db
+
+TASKS = "admin:horsies_task_changelist"
+PAYLOAD = ("kwargs", "options", "result", "partition_key")
+FILTERS = [{}, {"queue": "mail"}, {"q": "shop."}, *({"status": status.value} for status in Status)]
+
+INDEX = {
+    "PENDING": "horsies_tasks_claim",
+    "CLAIMED": "horsies_tasks_in_flight",
+    "RUNNING": "horsies_tasks_in_flight",
+    "COMPLETED": "horsies_tasks_finished",
+    **dict.fromkeys(("FAILED", "CANCELLED", "EXPIRED"), "horsies_tasks_unsuccessful"),
+}
+
+
+@pytest.fixture
+def boss(client: Client) -> Client:
+    """A superuser's browser."""
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+def queries(client: Client, address: str, **query: str) -> list[str]:
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(address, query).status_code == 200
+    return [item["sql"] for item in captured.captured_queries]
+
+
+def about_tasks(sql: list[str]) -> list[str]:
+    return [text for text in sql if 'FROM "horsies_tasks"' in text]
+
+
+@pytest.mark.parametrize("query", FILTERS, ids=str)
+def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one(boss: Client, query: dict[str, str]) -> None:
+    def fill_up(count: int) -> int:
+        for status in Status:
+            for worker in WorkerFactory.create_batch(count):
+                TaskFactory(
+                    status=status.value, queue_name="mail", claimed_by=None if status is Status.PENDING else worker.pk
+                )
+        return len(queries(boss, reverse(TASKS), **query))
+
+    few = fill_up(1)
+    assert few <= 11
+    assert fill_up(30) == few
+
+
+@pytest.mark.parametrize("query", FILTERS, ids=str)
+def test_no_list_counts_tasks_or_loads_their_payload(boss: Client, query: dict[str, str]) -> None:
+    TaskFactory.create_batch(60, queue_name="mail")
+    TaskFactory.create_batch(60, queue_name="mail", status="COMPLETED")
+    read = about_tasks(queries(boss, reverse(TASKS), **query))
+    assert read
+    for sql in read:
+        assert "count(" not in sql.lower()
+        assert "distinct" not in sql.lower()
+        assert "LIMIT" in sql
+        assert not [column for column in PAYLOAD if f'"{column}"' in sql]
+
+
+def test_every_count_of_tasks_on_any_page_is_capped(boss: Client) -> None:
+    worker = WorkerFactory()
+    HeartbeatFactory(worker_id=worker.pk)
+    task = TaskFactory(status="RUNNING", claimed_by=worker.pk)
+    TaskAttemptFactory(task_id=task.pk)
+    pages = [reverse("admin:index"), reverse("admin:app_list", args=("horsies",))]
+    for row in (task, worker, Queue.objects.get(name="mail")):
+        name = row._meta.model_name
+        pages += [reverse(f"admin:horsies_{name}_changelist"), reverse(f"admin:horsies_{name}_change", args=(row.pk,))]
+    counted = [sql for page in pages for sql in about_tasks(queries(boss, page)) if "count(" in sql.lower()]
+    assert counted  # the queues
+    for sql in counted:
+        parts = re.findall(r"\(SELECT count\(\*\) FROM \(SELECT .*? LIMIT 1001\) AS capped\)", sql)
+        assert len(parts) == sql.lower().count("count(") == 2
+
+
+def test_a_task_without_the_payload_permission_does_not_even_load_its_payload(client: Client) -> None:
+    user = User.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_task", content_type__app_label="horsies"))
+    client.force_login(user)
+    task = TaskFactory(status="COMPLETED")
+    TaskAttemptFactory(task_id=task.pk)
+    sql = queries(client, reverse("admin:horsies_task_change", args=(task.pk,)))
+    assert about_tasks(sql)
+    assert not [text for text in sql for column in (*PAYLOAD, "error_message") if f'"{column}"' in text]
+
+
+def plan_of(sql: str) -> list[str]:
+    """Return the indexes and tables that a statement reads, as its plan names them."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('enable_seqscan', 'off', true)")
+        cursor.execute(f"EXPLAIN (FORMAT JSON) {sql.replace('%', '%%')}")
+        found = cursor.fetchone()[0]
+    plan = json.loads(found) if isinstance(found, str) else found
+
+    def walk(node: dict[str, Any]) -> Iterator[str]:
+        if node["Node Type"].endswith("Scan") and "Index Name" in node:
+            yield node["Index Name"]
+        elif "Relation Name" in node and "Bitmap" not in node["Node Type"]:
+            yield f"all of {node['Relation Name']}"
+        for child in node.get("Plans", ()):
+            yield from walk(child)
+
+    return list(walk(plan[0]["Plan"]))
+
+
+def fill(pending: int = 0, finished: int = 0) -> None:
+    """Write plain rows, fast."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, finished_at, claimed_by, sent_at)"
+            " SELECT lpad(to_hex(n), 32, '0')::uuid, 'shop.noise', 'bulk', 'sync', '{}',"
+            "  CASE WHEN n <= %(finished)s THEN 'COMPLETED' ELSE 'PENDING' END,"
+            "  CASE WHEN n <= %(finished)s THEN now() - interval '1 day' + n * interval '1 ms' END,"
+            "  CASE WHEN n <= %(finished)s THEN gen_random_uuid() END, now() - interval '1 day' + n * interval '1 ms'"
+            " FROM generate_series(1, %(all)s) AS n",
+            {"finished": finished, "all": finished + pending},
+        )
+
+
+@pytest.mark.parametrize("statistics", ["none", "of an empty table", "of a backlog", "of a history", "true"])
+@pytest.mark.parametrize("status", [status.value for status in Status])
+def test_a_rare_status_is_read_through_its_index_whatever_the_statistics_say(
+    boss: Client, status: str, statistics: str
+) -> None:
+    with connection.cursor() as cursor:
+        if statistics == "of an empty table":
+            cursor.execute("ANALYZE horsies_tasks")
+        if statistics == "of a backlog":
+            fill(pending=5_000)
+            cursor.execute("ANALYZE horsies_tasks")
+            cursor.execute("DELETE FROM horsies_tasks")
+        fill(finished=5_000)
+        if statistics == "of a history":
+            cursor.execute("ANALYZE horsies_tasks")
+        rare = TaskFactory(status=status)
+        if statistics == "true":
+            cursor.execute("ANALYZE horsies_tasks")
+    sql = about_tasks(queries(boss, reverse(TASKS), status=status))
+    assert rare.pk in [task.pk for task in boss.get(reverse(TASKS), {"status": status}).context["cl"].result_list]
+    for text in sql:
+        assert set(plan_of(text)) == {INDEX[status]}, text
+
+
+@pytest.mark.parametrize("query", [{}, {"queue": "mail"}, {"q": "shop.wanted"}], ids=str)
+def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client, query: dict[str, str]) -> None:
+    fill(finished=5_000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE horsies_tasks")
+    for text in about_tasks(queries(boss, reverse(TASKS), **query)):
+        assert set(plan_of(text)) == {"horsies_tasks_pkey"}, text
+
+
+def test_a_search_looks_no_farther_back_than_it_says(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "DEEPEST", 100)
+    wanted = [TaskFactory(task_name="shop.wanted", status=status) for status in ("PENDING", "COMPLETED", "COMPLETED")]
+    TaskFactory.create_batch(98, status="COMPLETED", finished_at=now() + dt.timedelta(hours=1))
+    response = boss.get(reverse(TASKS), {"q": "shop.wanted"})
+    assert [task.pk for task in response.context["cl"].result_list] == [wanted[2].pk, wanted[1].pk]
+    assert "Of the newest 100,000 tasks." in response.content.decode()
+    TaskFactory.create_batch(1, status="COMPLETED", finished_at=now() + dt.timedelta(hours=2))
+    response = boss.get(reverse(TASKS), {"q": "shop.wanted", "status": "COMPLETED"})
+    assert [task.pk for task in response.context["cl"].result_list] == [wanted[2].pk]
+    assert "Of the 100,000 tasks that finished last." in response.content.decode()
+
+
+def test_many_pending_tasks_are_listed_newest_first_as_few_are(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "FEW", 5)
+    tasks = [TaskFactory(queue_name=name).pk for name in ("mail", "bulk") * 3]
+    tasks.reverse()
+    for query, expected in (({}, tasks), ({"queue": "mail"}, tasks[1::2])):
+        found = boss.get(reverse(TASKS), {"status": "PENDING", **query}).context["cl"].result_list
+        assert [task.pk for task in found] == expected
+
+
+def test_a_list_that_takes_too_long_is_given_up_with_advice(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "TIMEOUT_MS", 1)
+    fill(finished=50_000)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')")
+        before = cursor.fetchone()
+        response = boss.get(reverse(TASKS), {"q": "shop.no_such_task"})
+        assert response.status_code == 200
+        assert "The database gave this list up" in response.content.decode()
+        # The transaction around it goes on, with its own settings.
+        cursor.execute("SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')")
+        assert cursor.fetchone() == before
+        assert boss.get(reverse("admin:horsies_queue_changelist")).status_code == 200
+
+
+def test_an_error_that_is_no_timeout_is_not_hidden() -> None:
+    def fail() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'out of it' USING ERRCODE = '57P03'; END $$")
+
+    with pytest.raises(OperationalError, match="out of it"), transaction.atomic():
+        reading.read_bounded("default", fail)

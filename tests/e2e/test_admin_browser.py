@@ -1,0 +1,169 @@
+"""The admin's pages in a real browser: light and dark, under a strict content security policy, with nothing from elsewhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django.core.status import Status
+from horsies_django.models import Queue, Task, Worker
+from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is not installed")
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.skipif(not CHROMIUM, reason="no browser tests: chromium is not installed (apt-get install chromium)"),
+]
+
+# Where to leave pictures of the pages, for a person to look at.
+PICTURES = os.environ.get("HORSIES_TEST_PICTURES")
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/library/documents/tasks.py", line 41, in import_file
+    text = payload.decode("utf-8")
+           ^^^^^^^^^^^^^^^^^^^^^^^
+UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"""
+
+# The ratio of the luminances of a badge's text and of what lies behind it, as WCAG defines it.
+CONTRASTS = """badges => badges.map(badge => {
+  const rgb = text => text.match(/[0-9.]+/g).map(Number);
+  const luminance = text => {
+    const [r, g, b] = rgb(text).slice(0, 3).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let behind = badge;
+  while (rgb(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+  const colours = [getComputedStyle(badge).color, getComputedStyle(behind).backgroundColor];
+  const [low, high] = colours.map(luminance).sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+})"""
+
+
+class StrictPolicy:
+    """A project's middleware that forbids everything inline and everything from elsewhere."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        response["Content-Security-Policy"] = "default-src 'self'"
+        return response
+
+
+@pytest.fixture
+def browser(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A browser whose every site has the strict policy."""
+    # Playwright's blocking calls run on an event loop of their own, which Django takes for async code.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.e2e.test_admin_browser.StrictPolicy"]
+    with playwright.sync_playwright() as driver:
+        arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield opened
+        opened.close()
+        connections.close_all()  # those of that event loop: nobody could reach them later, and the database could not be dropped
+
+
+@pytest.fixture
+def library(transactional_db: None) -> Task:
+    """The rows of a document library on a busy morning; returns the task that failed."""
+    Queue.objects.bulk_create([Queue(name=name) for name in ("default", "index", "mail")], ignore_conflicts=True)
+    workers = [
+        WorkerFactory(hostname=name, pid=pid, queues=["default", "index", "mail"])
+        for name, pid in (("web-1", 4127), ("web-2", 988))
+    ]
+    for worker in workers:
+        HeartbeatFactory(worker_id=worker.pk, role="claimer", pid=worker.pid)
+        for number in (1, 2):
+            HeartbeatFactory(worker_id=worker.pk, pid=worker.pid + number)
+    names = ("documents.tasks.import_file", "documents.tasks.index_document", "mail.tasks.send_receipt")
+    failed = None
+    for number in range(36, -1, -1):
+        status = Status.COMPLETED if number > 6 else list(Status)[number]
+        status = {12: Status.FAILED, 19: Status.EXPIRED, 23: Status.CANCELLED}.get(number, status)
+        sent = now() - dt.timedelta(seconds=7 * number**1.5 + 1)
+        worker = workers[number % 2]
+        task = TaskFactory(
+            task_name=names[number % 3],
+            queue_name=("default", "index", "mail")[number % 3],
+            status=status.value,
+            sent_at=sent,
+            kwargs={"path": "archive/1998/letters.txt", "language": "de"},
+            claimed_by=worker.pk if status not in {Status.PENDING, Status.CANCELLED, Status.EXPIRED} else None,
+            claimed_at=sent,
+            started_at=None if status in {Status.PENDING, Status.CLAIMED, Status.CANCELLED, Status.EXPIRED} else sent,
+            finished_at=sent + dt.timedelta(milliseconds=17 + 431 * (number % 5)) if number > 2 else None,
+            **({"error_code": "NOT_TEXT", "result": error("NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255},
+                exception={"type": "UnicodeDecodeError", "repr": "UnicodeDecodeError()", "traceback": TRACEBACK})}
+               if status is Status.FAILED else {}),
+        )  # fmt: skip
+        if status is Status.FAILED:
+            failed = task
+            for attempt, code in ((1, "TIMED_OUT"), (2, "NOT_TEXT")):
+                TaskAttemptFactory(
+                    task_id=task.pk, attempt=attempt, error_code=code, error_message="The file is not UTF-8.",
+                    worker_id=worker.pk, child_pid=worker.pid + attempt, will_retry=attempt == 1,
+                )  # fmt: skip
+    assert failed
+    return failed
+
+
+def look(browser: Any, live_server: Any, scheme: str, addresses: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Open each address as a superuser; fail on anything that the browser complains about or fetches elsewhere."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+    context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
+    context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}])
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda problem: complaints.append(str(problem)))
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None
+    )
+    page.on("request", lambda request: request.url.startswith(live_server.url) or complaints.append(request.url))
+    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
+    for name, address in addresses.items():
+        page.goto(live_server.url + address, wait_until="load")
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / f"{name}-{scheme}.png", full_page=name != "tasks")
+        yield name, page
+    context.close()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_readable_and_keeps_to_a_strict_policy(
+    browser: Any, live_server: Any, library: Task, scheme: str
+) -> None:
+    worker = Worker.objects.get(hostname="web-1")
+    rows = {"task": library, "worker": worker, "queue": Queue.objects.get(name="index")}
+    addresses = {f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in rows}
+    addresses |= {name: reverse(f"admin:horsies_{name}_change", args=(row.pk,)) for name, row in rows.items()}
+    for name, page in look(browser, live_server, scheme, addresses):
+        contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
+        assert all(ratio >= 4.5 for ratio in contrasts), (name, contrasts)
+        assert len(contrasts) >= {"tasks": 37, "task": 1, "workers": 2, "worker": 1}.get(name, 0), name
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(wide) <= 0, f"{name} has to be scrolled sideways"
+
+
+def test_a_person_finds_a_failed_task_from_the_list(browser: Any, live_server: Any, library: Task) -> None:
+    for _name, page in look(browser, live_server, "light", {"list": reverse("admin:horsies_task_changelist")}):
+        page.get_by_role("link", name="Failed", exact=True).click()
+        page.get_by_role("link", name=library.task_name).last.click()
+        playwright.expect(page.get_by_text("UnicodeDecodeError: 'utf-8' codec")).to_be_visible()
+        playwright.expect(page.get_by_role("table").get_by_text("TIMED_OUT")).to_be_visible()

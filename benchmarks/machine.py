@@ -74,7 +74,7 @@ def versions() -> dict[str, str]:
 
 def report(name: str, n: int, seconds: float, configuration: str, samples: Sequence[float] = ()) -> dict[str, Any]:
     """Print one measurement; ``samples`` are seconds per item and become p50 and p99 in milliseconds."""
-    line: dict[str, Any] = {"name": name, "n": n, "seconds": round(seconds, 3), "rate": round(n / seconds, 1)}
+    line: dict[str, Any] = {"name": name, "n": n, "seconds": round(seconds, 6), "rate": round(n / seconds, 1)}
     if samples:
         cuts = statistics.quantiles(samples, n=100)
         line |= {"p50_ms": round(cuts[49] * 1000, 2), "p99_ms": round(cuts[98] * 1000, 2)}

@@ -13,7 +13,16 @@ from psycopg import sql
 
 from horsies_django.store.base import run
 
-ERRORS = (psycopg.OperationalError, psycopg.InterfaceError)
+# What DATABASES may override in OPTIONS: a link that died silently is noticed after half a minute, not after the fifteen
+# minutes that TCP gives it.
+LINK = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 
 
 def direct_connection(alias: str, *, application_name: str, prepare: bool = False) -> psycopg.Connection[Any]:
@@ -23,10 +32,9 @@ def direct_connection(alias: str, *, application_name: str, prepare: bool = Fals
     psycopg.OperationalError when the server cannot be reached.
     """
     wrapper = connections[alias]
-    params = dict(wrapper.get_connection_params())
+    params = {**LINK, **wrapper.get_connection_params()}
     for name in ("context", "cursor_factory"):
         params.pop(name, None)
-    params.setdefault("connect_timeout", 5)
     params.update(application_name=application_name, prepare_threshold=0 if prepare else None)
     connection = psycopg.connect(**params, autocommit=True)
     try:

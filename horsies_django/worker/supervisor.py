@@ -152,6 +152,7 @@ class Supervisor:
         self.pool.stop()
         if self.heart.is_alive():
             self.heart.stop()
+            logger.info("Worker stopped")
         try:
             if self.ledger.connection is not None:
                 WorkerStore(self.ledger.connection).stop(self.worker)
@@ -159,7 +160,6 @@ class Supervisor:
             logger.warning("the worker's end could not be noted: %s", str(error).strip())
         self.ledger.disconnect()
         self.engine.listener.close()
-        logger.info("Worker stopped")
 
 
 def served_queues(config: Config, options: WorkerOptions) -> Served:

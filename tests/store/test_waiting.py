@@ -265,3 +265,11 @@ def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:
     assert (info.status, info.worker_id, info.result) == ("COMPLETED", worker.id, {"ok": 3})
     assert [(attempt.attempt, attempt.outcome) for attempt in info.attempts] == [(1, "COMPLETED")]
     assert Task.objects.get().finished_at == info.finished_at
+
+
+def test_outside_tests_the_connection_outlives_the_last_wait_by_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.test.utils import _TestState
+
+    assert waiting.linger_seconds() == 0.0
+    monkeypatch.delattr(_TestState, "saved_data")
+    assert waiting.linger_seconds() == 60.0

@@ -1,0 +1,47 @@
+"""The benchmarks run and print what they promise; their figures are not judged here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import ROOT, database_url
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def measure(*arguments: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, env={**os.environ, "DATABASE_URL": database_url()},
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "lines", "percentiles"),
+    [("drain", 100, 5, False), ("latency", 10, 2, True), ("enqueue", 200, 3, False)],
+)
+def test_each_scenario_prints_json_lines(name: str, count: int, lines: int, percentiles: bool) -> None:
+    printed = measure(name, f"--n={count}", "--repeats=1")
+    assert len(printed) == lines
+    for line in printed:
+        assert line["name"].startswith(name)
+        assert line["rate"] == pytest.approx(line["n"] / line["seconds"], rel=0.1)
+        assert {"configuration", "versions"} <= line.keys()
+        assert {"horsies_django", "python", "django", "psycopg", "postgresql", "machine"} == line["versions"].keys()
+        assert {"p50_ms", "p99_ms"} <= line.keys() or not percentiles
+
+
+def test_an_unknown_scenario_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "dran"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "drain" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,39 +11,71 @@ from horsies_django.core.shapes import CodecError, Record, Shape, misfit
 
 def record_shape(cls: type, record: Record) -> tuple[Shape, Callable[[dict[str, Shape]], None]]:
     """Make the shape of a dataclass, and the function that completes it with its fields: one may lead back to it."""
-    name, names, required = cls.__name__, record.names, record.required
-    dumps: list[tuple[str, Callable[[Any], Any]]] = []
-    loads: dict[str, Callable[[Any], Any]] = {}
+    fields = Fields(cls, record)
+    return Shape(
+        cls.__name__, frozenset({dict}), fields.accepts, fields.dump, fields.load, record=record
+    ), fields.complete
 
-    def added(value: Any) -> list[str]:
-        return [each for each, field in type(value).__dataclass_fields__.items() if field.init and each not in names]
 
-    def dump(value: Any) -> dict[str, Any]:
-        if type(value) is not cls:
-            if not isinstance(value, cls):
-                raise misfit(name, value)
-            if more := added(value):
-                raise CodecError(
-                    f"expected {name}, got {type(value).__name__}, whose {', '.join(map(repr, more))} would be lost"
-                )
+class Fields:
+    """The fields of one dataclass, each with its way out and its way back."""
+
+    def __init__(self, cls: type, record: Record) -> None:
+        self.cls = cls
+        self.name = cls.__name__
+        self.record = record
+        self.dumps: list[tuple[str, Callable[[Any], Any]]] = []
+        self.loads: list[tuple[str, Callable[[Any], Any]]] = []
+
+    def complete(self, shapes: dict[str, Shape]) -> None:
+        """Take the shapes of the fields, by name."""
+        choices = {
+            field: shape.values for field, shape in shapes.items() if shape.values and field in self.record.required
+        }
+        self.record.choices = choices
+        self.dumps = [(field, shape.dump) for field, shape in shapes.items()]
+        # Fields of few values first: in a union they turn a stranger away before anything deep is read.
+        self.loads = [(field, shapes[field].load) for field in sorted(shapes, key=lambda field: field not in choices)]
+
+    def accepts(self, value: Any) -> bool:
+        """Tell whether ``value`` is of the class and has no more fields than it."""
+        return isinstance(value, self.cls) and (type(value) is self.cls or not self._added(value))
+
+    def _added(self, value: Any) -> list[str]:
+        return [field.name for field in dataclasses.fields(value) if field.init and field.name not in self.record.names]
+
+    def dump(self, value: Any) -> dict[str, Any]:
+        """Return the fields of ``value`` as an object. Raises CodecError."""
+        if type(value) is not self.cls:
+            if not isinstance(value, self.cls):
+                raise misfit(self.name, value)
+            if added := ", ".join(map(repr, self._added(value))):
+                raise CodecError(f"expected {self.name}, got {type(value).__name__}, whose {added} would be lost")
         made = {}
-        for field, convert in dumps:
+        for field, convert in self.dumps:
             try:
-                made[field] = convert(getattr(value, field))
+                part = getattr(value, field)
+            except AttributeError:
+                raise CodecError(f"this {self.name} has no value for its field {field!r}", "value") from None
+            try:
+                made[field] = convert(part)
             except CodecError as error:
                 error.within(f".{field}")
                 raise
         return made
 
-    def load(stored: Any) -> Any:
+    def load(self, stored: Any) -> Any:
+        """Return the instance whose fields are ``stored``; one that is missing gets its default. Raises CodecError."""
         if type(stored) is not dict:
-            raise misfit(f"{name} as an object", stored)
-        if unknown := stored.keys() - names:
-            raise CodecError(f"{name} has no field {', '.join(map(repr, sorted(unknown)))}")
-        if missing := required - stored.keys():
-            raise CodecError(f"the stored object has no {', '.join(map(repr, sorted(missing)))}, which {name} needs")
+            raise misfit(f"{self.name} as an object", stored)
+        if unknown := stored.keys() - self.record.names:
+            raise CodecError(f"{self.name} has no field {', '.join(map(repr, sorted(unknown)))}")
+        if missing := self.record.required - stored.keys():
+            raise CodecError(
+                f"the stored object has no {', '.join(map(repr, sorted(missing)))}, which {self.name} needs"
+            )
         made = {}
-        for field, convert in loads.items():
+        for field, convert in self.loads:
             if field in stored:
                 try:
                     made[field] = convert(stored[field])
@@ -50,16 +83,7 @@ def record_shape(cls: type, record: Record) -> tuple[Shape, Callable[[dict[str, 
                     error.within(f".{field}")
                     raise
         try:
-            return cls(**made)
+            return self.cls(**made)
         except Exception as error:  # __post_init__ is user code
-            raise CodecError(f"{name}() refused the stored fields: {type(error).__name__}: {error}", "value") from error
-
-    def complete(shapes: dict[str, Shape]) -> None:
-        dumps.extend((field, shape.dump) for field, shape in shapes.items())
-        record.choices = {field: shape.values for field, shape in shapes.items() if shape.values and field in required}
-        # Fields of few values first: in a union they turn a stranger away before anything deep is read.
-        for field in sorted(shapes, key=lambda field: field not in record.choices):
-            loads[field] = shapes[field].load
-
-    accepts = lambda value: isinstance(value, cls) and (type(value) is cls or not added(value))  # noqa: E731
-    return Shape(name, frozenset({dict}), accepts, dump, load, record=record), complete
+            problem = f"{self.name}() refused the stored fields: {type(error).__name__}: {error}"
+            raise CodecError(problem, "value") from error

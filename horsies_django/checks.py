@@ -63,6 +63,7 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     """Import the ``tasks`` modules of all apps, and report those that fail and tasks that no worker would run."""
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
+    messages += _unresolved_types()
     return messages if problems else [*messages, *_undeclared_queues(config)]
 
 
@@ -142,6 +143,16 @@ def _place(error: Exception, module: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(elsewhere)]
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else module
+
+
+def _unresolved_types() -> Iterator[CheckMessage]:
+    """Resolve annotations that named something not defined yet when the task was: all of it is imported by now."""
+    for task in registry.tasks():
+        try:
+            task.arguments.resolve()
+            task.result.resolve()
+        except TaskDefinitionError as error:
+            yield _error("E012", f"{error}", f"Correct it in {task.origin}.", task.origin)
 
 
 def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 
 from horsies_django import registry
 from horsies_django.conf import config
-from horsies_django.core.codec import CodecError, encode_error
+from horsies_django.core.codec import CodecError, encode_error, printable
 from horsies_django.core.errors import ContractCode, ErrorCode, OperationalErrorCode, TaskSendErrorCode
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.definition import TaskFunction
@@ -142,7 +142,7 @@ def failure(error: TaskError) -> Reply:
     if exceeds_limit(result):
         note = f"{error.message[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
         result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
-    return Reply("FAILED", result, error.error_code, storable(error.message[:MESSAGE_CHARACTERS]))
+    return Reply("FAILED", result, error.error_code, printable(error.message[:MESSAGE_CHARACTERS]))
 
 
 def exceeds_limit(text: str) -> bool:
@@ -172,8 +172,3 @@ def describe(error: BaseException) -> dict[str, str]:
         "repr": shown[:MESSAGE_CHARACTERS],
         "traceback": trace,
     }
-
-
-def storable(text: str) -> str:
-    """Return ``text`` with what PostgreSQL cannot hold made visible: NUL bytes and lone surrogates."""
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

@@ -228,6 +228,14 @@ def test_a_function_that_cannot_be_a_task_is_an_error_at_its_line(add_app: AddAp
     assert "shop_i/tasks.py, line 4" in str(message.hint)
 
 
+def test_an_annotation_that_names_nothing_is_an_error_once_all_is_imported(add_app: AddApp) -> None:
+    code = "from __future__ import annotations\nfrom horsies_django import task\n\n@task\ndef pack(box: Bxo) -> None: ...\n"
+    add_app("shop_l", tasks=code)
+    message = found("E012")
+    assert message.obj == "shop_l.tasks.pack"
+    assert "Bxo" in message.msg
+
+
 def test_a_task_of_an_undeclared_queue_is_an_error(add_app: AddApp) -> None:
     add_app("shop_j", tasks="from horsies_django import task\n\n@task(queue='mial')\ndef pack() -> None: ...\n")
     message = found("E013")

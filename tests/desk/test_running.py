@@ -10,7 +10,7 @@ from django.db import connection
 from horsies_django import TaskError, TaskHandle, TaskResult
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import drain
-from horsies_django.worker.running import describe, storable
+from horsies_django.worker.running import describe
 from tests.project import tasks
 
 pytestmark = pytest.mark.django_db
@@ -145,6 +145,12 @@ def test_a_very_long_traceback_is_cut_in_the_middle() -> None:
     assert "characters left out" in described["traceback"]
 
 
-def test_storable_text_is_what_it_was_or_shows_what_it_hid() -> None:
-    assert storable("plain \N{SNOWMAN}") == "plain \N{SNOWMAN}"
-    assert storable("a\x00b\ud800c") == "a\\x00b\\ud800c"
+def test_the_data_of_an_error_beyond_the_limit_is_left_out_and_the_rest_is_kept(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
+    huge = TaskResult[str](err=TaskError("TOO_MUCH", "see data", data="d" * 5_000))
+    monkeypatch.setattr(tasks.mail, "function", lambda to: huge)
+    error = outcome(tasks.mail.send("x")).err_value
+    assert (error.error_code, error.data) == ("TOO_MUCH", None)
+    assert "data is left out" in error.message

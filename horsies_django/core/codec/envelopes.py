@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin
 
-from horsies_django.core.annotations import UnsupportedType, shape_of
-from horsies_django.core.jsontext import read_json, write_json
+from horsies_django.core.codec.annotations import UnsupportedType, shape_of
+from horsies_django.core.codec.jsontext import read_json, write_json
+from horsies_django.core.codec.shapes import ANY, CodecError, Shape, too_deep
+from horsies_django.core.codec.signatures import Compiled, refuse_no_return
 from horsies_django.core.results import TaskError, TaskResult
-from horsies_django.core.shapes import ANY, CodecError, Shape, too_deep
-from horsies_django.core.signatures import Compiled, refuse_no_return
 
 REPR_CHARACTERS = 10_000
 

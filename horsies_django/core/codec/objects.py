@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from horsies_django.core.shapes import CodecError, Record, Shape, misfit
+from horsies_django.core.codec.shapes import CodecError, Record, Shape, misfit
 
 
 def record_shape(cls: type, record: Record) -> tuple[Shape, Callable[[dict[str, Shape]], None]]:

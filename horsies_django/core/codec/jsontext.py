@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from horsies_django.core.shapes import CodecError, too_deep
+from horsies_django.core.codec.shapes import CodecError, too_deep
 
 # Shapes let no cycle through, so the encoder need not look for one.
 _write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode

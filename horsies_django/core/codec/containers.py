@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horsies_django.core.shapes import CodecError, Shape, check_key, key_step, misfit
+from horsies_django.core.codec.shapes import CodecError, Shape, check_key, key_step, misfit
 
 
 def list_shape(item: Shape) -> Shape:

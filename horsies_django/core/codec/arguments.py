@@ -1,7 +1,6 @@
-"""Arguments and results as JSON: written and read by what the function's signature declares, never by what is written.
+"""The arguments of a call: bound to the function's signature, encoded by name, decoded for the call.
 
-Nothing on the wire names a class, so whoever can write into the table can choose values, not code. Defaults of omitted
-parameters are not stored: an old worker accepts what a new sender omits.
+Defaults of omitted parameters are not stored: an old worker accepts what a new sender omits.
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horsies_django.core.annotations import UnsupportedType, shape_of
-from horsies_django.core.envelopes import ResultCodec, encode_error
-from horsies_django.core.jsontext import read_json, write_json
-from horsies_django.core.shapes import CodecError, Shape, too_deep
-from horsies_django.core.signatures import EMPTY, Compiled, refuse_bad_parameters, refuse_models, written
-
-__all__ = ["ArgumentsCodec", "CodecError", "ResultCodec", "Shape", "UnsupportedType", "encode_error", "shape_of"]
+from horsies_django.core.codec.annotations import shape_of
+from horsies_django.core.codec.jsontext import read_json, write_json
+from horsies_django.core.codec.shapes import CodecError, too_deep
+from horsies_django.core.codec.signatures import EMPTY, Compiled, refuse_bad_parameters, refuse_models, written
 
 
 class ArgumentsCodec(Compiled):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
-from horsies_django.core.shapes import ANY, BIG, CodecError, Shape, check_float, check_int, check_text, misfit
+from horsies_django.core.codec.shapes import ANY, BIG, CodecError, Shape, check_float, check_int, check_text, misfit
 
 MICROSECOND = dt.timedelta(microseconds=1)
 

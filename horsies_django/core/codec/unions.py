@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
 
-from horsies_django.core.choices import scalar_key
-from horsies_django.core.scalars import FLOAT, INT, NONE
-from horsies_django.core.shapes import CodecError, Record, Shape, misfit
+from horsies_django.core.codec.choices import scalar_key
+from horsies_django.core.codec.scalars import FLOAT, INT, NONE
+from horsies_django.core.codec.shapes import CodecError, Record, Shape, misfit
 
 WORDS: dict[type, str] = {
     str: "a string",

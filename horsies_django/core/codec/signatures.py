@@ -10,9 +10,9 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from horsies_django.core.annotations import is_model
+from horsies_django.core.codec.annotations import is_model
+from horsies_django.core.codec.shapes import CodecError
 from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.core.shapes import CodecError
 
 EMPTY = inspect.Parameter.empty
 STARRED: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}

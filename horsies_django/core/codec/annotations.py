@@ -12,14 +12,14 @@ from collections.abc import Callable
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from horsies_django.core.choices import enum_shape, literal_shape, scalar_key
-from horsies_django.core.containers import dict_shape, list_shape, row_shape, tuple_shape
+from horsies_django.core.codec.choices import enum_shape, literal_shape, scalar_key
+from horsies_django.core.codec.containers import dict_shape, list_shape, row_shape, tuple_shape
+from horsies_django.core.codec.objects import record_shape
+from horsies_django.core.codec.scalars import SCALARS
+from horsies_django.core.codec.shapes import ANY, MAX_DEPTH, CodecError, Record, Shape, too_deep
+from horsies_django.core.codec.unions import clash, union_shape
 from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.core.objects import record_shape
 from horsies_django.core.results import TaskResult
-from horsies_django.core.scalars import SCALARS
-from horsies_django.core.shapes import ANY, MAX_DEPTH, CodecError, Record, Shape, too_deep
-from horsies_django.core.unions import clash, union_shape
 
 
 class UnsupportedType(TaskDefinitionError):  # noqa: N818 - named for what the reader must change

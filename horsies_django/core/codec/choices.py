@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horsies_django.core.shapes import CodecError, Shape, misfit
+from horsies_django.core.codec.shapes import CodecError, Shape, misfit
 
 
 def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,10 +28,10 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
             if member is not None:
                 return member
             if joins and type(stored) is int:
-                try:
-                    return cls(stored)
-                except ValueError:
-                    pass
+                with contextlib.suppress(ValueError):
+                    joined = cls(stored)
+                    if joined.value == stored:  # early releases of Python 3.11 drop the bits that no member has
+                        return joined
         raise CodecError(f"the stored {type(stored).__name__} is not the value of any member of {name}")
 
     kinds = frozenset(type(stored) for stored in stored_by_member.values())

@@ -31,7 +31,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-@pytest.mark.promise("S3.3", "S2.2", "S1.6")
+@pytest.mark.promise("S1.6", "S2.1", "S2.2", "S2.9", "S3.2", "S3.3", "S3.6")
 def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
     worker: Start, options: tuple[str, ...]
 ) -> None:
@@ -61,7 +61,7 @@ def test_until_empty_runs_what_is_due_and_exits_zero(worker: Start) -> None:
     assert later.info().status == "PENDING"
 
 
-@pytest.mark.promise("S1.51")
+@pytest.mark.promise("S0.11", "S1.51")
 def test_the_start_up_lines_name_the_configuration(worker: Start) -> None:
     process = worker(
         "--processes=2", "--threads=3", "--async-concurrency=7", "--queues=mail,bulk", "--queues=default"
@@ -224,6 +224,7 @@ def test_a_task_name_that_no_worker_knows_fails_and_its_row_stays(worker: Start)
         assert "vanished" in handle.get(0).err_value.message
 
 
+@pytest.mark.promise("S2.4")
 def test_async_tasks_run_together_in_one_process(worker: Start) -> None:
     worker("--processes=1").ready()
     handles = [tasks.ahold.send("crowd") for _ in range(20)]
@@ -241,6 +242,12 @@ def test_a_busy_sync_lane_does_not_hold_up_async_tasks(worker: Start) -> None:
     assert handle.get().is_ok()
 
 
+@pytest.mark.promise("S1.8")
+def test_one_child_runs_one_task_after_another(worker: Start) -> None:
+    worker("--processes=1").ready()
+    assert len({tasks.pid.send().get().ok_value for _ in range(5)}) == 1
+
+
 def test_sync_tasks_run_in_the_main_thread_of_a_child(worker: Start) -> None:
     worker("--processes=1").ready()
     assert tasks.main_thread.send().get().ok_value is True
@@ -254,6 +261,7 @@ def test_threads_run_sync_tasks_side_by_side(worker: Start) -> None:
     assert len({handle.get().ok_value for handle in handles}) == 1
 
 
+@pytest.mark.promise("S1.17", "S3.4")
 def test_a_worker_beats_for_each_of_its_processes(worker: Start) -> None:
     process = worker("--processes=2").ready()
     wait_until(lambda: Heartbeat.objects.count() == 3, "parent and two children beat")
@@ -317,6 +325,7 @@ def test_a_failed_task_is_logged_with_its_traceback_and_without_its_arguments(wo
     assert "the-secret" not in process.log
 
 
+@pytest.mark.promise("S2.13", "S3.14")
 def test_a_cut_connection_is_replaced_and_no_task_is_lost(worker: Start) -> None:
     from django.db import connection
 

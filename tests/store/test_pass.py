@@ -49,7 +49,7 @@ def test_claims_come_by_queue_priority_then_task_priority_then_time(claimer: Cla
     assert [claim.id for claim in claims] == first + second + low + bulk
 
 
-@pytest.mark.promise("S0.1", "S1.1")
+@pytest.mark.promise("S0.1", "S0.2", "S1.1")
 def test_tasks_of_one_transaction_keep_the_order_in_which_they_were_sent(claimer: Claimers) -> None:
     ids = put(50)
     assert [claim.id for claim in claimer().run_pass(sync=50).claims] == ids
@@ -64,6 +64,7 @@ def test_queues_of_one_priority_share_one_order(claimer: Claimers) -> None:
     assert [claim.id for claim in worker.run_pass(sync=2).claims] == third
 
 
+@pytest.mark.promise("S0.21")
 def test_each_lane_takes_what_it_has_slots_for(claimer: Claimers) -> None:
     sync, async_ = put(3), put(3, lane="async")
     claims = claimer().run_pass(sync=1, async_=2).claims
@@ -81,6 +82,7 @@ def test_a_row_that_somebody_holds_is_skipped_without_waiting(
         assert [claim.id for claim in claimer().run_pass(sync=2).claims] == [free]
 
 
+@pytest.mark.promise("S1.48", "S2.22")
 def test_two_claimers_never_get_the_same_task(claimer: Claimers) -> None:
     ids = put(200)
     workers = [claimer(), claimer()]
@@ -107,7 +109,7 @@ def test_a_due_time_in_one_queue_is_told_although_another_had_work(claimer: Clai
     assert passed.due_in is not None
 
 
-@pytest.mark.promise("S2.7")
+@pytest.mark.promise("S2.7", "S2.8")
 def test_a_task_past_its_good_until_expires_at_the_claim_and_never_runs(claimer: Claimers) -> None:
     (late,) = put(good_until=aware(seconds=-1))
     (fine,) = put(good_until=aware(hours=1))
@@ -131,6 +133,7 @@ def test_many_expired_tasks_in_front_do_not_hide_the_next_good_one(claimer: Clai
     assert passed.expired == 1200
 
 
+@pytest.mark.promise("S2.10")
 def test_settle_writes_result_and_attempt_together(claimer: Claimers) -> None:
     (id_,) = put()
     worker = claimer()
@@ -144,6 +147,7 @@ def test_settle_writes_result_and_attempt_together(claimer: Claimers) -> None:
     assert attempt.finished_at == task.finished_at
 
 
+@pytest.mark.promise("S2.6")
 def test_one_pass_settles_and_claims_the_replacement(claimer: Claimers) -> None:
     first, second = put(2)
     worker = claimer()

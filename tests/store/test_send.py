@@ -31,6 +31,7 @@ def count_seen_by(other: psycopg.Connection[Any]) -> int:
     return int(other.execute("SELECT count(*) FROM horsies_tasks").fetchone()[0])
 
 
+@pytest.mark.promise("S3.1")
 def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Connect) -> None:
     other = connect()
     with transaction.atomic():

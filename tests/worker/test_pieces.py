@@ -60,6 +60,7 @@ def test_the_default_number_of_processes_is_the_number_of_usable_cpus() -> None:
     assert usable_cpus() == len(os.sched_getaffinity(0))
 
 
+@pytest.mark.promise("S0.8", "S2.3")
 def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
     options = WorkerOptions(queues=("default",), processes=3, threads=2, async_concurrency=10)
     assert (options.sync_slots, options.async_slots) == (6, 30)

@@ -1,0 +1,147 @@
+"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "horsies_django"
+SQL = PACKAGE / "store" / "sql"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "0001_initial.py")
+
+LONGEST_FILE = 300
+LONGEST_FUNCTION = 50
+LONG_FILES: set[str] = set()
+LONG_FUNCTIONS: set[str] = set()
+
+# Imports inside functions are a crack in the wall: each has a reason.
+LATE_IMPORTS = {
+    "horsies_django/__init__.py": 1,  # the front door imports nothing before it is asked
+    "horsies_django/apps.py": 2,  # before ready() the models do not exist
+    "horsies_django/conf.py": 1,  # without any psycopg this module of Django's raises
+    "horsies_django/core/codec/signatures.py": 1,  # annotationlib is new in Python 3.14
+    "horsies_django/handles.py": 1,  # tasks are imported before the models are ready
+    "horsies_django/worker/child.py": 2,  # a child reports what fails before it imports Django
+    "horsies_django/worker/preload.py": 4,  # the fork server prepares itself step by step
+    "horsies_django/worker/process.py": 1,  # only a worker without children runs tasks itself
+}
+
+
+def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{path.relative_to(ROOT)}::{node.name}", node
+
+
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count a function's lines without its docstring."""
+    lines = (node.end_lineno or 0) - node.lineno + 1
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        lines -= (first.end_lineno or 0) - first.lineno + 1
+    return lines
+
+
+def test_files_stay_small_but_for_those_that_are_named() -> None:
+    long = {str(path.relative_to(ROOT)) for path in MODULES if len(path.read_text().splitlines()) > LONGEST_FILE}
+    assert long == LONG_FILES
+
+
+def test_functions_stay_small_but_for_those_that_are_named() -> None:
+    long = {name for path in MODULES for name, node in functions(path) if code_lines(node) > LONGEST_FUNCTION}
+    assert long == LONG_FUNCTIONS
+
+
+def test_imports_inside_functions_are_counted() -> None:
+    found: dict[str, int] = {}
+    for path in MODULES:
+        late = {
+            (child.lineno, path)
+            for _, node in functions(path)
+            for child in ast.walk(node)
+            if isinstance(child, ast.Import | ast.ImportFrom)
+        }
+        if late:
+            found[str(path.relative_to(ROOT))] = len(late)
+    assert found == LATE_IMPORTS
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    text = path.read_text()
+    if text.strip():
+        assert ast.get_docstring(ast.parse(text))
+
+
+def test_only_the_store_opens_cursors() -> None:
+    found = {path.relative_to(PACKAGE).parts[0] for path in MODULES if re.search(r"\.cursor\(", path.read_text())}
+    assert found == {"store"}
+
+
+def test_only_statements_of_the_store_write_a_status() -> None:
+    pattern = re.compile(r"objects[^\n]*\.update\(|queryset\.update\(|\.save\(|bulk_update|SET\s+status")
+    assert [str(path) for path in MODULES if pattern.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("path", sorted(SQL.rglob("*.sql")), ids=lambda path: path.stem)
+def test_every_statement_says_what_it_does_locks_and_reads(path: Path) -> None:
+    header = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("--"))
+    assert path.read_text().startswith("-- ")
+    assert "Locks:" in header
+    assert "Index:" in header or "INSERT" in path.read_text()
+
+
+def test_every_statement_has_exactly_one_caller() -> None:
+    called = [
+        node.args[1].value
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("run", "execute") and len(node.args) > 1
+        if isinstance(node.args[1], ast.Constant)
+    ]
+    assert sorted(called) == sorted(path.stem for path in SQL.glob("*.sql"))
+
+
+def test_every_function_is_made_by_a_migration() -> None:
+    text = "\n".join(path.read_text() for path in (PACKAGE / "migrations").glob("*.py"))
+    for path in (SQL / "functions").glob("*.sql"):
+        assert f'"{path.stem}"' in text
+
+
+def test_the_floors_hold() -> None:
+    pytest.importorskip("importlinter", reason="import-linter is not installed: make lint runs it")
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_waiting_in_tests_is_for_conditions_only() -> None:
+    """Sleep stands in the one loop that waits for conditions, and in the bodies of tasks."""
+    allowed = {"tests/conftest.py", "tests/project/tasks.py"}
+    pattern = re.compile(r"\btime\.sleep\(|asyncio\.sleep\((?!0\))")
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py") if pattern.search(path.read_text())}
+    assert found - {"tests/house/test_rooms.py"} <= allowed
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_version_is_one() -> None:
+    import horsies_django
+
+    assert f'version = "{horsies_django.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {horsies_django.__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,0 +1,100 @@
+"""Every statement is one that PostgreSQL takes, and the hot ones read through their index, whatever the statistics say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django.core.status import TRANSITIONS
+from horsies_django.store.base import load
+from tests.conftest import Claimer, put
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SQL = Path(__file__).parents[2] / "horsies_django" / "store" / "sql"
+STATEMENTS = sorted(path.stem for path in SQL.glob("*.sql"))
+FUNCTIONS = sorted(path.stem for path in (SQL / "functions").glob("*.sql"))
+Connect = Callable[[], psycopg.Connection[Any]]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_the_statement_can_be_prepared_with_its_parameters_typed(connect: Connect, name: str) -> None:
+    text, numbers = load(name), {}
+    for parameter in re.findall(r"%\((\w+)\)s", text):
+        numbers.setdefault(parameter, f"${len(numbers) + 1}")
+    assert set(re.findall(r"%\((\w+)\)s(?!::)", text)) == set(), "every parameter is cast"
+    prepared = re.sub(r"%\((\w+)\)s", lambda match: numbers[match[1]], text).replace("%%", "%")
+    connect().execute(f"PREPARE checked AS {prepared}".encode())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: str) -> None:
+    (body,) = re.findall(r"\$\$(.*?)\$\$", load(f"functions/{name}"), re.DOTALL)
+    (installed,) = connect().execute("SELECT prosrc FROM pg_proc WHERE proname = %s", [name]).fetchall()
+    assert installed[0] == body
+
+
+def moves(name: str) -> set[tuple[str, str]]:
+    """Return the moves that a function's header names: "Moves A -> B, C, and D -> E"."""
+    header = " ".join(
+        line.removeprefix("--") for line in load(f"functions/{name}").splitlines() if line.startswith("--")
+    )
+    found = set()
+    for source, targets in re.findall(r"([A-Z]{6,}) -> ((?:[A-Z]{6,}(?:, )?)+)", header):
+        found |= {(source, target) for target in targets.strip(", ").split(", ")}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "events"),
+    [("horsies_settle_v1", ["settle"]), ("horsies_release_v1", ["release"]), ("horsies_claim_v1", ["claim", "expire"])],
+)
+def test_the_moves_of_a_function_are_those_of_the_state_machine(name: str, events: list[str]) -> None:
+    allowed = {(str(a), str(b)) for event in events for a in TRANSITIONS[event][0] for b in TRANSITIONS[event][1]}
+    assert moves(name) == allowed
+
+
+def plans(worker: Claimer) -> str:
+    """Run a pass and return the plans of every statement inside it."""
+    notices: list[str] = []
+    worker.conn.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    for setting in ("log_min_duration = 0", "log_nested_statements = on"):
+        worker.conn.execute(f"SET auto_explain.{setting}", prepare=False)
+    worker.conn.execute("SET client_min_messages = log", prepare=False)
+    claims = worker.run_pass(sync=4, async_=4).claims
+    from horsies_django.core.records import Outcome
+
+    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": 1}') for claim in claims])
+    return "\n".join(notices)
+
+
+@pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
+    claimer: Any, connect: Connect, state: str
+) -> None:
+    worker = claimer()
+    try:
+        worker.conn.execute("LOAD 'auto_explain'", prepare=False)
+    except psycopg.Error as error:
+        pytest.skip(f"auto_explain cannot be loaded: {error}")
+    admin = connect()
+    admin.execute("ANALYZE horsies_tasks")
+    if state == "stale":
+        put(20_000)
+    elif state == "large":
+        put(20_000)
+        put(20_000, lane="async")
+        admin.execute("ANALYZE horsies_tasks")
+    shown = plans(worker)
+    assert "horsies_tasks_claim" in shown
+    assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
+    claiming = [text for text in shown.split("duration:") if "t.queue_name = p_queue" in text]
+    assert claiming
+    for text in claiming:
+        assert "horsies_tasks_claim" in text.partition("plan:")[2]
+        assert "Sort" not in text.partition("plan:")[2].replace("Sort Key", "")

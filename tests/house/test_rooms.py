@@ -145,3 +145,29 @@ def test_the_version_is_one() -> None:
 
     assert f'version = "{horsies_django.__version__}"' in (ROOT / "pyproject.toml").read_text()
     assert f"## {horsies_django.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_public_name_and_every_option_of_the_worker_has_its_page() -> None:
+    import horsies_django
+    from horsies_django.management.commands.horsies_worker import Command
+
+    reference = ROOT / "docs" / "reference"
+    tasks, worker = (reference / "tasks.md").read_text(), (reference / "worker.md").read_text()
+    assert [name for name in horsies_django.__all__ if f"`{name}`" not in tasks] == []
+    parser = Command().create_parser("manage.py", "horsies_worker")
+    own = {action.option_strings[-1] for action in parser._actions if action.dest in OWN_OPTIONS}
+    assert len(own) == len(OWN_OPTIONS)
+    assert [option for option in own if f"`{option}" not in worker] == []
+
+
+OWN_OPTIONS = {
+    "processes", "threads", "async_concurrency", "queues", "loglevel", "until_empty", "shutdown_timeout", "start_method",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+)
+def test_the_python_of_the_pages_compiles(page: Path) -> None:
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        compile(code, str(page), "exec")

@@ -132,7 +132,7 @@ class Engine:
             moments.append(self.retry_at)
         else:
             moments += [self.poll_at, self.due_at]
-            if self.ledger.outcomes or self.ledger.releases:
+            if self.ledger.outcomes or self.ledger.releases or any(self._slots().values()):
                 moments.append(now)
             elif self.ledger.locked:
                 moments.append(self.ledger.locked_until)

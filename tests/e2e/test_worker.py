@@ -196,6 +196,14 @@ def test_a_task_starts_when_it_is_due_and_not_at_the_next_poll(worker: Start) ->
     assert dt.timedelta(0) <= info.started_at - info.enqueued_at < dt.timedelta(seconds=30)
 
 
+def test_a_heap_of_expired_tasks_is_cleared_without_waiting_for_the_poll(worker: Start) -> None:
+    put(20_000, good_until=dt.datetime.now(dt.UTC))
+    handle = tasks.add.send(1)
+    worker("--processes=1", HORSIES_TEST_POLL_MS="300000").ready()
+    assert handle.get(60_000).ok_value == 1
+    assert Task.objects.filter(status="EXPIRED").count() == 20_000
+
+
 @pytest.mark.promise("S2.14", "S3.10")
 def test_a_task_that_made_no_noise_is_found_by_the_poll(worker: Start) -> None:
     worker("--processes=1").ready()

@@ -215,6 +215,7 @@ def test_get_on_a_running_loop_names_aget() -> None:
         asyncio.run(view())
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimers) -> None:
     handle = tasks.add.send(1)
     waiter = Waiting(handle)

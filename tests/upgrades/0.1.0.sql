@@ -89,7 +89,7 @@ BEGIN
                 'exception', NULL, 'message', 'the task was not started before its good_until'))
           WHERE t.id = ANY (v_found.late) AND t.status = 'PENDING';
           v_expired := v_expired || v_found.late;
-          EXIT WHEN v_room > v_free + 8000;
+          EXIT WHEN cardinality(v_expired) >= 2000;  -- a pass stays short; the engine comes round again
           v_room := v_room + 500;
         END LOOP;
         v_next := least(v_next, v_found.due);
@@ -329,22 +329,22 @@ CREATE TABLE public.horsies_workers (
     children_memory_mb double precision
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='100');
-INSERT INTO public.django_migrations VALUES (18, 'horsies', '0001_initial', '2026-11-21 07:08:13.886027+00');
-INSERT INTO public.django_migrations VALUES (19, 'horsies', '0002_functions', '2026-11-21 07:08:13.892012+00');
-INSERT INTO public.horsies_heartbeats VALUES ('01930000-0000-7000-8000-000000000009', '01930000-0000-7000-8000-000000000009', 'claimer', 1, '2026-11-21 07:08:13.924726+00', NULL);
-INSERT INTO public.horsies_queues VALUES ('mail', 1, '2026-11-21 07:08:13.92401+00', '2026-11-21 07:08:13.92401+00');
-INSERT INTO public.horsies_queues VALUES ('bulk', 50, '2026-11-21 07:08:13.92401+00', '2026-11-21 07:08:13.92401+00');
-INSERT INTO public.horsies_queues VALUES ('twin', 50, '2026-11-21 07:08:13.92401+00', '2026-11-21 07:08:13.92401+00');
-INSERT INTO public.horsies_queues VALUES ('default', 100, '2026-11-21 07:08:13.92401+00', '2026-11-21 07:08:13.92401+00');
-INSERT INTO public.horsies_task_attempts VALUES ('01930000-0000-7000-8000-000000000003', 1, 1, 'COMPLETED', false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, NULL, '01930000-0000-7000-8000-000000000009', NULL);
-INSERT INTO public.horsies_task_attempts VALUES ('01930000-0000-7000-8000-000000000004', 1, 1, 'FAILED', false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', 'UNHANDLED_ERROR', NULL, '01930000-0000-7000-8000-000000000009', NULL);
-INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000000', 'tests.project.tasks.noop', 'default', 'sync', 100, '{}', NULL, 'PENDING', NULL, NULL, false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL);
-INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000001', 'tests.project.tasks.add', 'default', 'sync', 100, '{"a": 1}', NULL, 'PENDING', NULL, NULL, false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL);
-INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000002', 'tests.project.tasks.noop', 'mail', 'sync', 100, '{}', NULL, 'RUNNING', NULL, NULL, false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, '2026-11-21 07:08:13.924726+00', '01930000-0000-7000-8000-000000000009', 1, NULL, '2026-11-21 07:08:13.924726+00', NULL, NULL, 0, 0, NULL, NULL, NULL);
-INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000003', 'tests.project.tasks.anoop', 'default', 'async', 100, '{}', NULL, 'COMPLETED', NULL, NULL, false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, '2026-11-21 07:08:13.924726+00', '01930000-0000-7000-8000-000000000009', 1, NULL, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, 0, 0, NULL, '{"ok": null}', NULL);
-INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000004', 'tests.project.tasks.raises', 'default', 'sync', 100, '{"message": "x"}', NULL, 'FAILED', NULL, NULL, false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, '2026-11-21 07:08:13.924726+00', '01930000-0000-7000-8000-000000000009', 1, NULL, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, 0, 0, NULL, '{"err": {"data": null, "message": "x", "exception": null, "error_code": "UNHANDLED_ERROR"}}', 'UNHANDLED_ERROR');
-INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000005', 'tests.project.tasks.noop', 'default', 'sync', 100, '{}', NULL, 'EXPIRED', NULL, NULL, false, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, NULL, 0, NULL, NULL, '2026-11-21 07:08:13.924726+00', NULL, 0, 0, NULL, '{"err": {"error_code": "TASK_EXPIRED"}}', 'TASK_EXPIRED');
-INSERT INTO public.horsies_workers VALUES ('01930000-0000-7000-8000-000000000009', 'kept', 1, '0.1.0', '["default", "mail"]', 2, 1, 100, '2026-11-21 07:08:13.924726+00', '2026-11-21 07:08:13.924726+00', NULL, 0, 0, NULL, NULL);
+INSERT INTO public.django_migrations VALUES (18, 'horsies', '0001_initial', '2026-11-21 07:14:17.510221+00');
+INSERT INTO public.django_migrations VALUES (19, 'horsies', '0002_functions', '2026-11-21 07:14:17.516762+00');
+INSERT INTO public.horsies_heartbeats VALUES ('01930000-0000-7000-8000-000000000009', '01930000-0000-7000-8000-000000000009', 'claimer', 1, '2026-11-21 07:14:17.548097+00', NULL);
+INSERT INTO public.horsies_queues VALUES ('mail', 1, '2026-11-21 07:14:17.547278+00', '2026-11-21 07:14:17.547278+00');
+INSERT INTO public.horsies_queues VALUES ('bulk', 50, '2026-11-21 07:14:17.547278+00', '2026-11-21 07:14:17.547278+00');
+INSERT INTO public.horsies_queues VALUES ('twin', 50, '2026-11-21 07:14:17.547278+00', '2026-11-21 07:14:17.547278+00');
+INSERT INTO public.horsies_queues VALUES ('default', 100, '2026-11-21 07:14:17.547278+00', '2026-11-21 07:14:17.547278+00');
+INSERT INTO public.horsies_task_attempts VALUES ('01930000-0000-7000-8000-000000000003', 1, 1, 'COMPLETED', false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, NULL, '01930000-0000-7000-8000-000000000009', NULL);
+INSERT INTO public.horsies_task_attempts VALUES ('01930000-0000-7000-8000-000000000004', 1, 1, 'FAILED', false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', 'UNHANDLED_ERROR', NULL, '01930000-0000-7000-8000-000000000009', NULL);
+INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000000', 'tests.project.tasks.noop', 'default', 'sync', 100, '{}', NULL, 'PENDING', NULL, NULL, false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL);
+INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000001', 'tests.project.tasks.add', 'default', 'sync', 100, '{"a": 1}', NULL, 'PENDING', NULL, NULL, false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL);
+INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000002', 'tests.project.tasks.noop', 'mail', 'sync', 100, '{}', NULL, 'RUNNING', NULL, NULL, false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, '2026-11-21 07:14:17.548097+00', '01930000-0000-7000-8000-000000000009', 1, NULL, '2026-11-21 07:14:17.548097+00', NULL, NULL, 0, 0, NULL, NULL, NULL);
+INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000003', 'tests.project.tasks.anoop', 'default', 'async', 100, '{}', NULL, 'COMPLETED', NULL, NULL, false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, '2026-11-21 07:14:17.548097+00', '01930000-0000-7000-8000-000000000009', 1, NULL, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, 0, 0, NULL, '{"ok": null}', NULL);
+INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000004', 'tests.project.tasks.raises', 'default', 'sync', 100, '{"message": "x"}', NULL, 'FAILED', NULL, NULL, false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, '2026-11-21 07:14:17.548097+00', '01930000-0000-7000-8000-000000000009', 1, NULL, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, 0, 0, NULL, '{"err": {"data": null, "message": "x", "exception": null, "error_code": "UNHANDLED_ERROR"}}', 'UNHANDLED_ERROR');
+INSERT INTO public.horsies_tasks VALUES ('01930000-0000-7000-8000-000000000005', 'tests.project.tasks.noop', 'default', 'sync', 100, '{}', NULL, 'EXPIRED', NULL, NULL, false, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, NULL, 0, NULL, NULL, '2026-11-21 07:14:17.548097+00', NULL, 0, 0, NULL, '{"err": {"error_code": "TASK_EXPIRED"}}', 'TASK_EXPIRED');
+INSERT INTO public.horsies_workers VALUES ('01930000-0000-7000-8000-000000000009', 'kept', 1, '0.1.0', '["default", "mail"]', 2, 1, 100, '2026-11-21 07:14:17.548097+00', '2026-11-21 07:14:17.548097+00', NULL, 0, 0, NULL, NULL);
 SELECT pg_catalog.setval('public.django_migrations_id_seq', 20, true);
 ALTER TABLE ONLY public.django_migrations
     ADD CONSTRAINT django_migrations_pkey PRIMARY KEY (id);

@@ -50,7 +50,7 @@ class Supervisor:
         listener = Listener(config.listen_database or config.database, "_new", application_name="horsies listener")
         self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector)
         self.engine.until_empty = options.until_empty
-        self.heart = Heart(config.database, self.worker, os.getpid(), self.engine)
+        self.heart = Heart(config.listen_database or config.database, self.worker, os.getpid(), self.engine)
         self.signals_seen = 0
         self.stop_by: float | None = None
 

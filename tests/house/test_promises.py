@@ -39,7 +39,7 @@ def test_every_promise_has_one_row() -> None:
 
 
 def test_every_row_says_how_the_promise_stands() -> None:
-    ways = re.compile(r"`tests/[\w/]+\.py::test_\w+`|\w+\.md#[\w-]+|replaced by B\d+|does not apply: .+|open: .+")
+    ways = re.compile(r"`tests/[\w/]+\.py::test_\w+`|[\w/-]+\.md#[\w-]+|replaced by B\d+|does not apply: .+|open: .+")
     for id_, settled in rows().items():
         for part in settled.split("<br>"):
             assert ways.match(part), f"{id_}: {part}"
@@ -52,7 +52,7 @@ def test_the_tests_that_are_named_are_those_that_carry_the_id() -> None:
 
 def test_the_headings_that_are_named_exist() -> None:
     for id_, settled in rows().items():
-        for page, anchor in re.findall(r"([\w/]+\.md)#([\w-]+)", settled):
+        for page, anchor in re.findall(r"([\w/-]+\.md)#([\w-]+)", settled):
             headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
             slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, f"{id_}: {page}#{anchor}"

@@ -34,8 +34,3 @@ TRANSITIONS: Mapping[str, tuple[frozenset[Status], frozenset[Status]]] = Mapping
         "release": (frozenset({Status.RUNNING}), frozenset({Status.PENDING})),
     }
 )
-
-
-def sources(event: str) -> frozenset[Status]:
-    """Return the statuses from which ``event`` may move a task. Raises KeyError for an unknown event."""
-    return TRANSITIONS[event][0]

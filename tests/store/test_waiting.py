@@ -169,10 +169,14 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(claimer: Claimers
 def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
     claimer: Claimers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_more_connections(*args: Any, **kwargs: Any) -> None:
-        raise psycopg.OperationalError("sorry, too many clients already")
+    connect = psycopg.connect
 
-    monkeypatch.setattr(waiting.Listener, "open", no_more_connections)
+    def full_for_waiting(**params: Any) -> Any:
+        if params.get("application_name") == "horsies waiting":
+            raise psycopg.OperationalError("sorry, too many clients already")
+        return connect(**params)
+
+    monkeypatch.setattr(psycopg, "connect", full_for_waiting)
     waiter = Waiting(tasks.add.send(1))
     finish(claimer())
     assert waiter.answer() == TaskResult(ok=3)

@@ -40,15 +40,24 @@ IDS: Mapping[str, str] = MappingProxyType(
         "E011": "A tasks module cannot be imported",
         "E012": "A task is defined wrongly",
         "E013": "A task names a queue that is not declared",
+        "E014": "CLUSTER_WIDE_CAP and PREFETCH_BUFFER exclude each other",
+        "E015": "PREFETCH_BUFFER needs CLAIM_LEASE_MS",
+        "E016": "CLAIM_LEASE_MS is too short for the heartbeat",
+        "E017": "RUNNING_STALE_THRESHOLD_MS is too short for the heartbeat",
+        "E018": "A partition cannot be used",
         "W001": "The project's models are written to another database",
         "W002": "Notifications may not pass the connection pooler",
+        "W003": "CLAIM_LEASE_MS has no effect",
     }
 )
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
-    """Report all problems of ``settings.HORSIES`` and of the databases that it names."""
-    return [_error(one.id, one.message, one.hint, one.where) for one in read()[1]]
+    """Report all problems of ``settings.HORSIES`` and of the databases that it names; once there are none, what is idle."""
+    config, problems = read()
+    if problems:
+        return [_error(one.id, one.message, one.hint, one.where) for one in problems]
+    return list(_idle_lease(config))
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
@@ -73,6 +82,17 @@ def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
 
 def _warning(id_: str, message: str, hint: str, where: object) -> CheckMessage:
     return Warning(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
+
+
+def _idle_lease(config: Config) -> Iterator[CheckMessage]:
+    if config.claim_lease_ms is not None and not config.prefetch_buffer:
+        yield _warning(
+            "W003",
+            f"It is {config.claim_lease_ms:_}, but no claim waits under a lease: PREFETCH_BUFFER is 0, so workers claim only "
+            "what they start at once.",
+            "Leave it out, or set PREFETCH_BUFFER.",
+            "HORSIES['CLAIM_LEASE_MS']",
+        )
 
 
 def _misrouted(config: Config) -> Iterator[CheckMessage]:

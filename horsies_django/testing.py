@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from horsies_django import registry
 from horsies_django.conf import config
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.worker.running import Reply, run_async, run_sync
@@ -38,13 +38,13 @@ def drain(*, queues: list[str] | None = None) -> int:
         )
     registry.autodiscover()
     connection = connections[conf.database]
-    served = Served({name: conf.queues[name].priority for name in chosen})
+    served = Served(chosen)
     store, channel, worker = TaskStore(connection), channel_prefix(connection), uuid.uuid4()
     outcomes: list[Outcome] = []
     count = 0
     while True:
-        passed = store.run_pass(worker, channel, served, outcomes=outcomes, sync=SLOTS, async_=SLOTS)
-        if not passed.claims and not passed.expired:
+        passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes)
+        if not passed.claims and not passed.expired and not passed.again:
             return count
         count += len(passed.claims)
         outcomes = run_here(connection, passed.claims)

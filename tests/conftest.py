@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from django.db import connection
 
-from horsies_django.core.records import NewTasks
+from horsies_django.core.records import NewTasks, Wanted
 from horsies_django.ids import uuid7
 from horsies_django.store.notify import channel_prefix, direct_connection
+from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Passed, Served, TaskStore
 
 DEADLINE_SECONDS = 30
@@ -52,16 +53,24 @@ class Claimer:
         self.id = uuid.uuid4()
         self.channel = channel_prefix(conn)
         self.served = Served(queues or {"default": 100})
+        for name, priority in queues.items():
+            limit(name, priority=priority)
 
-    def run_pass(self, sync: int = 0, async_: int = 0, **owed: Any) -> Passed:
+    def run_pass(self, sync: int = 0, async_: int = 0, wanted: Wanted | None = None, **owed: Any) -> Passed:
         """Run one pass."""
-        return self.store.run_pass(self.id, self.channel, self.served, sync=sync, async_=async_, **owed)
+        wanted = wanted or Wanted(sync, async_)
+        return self.store.run_pass(self.id, self.channel, self.served, wanted, **owed)
 
 
 @pytest.fixture
 def claimer(connect: Callable[[], Any]) -> Callable[..., Claimer]:
     """Give a function that makes claimers, each on a connection of its own."""
     return lambda **queues: Claimer(connect(), **queues)
+
+
+def limit(name: str, **columns: Any) -> None:
+    """Set columns of a queue's row by the statement that changes queues; the row is made if need be."""
+    QueueStore(connection).configure(name, columns, action="queue.set", actor="a test", create=True)
 
 
 def put(count: int = 1, *, name: str = "tests.nothing", queue: str = "default", **columns: Any) -> list[uuid.UUID]:

@@ -47,5 +47,10 @@ TEMPLATES = [
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL", default="postgresql://localhost/horsies")}
 HORSIES = {
     "RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": int(os.environ.get("HORSIES_TEST_POLL_MS", "1000"))},
+    "RECOVERY": {
+        "CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000,
+        "RUNNING_STALE_THRESHOLD_MS": int(os.environ.get("HORSIES_TEST_STALE_MS", "10000")),
+        "CHECK_INTERVAL_MS": 1_000,
+    },
     "QUEUES": {"mail": {"priority": 1}, "bulk": {"priority": 50}, "twin": {"priority": 50}},
 }

@@ -22,15 +22,15 @@ from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL
 
-# The last word makes it the predicate of horsies_tasks_claim.
-CLAIMABLE = PENDING & Q(parked=False)
+# Each arm is the predicate of an index: horsies_tasks_claim and horsies_tasks_parked.
+WAITING = (PENDING & Q(parked=False)) | (PENDING & Q(parked=True))
 
 
 def rows_of(status: Status) -> Q:
     """Return the condition of the partial index that holds the tasks of a status."""
     if status in TERMINAL:
         return FINISHED if status is Status.COMPLETED else UNSUCCESSFUL
-    return CLAIMABLE if status is Status.PENDING else IN_FLIGHT
+    return WAITING if status is Status.PENDING else IN_FLIGHT
 
 
 class StatusFilter(admin.SimpleListFilter):

@@ -22,7 +22,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.cells import with_workers
-from horsies_django.admin.filters import CLAIMABLE, QueueFilter, StatusFilter, rows_of
+from horsies_django.admin.filters import WAITING, QueueFilter, StatusFilter, rows_of
 from horsies_django.admin.reading import DEEPEST, NextPageMixin
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Task
@@ -65,7 +65,7 @@ class TaskListMixin(NextPageMixin):
         return spec.status if isinstance(spec, StatusFilter) else spec.value() if spec else None
 
     def _few_pending(self, queue: str | None) -> bool:
-        pending = Task.objects.using(self.root_queryset.db).filter(CLAIMABLE)
+        pending = Task.objects.using(self.root_queryset.db).filter(WAITING)
         if queue:
             pending = pending.filter(queue_name=queue)
         ids = pending.order_by("queue_name", "lane", "priority", "enqueued_at", "id").values_list("id", flat=True)

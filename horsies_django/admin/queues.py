@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.filters import CLAIMABLE
+from horsies_django.admin.filters import WAITING
 from horsies_django.admin.reading import NextPageMixin, ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.showing import NOTHING, moment_field
 from horsies_django.models import Queue, Task
@@ -44,7 +44,7 @@ def capped_count(rows: Q) -> CappedCount:
 def with_counts(alias: str, queues: list[Any]) -> list[Any]:
     """Give each queue ``pending`` and ``running``, counted with one query; None where that took too long."""
     rows = Queue.objects.using(alias).filter(name__in=[queue.name for queue in queues])
-    counted = rows.annotate(pending=capped_count(CLAIMABLE), running=capped_count(IN_FLIGHT))
+    counted = rows.annotate(pending=capped_count(WAITING), running=capped_count(IN_FLIGHT))
     found = read_bounded(alias, lambda: list(counted.values_list("name", "pending", "running"))) or []
     counts = {name: (pending, running) for name, pending, running in found}
     for queue in queues:

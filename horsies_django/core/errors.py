@@ -99,5 +99,9 @@ class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not
     """``get()`` would wait for ever: the task was sent in this transaction, which no worker can see yet."""
 
 
+class QueueError(HorsiesError):
+    """A queue was not changed: no such queue, a limit that cannot be, or limits that somebody keeps locked."""
+
+
 class WorkerStartError(HorsiesError):
     """The worker refuses to start; the message says why and what to do."""

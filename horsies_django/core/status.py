@@ -28,9 +28,13 @@ TERMINAL: frozenset[Status] = frozenset({Status.COMPLETED, Status.FAILED, Status
 # event -> (statuses it may start from, statuses it may lead to)
 TRANSITIONS: Mapping[str, tuple[frozenset[Status], frozenset[Status]]] = MappingProxyType(
     {
-        "claim": (frozenset({Status.PENDING}), frozenset({Status.RUNNING})),
-        "expire": (frozenset({Status.PENDING}), frozenset({Status.EXPIRED})),
+        "claim": (frozenset({Status.PENDING}), frozenset({Status.RUNNING, Status.CLAIMED})),
+        "start": (frozenset({Status.CLAIMED}), frozenset({Status.RUNNING})),
+        "expire": (frozenset({Status.PENDING, Status.CLAIMED}), frozenset({Status.EXPIRED})),
         "settle": (frozenset({Status.RUNNING}), frozenset({Status.COMPLETED, Status.FAILED})),
-        "release": (frozenset({Status.RUNNING}), frozenset({Status.PENDING})),
+        "release": (frozenset({Status.CLAIMED, Status.RUNNING}), frozenset({Status.PENDING})),
+        "refuse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
+        "lapse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
+        "rescue": (frozenset({Status.RUNNING}), frozenset({Status.FAILED})),
     }
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from horsies_django.models.queues import Queue
+from horsies_django.models.audit import AuditEntry
+from horsies_django.models.queues import Queue, QueueLimits
 from horsies_django.models.tasks import Task, TaskAttempt
 from horsies_django.models.waiters import Waiter
 from horsies_django.models.workers import Heartbeat, Worker
 
-__all__ = ["Heartbeat", "Queue", "Task", "TaskAttempt", "Waiter", "Worker"]
+__all__ = ["AuditEntry", "Heartbeat", "Queue", "QueueLimits", "Task", "TaskAttempt", "Waiter", "Worker"]

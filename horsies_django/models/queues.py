@@ -1,4 +1,4 @@
-"""Queues as rows: what the settings declare."""
+"""Queues as rows: what the settings declare, what somebody overrode, and the limits that follow from both."""
 
 from __future__ import annotations
 
@@ -7,12 +7,39 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.core.caps import CLUSTER
 
-class Queue(models.Model):
-    """A queue and its declared priority (1 is served first)."""
+
+class Limits(models.Model):
+    """The columns of a queue's limits: NULL is no limit, 0 as ``max_concurrency`` is a pause."""
+
+    priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
+    max_concurrency = models.IntegerField(_("concurrency"), null=True)
+    local_limit = models.IntegerField(_("concurrency per worker"), null=True)
+    partition_by_args = models.JSONField(_("partition by arguments"), null=True)
+    partition_by_task = models.BooleanField(_("partition by task"), default=False, db_default=False)
+    partition_version = models.IntegerField(_("version of the partition rule"), default=0, db_default=0)
+    partition_max_concurrency = models.IntegerField(_("concurrency per partition"), null=True)
+    partition_local_limit = models.IntegerField(_("concurrency per partition and worker"), null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Queue(Limits):
+    """A queue: its declared limits, an override beside them, a pause. The row named ``*`` is the whole cluster's."""
 
     name = models.CharField(_("name"), max_length=100, primary_key=True)
-    priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
+    override = models.JSONField(_("override"), null=True)
+    override_by = models.TextField(_("overridden by"), null=True)  # noqa: DJ001 - NULL: no override
+    override_reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: no override
+    override_at = models.DateTimeField(_("overridden"), null=True)
+    override_until = models.DateTimeField(_("override ends"), null=True)
+    paused_at = models.DateTimeField(_("paused"), null=True)
+    paused_by = models.TextField(_("paused by"), null=True)  # noqa: DJ001 - NULL: not paused
+    paused_reason = models.TextField(_("reason for the pause"), null=True)  # noqa: DJ001 - NULL: not paused
+    sweep = models.JSONField(_("sweep"), null=True)  # how far waiting tasks were brought in line; NULL: all of them
+    served_at = models.DateTimeField(_("last served"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())
 
@@ -22,7 +49,33 @@ class Queue(models.Model):
         verbose_name_plural = _("queues")
         default_permissions = ("view",)
         permissions = (("configure_queue", _("Can change limits, pause queues and edit schedules")),)
-        constraints = (models.CheckConstraint(condition=Q(priority__range=(1, 100)), name="horsies_queues_priority"),)
+        constraints = (
+            models.CheckConstraint(condition=Q(priority__range=(1, 100)), name="horsies_queues_priority"),
+            models.CheckConstraint(
+                condition=Q(override__isnull=True, override_at__isnull=True, override_until__isnull=True)
+                | Q(override__isnull=False, override_at__isnull=False, override_reason__isnull=False),
+                name="horsies_queues_override",
+            ),
+        )
 
     def __str__(self) -> str:
-        return self.name
+        return str(_("the whole cluster")) if self.name == CLUSTER else self.name
+
+
+class QueueLimits(Limits):
+    """The limits in force for a queue: overridden or else declared, 0 while paused.
+
+    Every pass reads this table first, and every change locks it first: a pass either ended before a change or obeys it. That is
+    why it is a table of its own: senders, who hold their transactions as long as they like, read ``horsies_queues`` instead.
+    """
+
+    queue_name = models.CharField(_("queue"), max_length=100, primary_key=True)
+
+    class Meta:
+        db_table = "horsies_limits"
+        verbose_name = _("limits in force")
+        verbose_name_plural = _("limits in force")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.queue_name

@@ -86,7 +86,14 @@ class Task(ReadOnlyRow):
                 F("queue_name"), F("lane"), F("priority"), F("enqueued_at"), F("id"),
                 condition=PENDING & Q(parked=False), name="horsies_tasks_claim",
             ),
-            models.Index(F("claimed_by"), F("claimed_at"), condition=IN_FLIGHT, name="horsies_tasks_in_flight"),
+            models.Index(F("queue_name"), F("claimed_at"), condition=IN_FLIGHT, name="horsies_tasks_holding"),
+            models.Index(
+                F("queue_name"), F("partition_key"), F("lane"), F("priority"), F("enqueued_at"), F("id"),
+                condition=PENDING & Q(parked=True), name="horsies_tasks_parked",
+            ),
+            models.Index(
+                F("good_until"), condition=PENDING & Q(good_until__isnull=False), name="horsies_tasks_deadline"
+            ),
             models.Index(F("finished_at"), condition=FINISHED, name="horsies_tasks_finished"),
             models.Index(F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"),
         )  # fmt: skip

@@ -39,7 +39,10 @@ class Worker(models.Model):
 
 
 class Heartbeat(models.Model):
-    """One process of a worker: the parent, which claims, or a child, which runs. The parent beats for all of them."""
+    """One process of a worker: the parent, which claims, or a child, which runs. The parent beats for all of them.
+
+    ``holding`` lists the tasks that a child had at its last beat, the first hundred of them.
+    """
 
     id = models.UUIDField(primary_key=True, editable=False)
     worker_id = models.UUIDField(_("worker"))
@@ -47,6 +50,7 @@ class Heartbeat(models.Model):
     pid = models.IntegerField(_("process"))
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     died_at = models.DateTimeField(_("died"), null=True)
+    holding = models.JSONField(_("tasks"), null=True)
 
     class Meta:
         db_table = "horsies_heartbeats"

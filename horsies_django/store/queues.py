@@ -1,20 +1,25 @@
-"""The statements about queues."""
+"""The statements about queues: what is declared, changed, swept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+import json
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
 
 from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.notify import channel_prefix
 
-
-class Declared(Protocol):
-    """A queue as the settings declare it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def priority(self) -> int: ...
+DECLARED = (
+    "priority",
+    "max_concurrency",
+    "local_limit",
+    "partition_by_args",
+    "partition_by_task",
+    "partition_max_concurrency",
+    "partition_local_limit",
+)
+NO_OVERRIDE = dict.fromkeys(("override", "override_by", "override_reason", "override_at", "override_until"))
 
 
 class QueueStore:
@@ -23,20 +28,58 @@ class QueueStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def declare(self, queues: Iterable[Declared]) -> None:
-        """Write the declared queues over what the table holds."""
-        execute(self.connection, "queue_declare", columns(queues))
+    def configure(
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        action: str,
+        actor: str,
+        reason: str | None = None,
+        create: bool = False,
+    ) -> list[str] | None:
+        """Give columns of a queue new values, and all that follows from them, in one statement.
 
-    def insert_missing(self, queues: Iterable[Declared]) -> None:
-        """Add the queues that are not there yet."""
-        execute(self.connection, "queue_insert_missing", columns(queues))
+        Returns the columns that changed, None when there is no such queue. Raises the driver's OperationalError (SQLSTATE 55P03)
+        when passes keep the limits locked.
+        """
+        params = {
+            "name": name,
+            "changes": json.dumps(changes, default=str),
+            "create": create,
+            "action": action,
+            "actor": actor,
+            "reason": reason,
+            "channel": channel_prefix(self.connection),
+        }
+        found: list[str] | None = run(self.connection, "queue_configure", params)[0][0]
+        return found
 
-    def priorities(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the priority in the table for each of ``names`` that is there."""
-        return dict(run(self.connection, "queue_priorities", {"names": list(names)}))
+    def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the declared columns in the table for each of ``names`` that is there."""
+        rows = run(self.connection, "queue_rows", {"names": list(names)})
+        found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
+        for columns in found.values():
+            if isinstance(columns["partition_by_args"], str):  # Django's connections leave JSON as text
+                columns["partition_by_args"] = json.loads(columns["partition_by_args"])
+        return found
 
+    def served(self, names: Iterable[str]) -> None:
+        """Note that a living worker serves the queues."""
+        execute(self.connection, "queue_served", {"names": list(names)})
 
-def columns(queues: Iterable[Declared]) -> dict[str, Any]:
-    """Turn queues into the arrays that the statements take."""
-    queues = list(queues)
-    return {"names": [queue.name for queue in queues], "priorities": [queue.priority for queue in queues]}
+    def outlived(self, idle: timedelta | None) -> list[tuple[str, bool]]:
+        """Return the queues whose override ends, and whether that is because its time is over."""
+        return run(self.connection, "queue_outlived", {"idle": idle})
+
+    def sweeps(self) -> list[str]:
+        """Return the queues that have to be swept."""
+        return [row[0] for row in run(self.connection, "queue_sweeps")]
+
+    def sweep(self, name: str, many: int) -> bool:
+        """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there is more to do."""
+        return bool(run(self.connection, "queue_sweep", {"name": name, "many": many})[0][0])
+
+    def cast_net(self) -> None:
+        """Have the queues with partitions swept for permits that nobody noticed."""
+        execute(self.connection, "queue_net")

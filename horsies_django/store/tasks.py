@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import NamedTuple
 
-from horsies_django.core.records import Claim, NewTasks, Outcome
+from horsies_django.core.records import Claim, NewTasks, Outcome, Wanted
 from horsies_django.store.base import Connection, execute, run
+
+NOTHING = Wanted()
 
 
 class Served:
-    """The queues that a worker serves, in the order of the priorities that serve them.
+    """The queues that a worker serves, as the pass takes them: PostgreSQL's text form of an array, written once."""
 
-    The pass takes them as PostgreSQL's text form of arrays, written once here instead of once per pass.
+    def __init__(self, queues: Iterable[str]) -> None:
+        self.queues = sorted(queues)
+        self.queues_array = "{" + ",".join(map(array_element, self.queues)) + "}"
+
+
+@dataclass(slots=True)
+class Passed:
+    """What a pass brought.
+
+    ``landed``: the outcomes and releases that were written. ``claims`` run now, ``buffered`` ones wait for a start. ``started``,
+    ``returned`` (no room: pending again) and ``expired`` tasks. ``due_in``: seconds until the next task becomes due. ``again``:
+    the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this worker was
+    declared dead, its tasks are being given away.
     """
 
-    def __init__(self, priorities: Mapping[str, int]) -> None:
-        ordered = sorted(priorities.items(), key=lambda item: (item[1], item[0]))
-        self.queues = [name for name, _ in ordered]
-        self.queues_array = "{" + ",".join(map(array_element, self.queues)) + "}"
-        self.priorities_array = "{" + ",".join(str(priority) for _, priority in ordered) + "}"
-
-
-class Passed(NamedTuple):
-    """What a pass brought: the ids that landed, the new claims, whether tasks expired, and seconds until the next is due."""
-
-    landed: set[uuid.UUID]
-    claims: list[Claim]
-    expired: int
-    due_in: float | None
+    landed: set[uuid.UUID] = field(default_factory=set)
+    claims: list[Claim] = field(default_factory=list)
+    buffered: list[Claim] = field(default_factory=list)
+    started: list[uuid.UUID] = field(default_factory=list)
+    returned: list[uuid.UUID] = field(default_factory=list)
+    expired: list[uuid.UUID] = field(default_factory=list)
+    due_in: float | None = None
+    again: bool = False
+    limited: bool = False
+    dead: bool = False
 
 
 class Found(NamedTuple):
@@ -55,13 +67,17 @@ class TaskStore:
         worker: uuid.UUID,
         channel: str,
         served: Served,
+        wanted: Wanted = NOTHING,
         *,
         outcomes: Sequence[Outcome] = (),
         releases: Sequence[Claim] = (),
-        sync: int = 0,
-        async_: int = 0,
+        starts: Sequence[Claim] = (),
+        sweep: bool = False,
     ) -> Passed:
-        """Settle ``outcomes``, give ``releases`` back, then claim for the free slots of each lane; one transaction."""
+        """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
+
+        ``sweep`` also takes back claims of any worker whose lease ended.
+        """
         rows = run(
             self.connection,
             "task_pass",
@@ -69,33 +85,40 @@ class TaskStore:
                 "worker": worker,
                 "channel": channel,
                 "outcomes": outcomes_json(outcomes) if outcomes else None,
-                "releases": releases_json(releases) if releases else None,
+                "releases": claims_json(releases) if releases else None,
+                "starts": claims_json(starts) if starts else None,
                 "queues": served.queues_array,
-                "priorities": served.priorities_array,
-                "sync": sync,
-                "async": async_,
+                "sweep": sweep,
+                **wanted._asdict(),
             },
         )
-        passed = Passed(set(), [], 0, None)
+        passed = Passed()
         for kind, id_, generation, lane, task_name, kwargs, seconds in rows:
             if kind == "settled":
                 passed.landed.add(id_)
-            elif kind == "claimed":
-                passed.claims.append(Claim(id_, generation, lane, task_name, kwargs))
-            elif kind == "expired":
-                passed = passed._replace(expired=passed.expired + 1)
+            elif kind in ("claimed", "buffered"):
+                claim = Claim(id_, generation, lane, task_name, kwargs)
+                (passed.claims if kind == "claimed" else passed.buffered).append(claim)
+            elif kind == "due":
+                passed.due_in = max(seconds, 0.0)
+            elif id_ is None:
+                setattr(passed, kind, True)  # again, limited, dead
             else:
-                passed = passed._replace(due_in=max(seconds, 0.0))
+                getattr(passed, kind).append(id_)  # started, returned, expired
         return passed
 
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
-        """Tell for each write that did not land whether its task is 'held', 'settled' or 'lost'."""
+        """Tell for each write that did not land whether its task is 'held', 'waiting', 'settled' or 'lost'."""
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
         return dict(run(self.connection, "task_unsettled", {"worker": worker, "ids": ids, "generations": generations}))
 
     def held(self, worker: uuid.UUID) -> dict[uuid.UUID, int]:
         """Return the tasks in flight that the database says ``worker`` holds, with their claim generation."""
         return dict(run(self.connection, "task_held", {"worker": worker}))
+
+    def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
+        """Let the leases of tasks that wait in the buffer end ``lease`` from now; return how many are still this worker's."""
+        return execute(self.connection, "task_renew", {"worker": worker, "claims": claims_json(claims), "lease": lease})
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that this connection can see."""
@@ -123,6 +146,6 @@ def outcome_json(outcome: Outcome) -> str:
     )
 
 
-def releases_json(claims: Sequence[Claim]) -> str:
-    """Write claims as the JSON that the release function reads."""
+def claims_json(claims: Sequence[Claim]) -> str:
+    """Write claims as the JSON that releasing, starting and renewing read."""
     return json.dumps([{"id": str(claim.id), "generation": claim.generation} for claim in claims])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.notify import channel_prefix
 
 
 class Process(NamedTuple):
-    """A process that beats: ``role`` is "claimer" for the parent, "runner" for a child."""
+    """A child that its worker's parent beats for."""
 
     id: uuid.UUID
-    role: str
     pid: int
+    holding: Sequence[uuid.UUID] = ()
 
 
 class Load(NamedTuple):
@@ -37,16 +39,24 @@ class WorkerStore:
         """Insert the row of a worker that starts."""
         execute(self.connection, "worker_register", {"worker": worker, **columns})
 
-    def beat(self, worker: uuid.UUID, processes: Sequence[Process], load: Load) -> set[uuid.UUID]:
-        """Beat for all processes of a worker and return the ids that are still counted among the living."""
+    def beat(self, worker: uuid.UUID, children: Sequence[Process], load: Load) -> set[uuid.UUID]:
+        """Beat for all processes of a worker and return the ids that did: none when the worker was declared dead."""
         params = {
             "worker": worker,
-            "ids": [process.id for process in processes],
-            "roles": [process.role for process in processes],
-            "pids": [process.pid for process in processes],
+            "ids": [child.id for child in children],
+            "pids": [child.pid for child in children],
+            "holding": [json.dumps([str(id_) for id_ in child.holding]) for child in children],
             **load._asdict(),
         }
         return {row[0] for row in run(self.connection, "worker_beat", params)}
+
+    def reap(self, threshold: timedelta, *, judge: bool, many: int) -> list[tuple[str, uuid.UUID]]:
+        """Declare workers dead that have not beaten for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
+
+        Returns what happened: ("died", worker), ("failed" | "returned" | "expired", task). Nothing while another reaper is at it.
+        """
+        params = {"threshold": threshold, "judge": judge, "many": many, "channel": channel_prefix(self.connection)}
+        return run(self.connection, "worker_reap", params)
 
     def stop(self, worker: uuid.UUID) -> None:
         """Note that a worker ended."""

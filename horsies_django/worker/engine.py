@@ -11,6 +11,7 @@ import logging
 import math
 import random
 import selectors
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,17 +19,24 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Resilience
+from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import HorsiesError
+from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.notify import Listener
+from horsies_django.store.tasks import Passed
+from horsies_django.worker.appetite import FIELDS, Appetite
 from horsies_django.worker.backoff import Backoff
+from horsies_django.worker.buffer import Buffer
+from horsies_django.worker.ear import Ear
 from horsies_django.worker.gathering import MOMENT, Gathering, give_way
-from horsies_django.worker.ledger import Ledger
+from horsies_django.worker.ledger import LOCKED_RETRY_SECONDS, Ledger
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.process import LANES
 
 logger = logging.getLogger("horsies.worker")
 
 RECONCILE_SECONDS = 10.0
+SWEEP_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
 RETRYABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
@@ -36,38 +44,62 @@ class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened
     """The database stayed away longer than RESILIENCE allows."""
 
 
+class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
+    """Others declared this worker dead: its tasks are being given away, and it must not go on with them."""
+
+
 class Engine:
     """Drives one worker until ``stopping`` is set and its tasks are done."""
 
     def __init__(
-        self, pool: Pool, ledger: Ledger, listener: Listener, resilience: Resilience, selector: selectors.BaseSelector
+        self,
+        pool: Pool,
+        ledger: Ledger,
+        listener: Listener,
+        resilience: Resilience,
+        selector: selectors.BaseSelector,
+        appetite: Appetite,
     ) -> None:
         self.pool = pool
+        self.appetite = appetite
+        self.lease = appetite.lease
+        self.buffer = Buffer()
         self.ledger = ledger
-        self.listener = listener
+        self.ear = Ear(listener, selector, resilience, {*ledger.served.queues, CLUSTER}, self._wake)
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.selector = selector
         self.backoff = Backoff(resilience)
-        self.listener_backoff = Backoff(resilience)
         self.gathering = Gathering()
         self.stopping = False
+        self.disowned = False
+        self.trusted_until = (
+            math.inf
+        )  # nothing is claimed later than this after the last heartbeat: others may take us for dead
         self.until_empty = False
+        self.waker, self.woken = socket.socketpair()  # what other threads have to say wakes the selector
+        self.woken.setblocking(False)
+        selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
         self.announced: set[str] = set()
         self.wet = set(LANES)  # lanes that may have due tasks: a lane runs dry when it gave less than there were slots
+        self.limited = False  # whether caps left tasks behind: then each settled task may make room for another
+        self.start_at = 0.0  # when to try again to start what somebody else has locked
+        self.sweep_at = 0.0  # when to look for claims of others whose lease ended
         self.poll_at = 0.0  # when all lanes count as wet again without news, by the monotonic clock
         self.due_at = math.inf  # when a task becomes due
         self.retry_at = 0.0  # while cut off: when to try again
-        self.listen_at = 0.0  # while not listening: when to try again
         self.reconcile_at = 0.0
         self.busy_since: float | None = None  # the heart stops when this lies far back
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
         """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False when ``deadline`` came first.
 
-        Raises WorkerStartError when processes cannot run tasks, DatabaseGaveUp when the database stays away.
+        Raises WorkerStartError when processes cannot run tasks, DatabaseGaveUp when the database stays away, WorkerDisowned when
+        others declared this worker dead.
         """
-        self._listen()
+        self.ear.listen()
         while not self._done():
+            if self.disowned:
+                raise WorkerDisowned(f"worker {self.ledger.worker} was declared dead: it was not heard of for too long")
             limit = deadline()
             now = time.monotonic()
             if limit is not None and now >= limit:
@@ -90,8 +122,8 @@ class Engine:
         now = self.busy_since
         if self.ledger.connection is None and now >= self.retry_at:
             self._reconnect()
-        if self.listener.connection is None and now >= self.listen_at:
-            self._listen()
+        if now >= self.ear.next_try:
+            self.ear.listen()
         if self.ledger.connection is not None and self._wants_pass(now):
             self._pass(now)
 
@@ -121,18 +153,20 @@ class Engine:
             logger.info(line)
 
     def _done(self) -> bool:
-        if self.stopping or (self.until_empty and not self.wet and self.pool.ready):
-            return self.pool.idle and not self.ledger.owes
+        if self.stopping or (self.until_empty and not self.wet and not self.limited and self.pool.ready):
+            return self.pool.idle and not self.ledger.owes and not self.buffer
         return False
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return how long nothing can happen that would not wake the selector."""
-        moments = [self.listen_at] if self.listener.connection is None else []
+        moments = [self.ear.next_try]
         if self.ledger.connection is None:
             moments.append(self.retry_at)
         else:
             moments += [self.poll_at, self.due_at]
-            if self.ledger.outcomes or self.ledger.releases or any(self._slots().values()):
+            if self.buffer and self.start_at > now:
+                moments.append(self.start_at)
+            if self.ledger.outcomes or self.ledger.releases or self.hungry():
                 moments.append(now)
             elif self.ledger.locked:
                 moments.append(self.ledger.locked_until)
@@ -143,11 +177,25 @@ class Engine:
     def _wants_pass(self, now: float) -> bool:
         if now >= self.poll_at or now >= self.due_at:
             self._wake()
-        return self.ledger.due(now) or now >= self.reconcile_at or any(self._slots().values())
+        return self.ledger.due(now) or now >= self.reconcile_at or self.hungry()
+
+    def hungry(self) -> bool:
+        """Whether a pass could start or claim something."""
+        return bool(self._starts()) or any(self._slots().values())
+
+    def _starts(self) -> list[Claim]:
+        """Return the buffered claims that the free slots could take."""
+        now = time.monotonic()
+        if self.stopping or not self.buffer or now < self.start_at or now > self.trusted_until:
+            return []
+        return self.buffer.first({lane: self.pool.free(lane) for lane in LANES})
 
     def _slots(self) -> dict[str, int]:
-        """Return how many tasks of each lane the next pass shall claim."""
-        return {lane: self.pool.free(lane) if lane in self.wet and not self.stopping else 0 for lane in LANES}
+        """Return for how many slots of each lane the next pass shall look: all free ones, if it may find something."""
+        if self.stopping or time.monotonic() > self.trusted_until:
+            return dict.fromkeys(LANES, 0)
+        wet = set(LANES) if self.limited and self.ledger.outcomes else self.wet
+        return {lane: self.pool.free(lane) if lane in wet else 0 for lane in LANES}
 
     def _wake(self) -> None:
         """Something may be due in any lane."""
@@ -159,26 +207,51 @@ class Engine:
         self.ledger.outcomes += self.pool.outcomes
         self.ledger.releases += self.pool.releases
         self.pool.outcomes, self.pool.releases = [], []
+        if self.stopping:
+            self.ledger.releases += self.buffer.clear()
 
     def _pass(self, now: float) -> None:
+        starts = self._starts()
         slots = self._slots()
+        free = dict(slots)
+        for claim in starts:
+            free[claim.lane] = max(0, free[claim.lane] - 1)
+        in_hand = sum(self.pool.running(lane) for lane in LANES)
+        wanted = self.appetite.wanted(free, in_hand=in_hand, buffered=len(self.buffer), starting=len(starts))
+        sweep = now >= self.sweep_at
         try:
             if now >= self.reconcile_at:
                 self._reconcile(now)
-            passed = self.ledger.run_pass(slots["sync"], slots["async"])
+            passed = self.ledger.run_pass(wanted, starts, sweep=sweep)
         except RETRYABLE as error:
             self._cut_off(error)
             return
         self.backoff.succeeded()
-        self.pool.dispatch(passed.claims)
+        if sweep:
+            self.sweep_at = now + (SWEEP_SECONDS if self.lease else self.poll_seconds)
+        if passed.dead:
+            self.disown()
+        self.buffer.take(passed.returned + passed.expired)
+        self.pool.dispatch(self.buffer.take(passed.started) + passed.claims)
+        if any(claim.id in self.buffer.claims for claim in starts):
+            self.start_at = now + LOCKED_RETRY_SECONDS
+        self.buffer.add(passed.buffered)
+        self._learn(slots, wanted, passed)
+
+    def _learn(self, slots: dict[str, int], wanted: Wanted, passed: Passed) -> None:
+        """Note which lanes ran dry, and when something becomes due."""
+        batched = wanted.batch and passed.claims
         for lane, asked in slots.items():
-            if asked and not passed.expired and sum(claim.lane == lane for claim in passed.claims) < asked:
+            got = sum(claim.lane == lane for claim in passed.claims)
+            if asked and not (passed.expired or passed.again or batched) and got < getattr(wanted, FIELDS[lane]):
                 self.wet.discard(lane)
+        if any(slots.values()):
+            self.limited = passed.limited
         if passed.due_in is not None:
             self.due_at = min(self.due_at, time.monotonic() + passed.due_in + 0.001)
 
     def _reconcile(self, now: float) -> None:
-        if lost := self.ledger.forgotten(self.pool.held()):
+        if lost := self.ledger.forgotten(self.pool.held() | set(self.buffer.claims)):
             logger.warning("%s task(s) were claimed and never arrived here: they are given back", lost)
         self.reconcile_at = now + RECONCILE_SECONDS
 
@@ -200,31 +273,16 @@ class Engine:
         self.reconcile_at = 0.0
         self._wake()
 
-    def _listen(self) -> None:
-        try:
-            self.listener.open()
-        except RETRYABLE as error:
-            wait = self.listener_backoff.failed()
-            self.listen_at = time.monotonic() + wait
-            logger.warning("LISTEN failed, polling until it works, next try in %.1f s: %s", wait, str(error).strip())
-            return
-        self.listener_backoff.succeeded()
-        self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self._hear,))
-        self._wake()  # what was sent before the LISTEN made no noise here
+    def disown(self) -> None:
+        """Others declared this worker dead; may be called from another thread."""
+        self.disowned = True
+        self.waker.send(b".")
 
-    def _hear(self) -> None:
-        descriptor = self.listener.fileno()
-        try:
-            payloads = self.listener.payloads()
-        except RETRYABLE as error:
-            logger.warning("the LISTEN connection broke, polling until it is back: %s", str(error).strip())
-            self.selector.unregister(descriptor)
-            self.listener.close()
-            self.listen_at = 0.0
-            return
-        served = set(self.ledger.served.queues)
-        if any(payload.partition(" ")[2] in served for payload in payloads):
-            self._wake()
+    def close(self) -> None:
+        """Close what the engine itself opened."""
+        self.ear.close()
+        self.waker.close()
+        self.woken.close()
 
     def stop(self, *arguments: Any) -> None:
         """Claim nothing more; the loop ends when the running tasks are settled."""

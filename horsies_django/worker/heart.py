@@ -1,82 +1,85 @@
-"""The heart: says every few seconds that this worker and its processes live, on a connection and a thread of its own.
+"""The heart: says every few seconds that this worker and its processes live, and keeps the leases of what waits in its buffer.
 
-It beats for the engine, not for itself: while the engine's loop is stuck the heart is silent, because nobody settles tasks then.
+It beats for the engine, not for itself: while the engine's loop is stuck the heart is silent, because nobody settles tasks
+then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import psutil
-import psycopg
 
-from horsies_django.store.notify import direct_connection
+from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
-from horsies_django.worker.engine import RETRYABLE, Engine
+from horsies_django.worker.engine import Engine
 
 logger = logging.getLogger("horsies.worker")
 
-BEAT_SECONDS = 3.0
 STUCK_SECONDS = 10.0
 MEGABYTE = 1_048_576
 
 
-class Heart(threading.Thread):
-    """Beats until ``stop``; ``tick`` is one beat."""
+class Heart:
+    """``tick`` is one beat."""
 
-    def __init__(self, alias: str, worker: uuid.UUID, pid: int, engine: Engine) -> None:
-        super().__init__(name="horsies-heart", daemon=True)
-        self.alias = alias
+    def __init__(
+        self,
+        worker: uuid.UUID,
+        pid: int,
+        engine: Engine,
+        interval_seconds: float,
+        trust_seconds: float,
+        wind: Callable[[], None],
+    ) -> None:
         self.worker = worker
-        self.parent = Process(worker, "claimer", pid)
+        self.pid = pid
         self.engine = engine
-        self.connection: psycopg.Connection[tuple[object, ...]] | None = None
-        self.ended = threading.Event()
+        self.interval_seconds = interval_seconds
+        self.trust_seconds = trust_seconds  # how long after a beat nobody can have taken this worker for dead
+        self.wind = wind
+        self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
 
-    def run(self) -> None:
-        """Beat at the interval until stopped; a beat that fails is logged and the next one tries again."""
-        while True:
-            try:
-                self.tick()
-            except RETRYABLE as error:
-                logger.warning("a heartbeat failed: %s", str(error).strip())
-                self.disconnect()
-            if self.ended.wait(BEAT_SECONDS):
-                self.disconnect()
-                return
+    def tick(self, connection: Any) -> bool:
+        """Beat once. Returns False, without a beat, while the engine is stuck or once it was declared dead.
 
-    def tick(self) -> bool:
-        """Beat once. Returns False, without a beat, while the engine is stuck. Raises psycopg.OperationalError."""
+        Raises psycopg.Error.
+        """
+        now = time.monotonic()
         busy_since = self.engine.busy_since
-        if busy_since is not None and time.monotonic() - busy_since > STUCK_SECONDS:
-            logger.error("the engine has not come round for %.0f s: no heartbeat", time.monotonic() - busy_since)
+        if busy_since is not None and now - busy_since > STUCK_SECONDS:
+            logger.error("the engine has not come round for %.0f s: no heartbeat", now - busy_since)
             return False
-        if self.connection is None:
-            self.connection = direct_connection(self.alias, application_name="horsies services")
-            self.connection.execute("SET statement_timeout = '1s'")
-        processes = self.engine.pool.processes()
-        WorkerStore(self.connection).beat(self.worker, [self.parent, *processes], self.load(processes))
+        self.wind()
+        children = self.engine.pool.processes()
+        if not WorkerStore(connection).beat(self.worker, children, self.load(children)):
+            self.engine.disown()
+            return False
+        if waiting := self.engine.buffer.snapshot():
+            TaskStore(connection).renew(self.worker, waiting, self.engine.lease or timedelta())
+        self.engine.trusted_until = now + self.trust_seconds
+        if self.unbroken_since is None:
+            self.unbroken_since = now
         return True
 
-    def load(self, processes: list[Process]) -> Load:
+    def missed(self) -> None:
+        """Note that a beat did not go out."""
+        self.unbroken_since = None
+
+    def unbroken_for(self, seconds: float) -> bool:
+        """Whether every beat of the last ``seconds`` went out: only then may this worker judge others."""
+        return self.unbroken_since is not None and time.monotonic() - self.unbroken_since >= seconds
+
+    def load(self, children: list[Process]) -> Load:
         """Measure what the worker holds now; memory is resident set size."""
         pool = self.engine.pool
-        children = sum(memory_mb(process.pid) for process in processes)
-        return Load(pool.running("sync"), pool.running("async"), memory_mb(self.parent.pid), children)
-
-    def stop(self) -> None:
-        """End the thread and close its connection."""
-        self.ended.set()
-        self.join(5)
-
-    def disconnect(self) -> None:
-        """Close the connection, whatever state it is in."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        memory = sum(memory_mb(child.pid) for child in children)
+        return Load(pool.running("sync"), pool.running("async"), memory_mb(self.pid), memory)
 
 
 def memory_mb(pid: int) -> float:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
 from horsies_django.core.errors import OperationalErrorCode
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix, direct_connection
-from horsies_django.store.tasks import Passed, Served, TaskStore
+from horsies_django.store.tasks import NOTHING, Passed, Served, TaskStore
 from horsies_django.worker.running import failed
 
 logger = logging.getLogger("horsies.worker")
@@ -62,22 +63,29 @@ class Ledger:
             self.connection.close()
             self.connection = None
 
-    def run_pass(self, sync: int, async_: int) -> Passed:
-        """Settle and release what is owed and claim for the free slots. Raises psycopg.Error; nothing is forgotten then."""
+    def run_pass(self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), *, sweep: bool = False) -> Passed:
+        """Settle and release what is owed, start ``starts``, and claim what is wanted.
+
+        A start that the answer does not mention is looked into: it may have happened in a pass whose answer was lost, somebody
+        may have its row locked (then it is neither started nor returned), or it is not ours any more (returned).
+        Raises psycopg.Error; nothing is forgotten then.
+        """
         if self.locked and time.monotonic() >= self.locked_until:
             self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
         outcomes, releases = self._batch(), self.releases
         try:
-            passed = self._pass(outcomes, releases, sync, async_)
+            passed = self._pass(wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep)
         except psycopg.Error as error:
             if not outcomes or (error.sqlstate or "")[:2] not in POISON:
                 raise
             logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))
             self._settle_singly(outcomes)
-            return self._pass([], [], sync, async_)
+            outcomes, releases = [], []
+            passed = self._pass(wanted, starts=starts, sweep=sweep)
         self._strike(outcomes, releases, passed.landed)
+        self._look_into_starts(starts, passed)
         return passed
 
     def _batch(self) -> list[Outcome]:
@@ -88,11 +96,8 @@ class Ledger:
                 return self.outcomes[:count]
         return self.outcomes[:BATCH]
 
-    def _pass(self, outcomes: list[Outcome], releases: list[Claim], sync: int, async_: int) -> Passed:
-        store = TaskStore(self.connection_or_raise())
-        return store.run_pass(
-            self.worker, self.channel, self.served, outcomes=outcomes, releases=releases, sync=sync, async_=async_
-        )
+    def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
+        return TaskStore(self.connection_or_raise()).run_pass(self.worker, self.channel, self.served, wanted, **owed)
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
         """Return the connection. Raises psycopg.OperationalError when there is none."""
@@ -117,7 +122,7 @@ class Ledger:
             raise
         for entry in missing:
             state = states[entry.id]
-            if state == "held":
+            if state == "held" or (state == "waiting" and isinstance(entry, Claim)):
                 self.locked.append(entry)
                 self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
             elif state == "lost":
@@ -126,10 +131,19 @@ class Ledger:
                     entry.id, self.worker, entry.generation,
                 )  # fmt: skip
 
+    def _look_into_starts(self, starts: Sequence[Claim], passed: Passed) -> None:
+        told = {*passed.started, *passed.returned, *passed.expired}
+        untold = [claim for claim in starts if claim.id not in told]
+        if not untold or passed.dead:
+            return
+        states = TaskStore(self.connection_or_raise()).unsettled(self.worker, untold)
+        passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
+        passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled")]
+
     def _settle_singly(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             try:
-                passed = self._pass([outcome], [], 0, 0)
+                passed = self._pass(outcomes=[outcome])
             except psycopg.Error as error:
                 if (error.sqlstate or "")[:2] not in POISON:
                     raise
@@ -140,7 +154,7 @@ class Ledger:
                 )
                 outcome = outcome._replace(**reply._asdict())
                 self.outcomes[0] = outcome
-                passed = self._pass([outcome], [], 0, 0)
+                passed = self._pass(outcomes=[outcome])
             self._strike([outcome], [], passed.landed)
 
     def forgotten(self, known: set[uuid.UUID]) -> int:

@@ -13,7 +13,8 @@ class WorkerOptions:
     """The shape of a worker.
 
     ``processes`` 0 runs user code in the worker's own process. ``threads`` sync tasks and ``async_concurrency`` coroutines
-    run at once in each process. ``shutdown_timeout`` is in seconds.
+    run at once in each process. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` bounds what one pass claims of a queue,
+    ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer.
     """
 
     queues: tuple[str, ...]
@@ -24,6 +25,8 @@ class WorkerOptions:
     shutdown_timeout: float = 300.0
     start_method: str = "forkserver"
     loglevel: str = "INFO"
+    max_claim_batch: int = 0
+    max_claim_per_worker: int = 0
 
     @property
     def sync_slots(self) -> int:

@@ -20,20 +20,23 @@ from typing import Any
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.workers import Process
+from horsies_django.worker.deadman import Guard
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.process import LANES, Child, InProcess, PoolProcess
 
 logger = logging.getLogger("horsies.worker")
 
 DEATHS_BEFORE_READY = 3  # children that die in a row before they are ready: something is wrong with the project
+SHOWN = 100  # tasks of a child that its heartbeat names
 LAST_WORDS_SECONDS = 5.0  # how long a child may take to end after its last task
 
 
 class Pool:
     """Keeps ``options.processes`` children alive and hands them tasks."""
 
-    def __init__(self, options: WorkerOptions, selector: selectors.BaseSelector) -> None:
+    def __init__(self, options: WorkerOptions, selector: selectors.BaseSelector, guard: Guard | None = None) -> None:
         self.options = options
+        self.guard = guard
         self.selector = selector
         self.members: list[PoolProcess] = []
         self.outcomes: list[Outcome] = []
@@ -50,7 +53,7 @@ class Pool:
 
     def _add_child(self) -> None:
         try:
-            self._add(Child(self.options))
+            self._add(Child(self.options, self.guard))
         except (EOFError, ConnectionError, BrokenPipeError) as error:
             raise WorkerStartError(f"the fork server ended before it could start a child: {error!r}") from error
 
@@ -88,7 +91,11 @@ class Pool:
 
     def processes(self) -> list[Process]:
         """Return the children that shall beat."""
-        return [Process(member.id, "runner", member.pid) for member in self.members if isinstance(member, Child)]
+        return [
+            Process(member.id, member.pid, [claim.id for claim in member.claims()[:SHOWN]])
+            for member in list(self.members)
+            if isinstance(member, Child)
+        ]
 
     def dispatch(self, claims: Iterable[Claim]) -> None:
         """Hand each claim to the process with the most room in its lane, in one message per process and lane."""

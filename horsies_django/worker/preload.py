@@ -17,6 +17,8 @@ import sys
 import threading
 import traceback
 
+from horsies_django.worker import deadman
+
 ORDER = "HORSIES_FORKSERVER"
 PR_SET_PDEATHSIG = 1
 
@@ -32,11 +34,15 @@ class State:
 state = State()
 
 
-def order(parent_pid: int) -> dict[str, str]:
-    """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this very module."""
+def order(parent_pid: int, deadline_file: str | None = None) -> dict[str, str]:
+    """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this very module.
+
+    ``deadline_file`` is where the fork server reads when it has to end (``deadman.follow``); None lets it live.
+    """
     path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
-    text = json.dumps({"path": path, "parent_pid": parent_pid, "pythonpath": os.environ.get("PYTHONPATH")})
-    return {ORDER: text, "PYTHONPATH": os.pathsep.join(path)}
+    pythonpath = os.environ.get("PYTHONPATH")
+    ordered = {"path": path, "parent_pid": parent_pid, "pythonpath": pythonpath, "deadline_file": deadline_file}
+    return {ORDER: json.dumps(ordered), "PYTHONPATH": os.pathsep.join(path)}
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -107,6 +113,8 @@ def prepare(text: str) -> None:
     load_project()
     import horsies_django.worker.child  # noqa: F401 - so that children find it imported
 
+    if ordered["deadline_file"] is not None:
+        deadman.follow(ordered["deadline_file"])
     look_again()
     os.register_at_fork(before=look_again)
     gc.collect()

@@ -8,14 +8,17 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from typing import Any
 from uuid import uuid4
+
+import psutil
 
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.worker import child, preload
 from horsies_django.worker.channel import Channel, SocketChannel, memory_pair
+from horsies_django.worker.deadman import Guard
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.running import failed
 
@@ -40,6 +43,10 @@ class PoolProcess:
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` this process can take now."""
         return self.slots[lane] - len(self.held[lane]) if self.ready else 0
+
+    def claims(self) -> list[Claim]:
+        """Return what this process holds; safe from another thread."""
+        return [claim for lane in LANES for claim in self.held[lane].copy().values()]
 
     def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
         """Send claims to run and return whether everything is on its way."""
@@ -86,9 +93,9 @@ class PoolProcess:
 
 
 class Child(PoolProcess):
-    """A child process, forked from the fork server or started afresh."""
+    """A child process, forked from the fork server or started afresh; ``guard`` ends it when the worker stands still."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, guard: Guard | None = None) -> None:
         super().__init__(options)
         context = get_context(options.start_method)
         started = context.RawArray("Q", len(LANES))
@@ -99,16 +106,30 @@ class Child(PoolProcess):
         )
         if options.start_method == "forkserver":
             context.set_forkserver_preload([preload.__name__])
-            with environment(preload.order(os.getpid())):
-                self.process.start()
+            with environment(preload.order(os.getpid(), guard.path if guard else None)):
+                self._fork()
         else:
             self.process.start()
+        if guard is not None:
+            guard.apply(options)
         for end in theirs:
             end.close()
         self.pid = self.process.pid
+        self.fork_server: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
         self.started = started
         self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=True)}
         self.death = self._watch()
+
+    def _fork(self) -> None:
+        """Start the process, with another fork server if this one ends meanwhile, as it does when the worker was stopped."""
+        try:
+            self.process.start()
+        except (EOFError, ConnectionError):
+            server: Any = forkserver._forkserver
+            if server._forkserver_pid is not None:  # its sockets are closed before it counts as dead: wait for that
+                os.kill(server._forkserver_pid, signal.SIGKILL)
+                server._stop()
+            self.process.start()
 
     def _watch(self) -> int:
         """Return a descriptor that becomes readable at the death of the child, whoever else holds its pipes open."""
@@ -126,7 +147,9 @@ class Child(PoolProcess):
         """Say how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
         self.process.join(2)
         code = self.process.exitcode
-        if code is None or code == 255:  # the fork server could not tell
+        if code is None or code == 255:  # what multiprocessing says, too, when the fork server cannot tell any more
+            if self.fork_server is not None and is_over(self.fork_server):
+                return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
             return "ended without saying how"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
@@ -164,6 +187,14 @@ class InProcess(PoolProcess):
 
     def _broke(self, error: BaseException) -> None:
         self.theirs[0].send(("failed", repr(error)))
+
+
+def is_over(pid: int) -> bool:
+    """Return whether a process has ended, reaped or not."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from types import FrameType
 
 import psycopg
@@ -19,51 +20,82 @@ from django.db.migrations.executor import MigrationExecutor
 
 from horsies_django import __version__, registry
 from horsies_django.conf import Config
+from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.queues import declared
 from horsies_django.store.notify import Listener
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
-from horsies_django.worker.engine import Engine
+from horsies_django.worker.appetite import Appetite
+from horsies_django.worker.deadman import Guard
+from horsies_django.worker.engine import Engine, WorkerDisowned
 from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
+from horsies_django.worker.reaper import Reaper
+from horsies_django.worker.services import Services
 
 logger = logging.getLogger("horsies.worker")
 
+GUARD_SHARE = 0.8  # of the time after which others take this worker for dead: then the children of a stopped one end
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Supervisor:
-    """One run of one worker. ``run`` returns the exit code: 0 when every task it started was finished and written."""
+    """One run of one worker. ``run`` returns the exit code: 0 when every task it started was finished and written.
+
+    A run has one life as a rule. A worker that others declared dead ends its processes and starts another life, under a new id.
+    """
 
     def __init__(self, config: Config, options: WorkerOptions) -> None:
         self.config = config
         self.options = options
-        self.worker = uuid.uuid4()
-        self.selector = selectors.DefaultSelector()
-        served = served_queues(config, options)
-        behind_pooler = config.listen_database is not None
-        self.pool = Pool(options, self.selector)
-        self.ledger = Ledger(config.database, self.worker, served, prepare=not behind_pooler)
-        listener = Listener(config.listen_database or config.database, "_new", application_name="horsies listener")
-        self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector)
-        self.engine.until_empty = options.until_empty
-        self.heart = Heart(config.listen_database or config.database, self.worker, os.getpid(), self.engine)
+        self.served = served_queues(config, options)
+        self.appetite = appetite(config, options)
         self.signals_seen = 0
         self.stop_by: float | None = None
+        self.furnish()
+
+    def furnish(self) -> None:
+        """Put the parts of one life together; nothing is started or opened yet."""
+        config, worker, direct = self.config, uuid.uuid4(), self.config.listen_database or self.config.database
+        self.worker = worker
+        self.selector = selectors.DefaultSelector()
+        self.guard = Guard(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
+        self.pool = Pool(self.options, self.selector, self.guard)
+        self.ledger = Ledger(config.database, worker, self.served, prepare=config.listen_database is None)
+        listener = Listener(direct, "_new", application_name="horsies listener")
+        self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector, self.appetite)
+        self.engine.until_empty = self.options.until_empty
+        beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
+        heart = Heart(worker, os.getpid(), self.engine, beat_seconds, self.guard.seconds, self.wind)
+        forget_after = None if config.forget_overrides_after_ms is None else ms(config.forget_overrides_after_ms)
+        reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
+        self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000)
+
+    def wind(self) -> None:
+        """Let the children live on for as long as others take this worker for alive."""
+        self.guard.rearm(self.pool.options)
 
     def run(self) -> int:
         """Start, work, stop. Raises WorkerStartError, and DatabaseGaveUp when the database stays away too long."""
         refuse_unready_project(self.config)
         with self.signals():
-            try:
-                self.start()
-                finished = self.engine.run(lambda: self.stop_by)
-                return 0 if finished else self.end_tasks()
-            finally:
-                self.close()
+            while True:
+                try:
+                    self.start()
+                    finished = self.engine.run(lambda: self.stop_by)
+                    return 0 if finished else self.end_tasks()
+                except WorkerDisowned as error:
+                    logger.error("%s; its processes end, and it starts anew", error)
+                    self.pool.kill("belonged to a worker that was declared dead")
+                    if self.signals_seen:
+                        return 1
+                finally:
+                    self.close()
+                self.furnish()
 
     def start(self) -> None:
         """Open the connections, start the pool, and appear in the tables."""
@@ -71,9 +103,11 @@ class Supervisor:
             self.ledger.connect()
         except psycopg.Error as error:
             raise WorkerStartError(f"the database cannot be reached: {str(error).strip()}") from error
-        self.declare_queues()
+        self.selector.register(self.signal_socket, selectors.EVENT_READ, (self.signal_socket.recv, 100))
+        self.insert_missing_queues()
         self.announce()
         self.pool.start()
+        self.wind()
         WorkerStore(self.ledger.connection_or_raise()).register(
             self.worker,
             hostname=socket.gethostname(),
@@ -84,31 +118,47 @@ class Supervisor:
             threads=self.options.threads,
             async_concurrency=self.options.async_concurrency,
         )
-        self.heart.start()
+        self.engine.trusted_until = time.monotonic() + self.guard.seconds
+        self.services.start()
 
-    def declare_queues(self) -> None:
-        """Add queues that are not in the table; say where table and settings differ, and leave the table as it is."""
+    def insert_missing_queues(self) -> None:
+        """Add queues that are not in the table; say where table and settings differ, and leave the table as it is.
+
+        A worker that was started with old settings must not flip a limit back: the table counts, for all workers.
+        """
         store = QueueStore(self.ledger.connection_or_raise())
-        queues = [self.config.queues[name] for name in self.options.queues]
-        store.insert_missing(queues)
-        for queue in queues:
-            if (priority := store.priorities([queue.name]).get(queue.name)) != queue.priority:
+        wanted = declared(self.config)
+        names = [*self.options.queues, CLUSTER]
+        there = store.declared(names)
+        for name in names:
+            if name not in there:
+                actor = f"worker on {socket.gethostname()}"
+                store.configure(name, wanted[name], action="queue.declare", actor=actor, create=True)
+            elif differing := [key for key, value in wanted[name].items() if there[name][key] != value]:
                 logger.warning(
-                    "queue %s: this worker's settings say priority %s, the table says %s; this worker follows its settings",
-                    queue.name, queue.priority, priority,
-                )  # fmt: skip
+                    "%s: the settings and the table differ in %s; the table counts: run 'manage.py horsies_queue sync' to "
+                    "write the settings into it",
+                    "the cluster" if name == CLUSTER else f"queue {name}",
+                    ", ".join(f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing),
+                )
 
     def announce(self) -> None:
         """Log how this worker is set up (S1.51)."""
         options = self.options
         logger.info(
             "Concurrency config: processes=%s, cluster_wide_cap=%s, max_claim_per_worker=%s, max_claim_batch=%s",
-            options.processes, None, options.sync_slots, 0,
+            options.processes, self.config.cluster_wide_cap, self.appetite.max_claim_per_worker, options.max_claim_batch,
         )  # fmt: skip
         logger.info(
             "Slots: %s sync (%s threads per process), %s async (%s coroutines per process); queues: %s",
             options.sync_slots, options.threads, options.async_slots, options.async_concurrency, ", ".join(options.queues),
         )  # fmt: skip
+        if self.appetite.prefetch:
+            logger.info(
+                "Soft mode: up to %s tasks wait in the buffer, under a lease of %s",
+                self.appetite.prefetch,
+                self.appetite.lease,
+            )
         if options.processes == 0:
             logger.warning(
                 "--processes=0: tasks run in the worker's own process, so a task that crashes it takes the worker along"
@@ -122,14 +172,13 @@ class Supervisor:
         there.setblocking(False)
         before = {number: signal.signal(number, self.on_signal) for number in SIGNALS}
         wakeup = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
-        self.selector.register(here, selectors.EVENT_READ, (here.recv, 100))
+        self.signal_socket = here
         try:
             yield
         finally:
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self.selector.unregister(here)
             here.close()
             there.close()
 
@@ -150,8 +199,9 @@ class Supervisor:
     def close(self) -> None:
         """End the pool, the heart and the connections; the worker's row says that it stopped."""
         self.pool.stop()
-        if self.heart.is_alive():
-            self.heart.stop()
+        self.guard.disarm()
+        if self.services.is_alive():
+            self.services.stop()
             logger.info("Worker stopped")
         try:
             if self.ledger.connection is not None:
@@ -159,16 +209,29 @@ class Supervisor:
         except psycopg.Error as error:
             logger.warning("the worker's end could not be noted: %s", str(error).strip())
         self.ledger.disconnect()
-        self.engine.listener.close()
+        self.engine.close()
+        self.selector.close()
 
 
 def served_queues(config: Config, options: WorkerOptions) -> Served:
-    """Return the queues that a worker serves, in the order of their priorities. Raises WorkerStartError for unknown ones."""
+    """Return the queues that a worker serves. Raises WorkerStartError for unknown ones."""
     if unknown := [name for name in options.queues if name not in config.queues]:
         raise WorkerStartError(
             f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: {', '.join(sorted(config.queues))}"
         )
-    return Served({name: config.queues[name].priority for name in options.queues})
+    return Served(options.queues)
+
+
+def appetite(config: Config, options: WorkerOptions) -> Appetite:
+    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer (S0.33, S1.41)."""
+    lease = ms(config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
+    most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
+    return Appetite(most, options.max_claim_batch, config.prefetch_buffer, lease)
+
+
+def ms(count: int) -> timedelta:
+    """Return a number of milliseconds as a timedelta."""
+    return timedelta(milliseconds=count)
 
 
 def refuse_unready_project(config: Config) -> None:

@@ -107,6 +107,37 @@ def test_every_problem_of_the_settings_is_its_own_message(settings: Any) -> None
     assert all(isinstance(one, Error) and one.hint for one in messages)
 
 
+@pytest.mark.promise("S0.27", "S0.28", "S1.39")
+def test_every_refused_combination_is_its_own_message(settings: Any) -> None:
+    settings.HORSIES = {
+        "CLUSTER_WIDE_CAP": 15,
+        "PREFETCH_BUFFER": 4,
+        "RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 6_000},
+        "QUEUES": {"mail": {"partition": {"by_task": True}}},
+    }
+    messages = run_checks(tags=[checks.TAG])
+    assert {(one.id, one.obj) for one in messages} == {
+        ("horsies.E014", "HORSIES['PREFETCH_BUFFER']"),
+        ("horsies.E015", "HORSIES['CLAIM_LEASE_MS']"),
+        ("horsies.E017", "HORSIES['RECOVERY']['RUNNING_STALE_THRESHOLD_MS']"),
+        ("horsies.E018", "HORSIES['QUEUES']['mail']['partition']"),
+    }
+    assert all(isinstance(one, Error) and one.hint for one in messages)
+    settings.HORSIES = {"CLAIM_LEASE_MS": 5_999}
+    assert found("E016").obj == "HORSIES['CLAIM_LEASE_MS']"
+
+
+def test_a_warning_when_a_lease_has_nothing_to_hold(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "CLAIM_LEASE_MS": 60_000}
+    message = found("W003")
+    assert message.obj == "HORSIES['CLAIM_LEASE_MS']"
+    assert "PREFETCH_BUFFER is 0" in message.msg
+    settings.HORSIES = {**settings.HORSIES, "PREFETCH_BUFFER": 1}
+    assert run_checks(tags=[checks.TAG]) == []
+    settings.HORSIES = {**settings.HORSIES, "PREFETCH_BUFFER": -1}
+    assert found("E003").obj == "HORSIES['PREFETCH_BUFFER']"
+
+
 @pytest.mark.parametrize("key", ["DATABASE", "LISTEN_DATABASE"])
 def test_an_alias_that_is_not_postgresql_is_an_error(key: str, second_alias: dict[str, Any], settings: Any) -> None:
     second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
@@ -253,7 +284,7 @@ def test_bad_settings_are_not_blamed_on_the_tasks(settings: Any, add_app: AddApp
 def test_the_ids_in_the_code_are_those_of_the_table() -> None:
     package = ROOT / "horsies_django"
     used = set()
-    for path in (package / "conf.py", package / "checks.py"):
+    for path in (*(package / "conf").glob("*.py"), package / "checks.py"):
         text = path.read_text()
         table = re.search(r"^IDS.*?^\)$", text, re.MULTILINE | re.DOTALL)
         used |= set(re.findall(r'"([EW]\d{3})"', text.replace(table[0], "") if table else text))

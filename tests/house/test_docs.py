@@ -51,18 +51,8 @@ def test_the_python_of_a_page_does_what_the_page_says(page: Path, own_registry: 
 
 
 @pytest.mark.django_db
-def test_the_sql_that_gives_back_a_dead_workers_tasks_makes_them_claimable() -> None:
-    (statement, _) = code_that_runs(DOCS / "explanation" / "what-is-not-there-yet.md", "sql")
-    dead, other = TaskFactory(status="RUNNING"), TaskFactory(status="RUNNING")
-    with connection.cursor() as cursor:
-        cursor.execute(statement.replace("00000000-0000-0000-0000-000000000000", str(dead.claimed_by)))
-    assert dict(Task.objects.values_list("id", "status")) == {dead.id: "PENDING", other.id: "RUNNING"}
-    assert Task.objects.get(pk=dead.id).claim_generation == dead.claim_generation
-
-
-@pytest.mark.django_db
 def test_the_sql_that_deletes_old_rows_keeps_young_and_unfinished_ones() -> None:
-    (_, statements) = code_that_runs(DOCS / "explanation" / "what-is-not-there-yet.md", "sql")
+    (statements,) = code_that_runs(DOCS / "explanation" / "what-is-not-there-yet.md", "sql")
     id_ = uuid7()
     TaskFactory(id=id_, status="COMPLETED")
     TaskAttemptFactory(task_id=id_)

@@ -25,7 +25,7 @@ LONG_FUNCTIONS: set[str] = set()
 LATE_IMPORTS = {
     "horsies_django/__init__.py": 1,  # the front door imports nothing before it is asked
     "horsies_django/apps.py": 2,  # before ready() the models do not exist
-    "horsies_django/conf.py": 1,  # without any psycopg this module of Django's raises
+    "horsies_django/conf/__init__.py": 1,  # without any psycopg this module of Django's raises
     "horsies_django/core/codec/signatures.py": 1,  # annotationlib is new in Python 3.14
     "horsies_django/handles.py": 1,  # tasks are imported before the models are ready
     "horsies_django/worker/child.py": 2,  # a child reports what fails before it imports Django

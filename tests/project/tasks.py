@@ -114,6 +114,16 @@ def hold(name: str) -> int:
 
 
 @task
+def scribble(path: str) -> None:
+    """Write to a file without end, after noting that it runs as ``hold`` does."""
+    Group.objects.create(name=f"scribble:{uuid.uuid4().hex}:{os.getpid()}")
+    with open(path, "a") as file:
+        while True:
+            print(time.monotonic(), file=file, flush=True)
+            time.sleep(0.001)
+
+
+@task
 async def ahold(name: str) -> int:
     """Do the same on the event loop."""
     await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")

@@ -115,7 +115,7 @@ def test_a_task_past_its_good_until_expires_at_the_claim_and_never_runs(claimer:
     (fine,) = put(good_until=aware(hours=1))
     passed = claimer().run_pass(sync=5)
     assert [claim.id for claim in passed.claims] == [fine]
-    assert passed.expired == 1
+    assert passed.expired == [late]
     task = Task.objects.get(pk=late)
     assert (task.status, task.error_code, task.result["err"]["error_code"]) == (
         "EXPIRED",
@@ -130,7 +130,7 @@ def test_many_expired_tasks_in_front_do_not_hide_the_next_good_one(claimer: Clai
     (fine,) = put()
     passed = claimer().run_pass(sync=1)
     assert [claim.id for claim in passed.claims] == [fine]
-    assert passed.expired == 1200
+    assert len(passed.expired) == 1200
 
 
 @pytest.mark.promise("S2.10")
@@ -235,7 +235,7 @@ def test_finished_tasks_are_announced_only_while_somebody_waits(
     claims = worker.run_pass(sync=350).claims
     worker.run_pass(outcomes=[done(claim) for claim in claims])
     heard = [item.payload.split() for item in ear.notifies(timeout=10, stop_after=2)]
-    assert [len(ids) for ids in heard] == [200, 150]
+    assert sorted(len(ids) for ids in heard) == [150, 200]
     assert {id_ for ids in heard for id_ in ids} == {str(claim.id) for claim in claims}
 
 

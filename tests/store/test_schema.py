@@ -87,7 +87,7 @@ def test_save_and_delete_refuse_on_rows_that_only_statements_write(model: type[T
 
 def test_the_declared_queues_are_rows_after_migrate() -> None:
     rows = dict(Queue.objects.values_list("name", "priority"))
-    assert rows == {"default": 100, "mail": 1, "bulk": 50, "twin": 50}
+    assert rows == {"*": 100, "default": 100, "mail": 1, "bulk": 50, "twin": 50}
 
 
 def test_every_constraint_and_index_has_a_name_of_ours() -> None:
@@ -97,9 +97,12 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
             "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
         )
         names = {row[0] for row in cursor.fetchall()}
-    assert {name for name in names if not name.startswith("horsies_queues_name_")} == {
+    assert {name for name in names if not name.endswith("_like")} == {
         "horsies_tasks_claim",
-        "horsies_tasks_in_flight",
+        "horsies_audit_subject",
+        "horsies_tasks_deadline",
+        "horsies_tasks_holding",
+        "horsies_tasks_parked",
         "horsies_tasks_finished",
         "horsies_tasks_unsuccessful",
         "horsies_workers_started",

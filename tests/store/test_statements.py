@@ -40,19 +40,27 @@ def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: s
 
 
 def moves(name: str) -> set[tuple[str, str]]:
-    """Return the moves that a function's header names: "Moves A -> B, C, and D -> E"."""
+    """Return the moves that a function's header names: "Moves A, B -> C, D, and E -> F"."""
     header = " ".join(
         line.removeprefix("--") for line in load(f"functions/{name}").splitlines() if line.startswith("--")
     )
     found = set()
-    for source, targets in re.findall(r"([A-Z]{6,}) -> ((?:[A-Z]{6,}(?:, )?)+)", header):
-        found |= {(source, target) for target in targets.strip(", ").split(", ")}
+    for sources, targets in re.findall(r"((?:[A-Z]{6,}, )*[A-Z]{6,}) -> ((?:[A-Z]{6,}(?:, )?)+)", header):
+        found |= {(source, target) for source in sources.split(", ") for target in targets.strip(", ").split(", ")}
     return found
 
 
 @pytest.mark.parametrize(
     ("name", "events"),
-    [("horsies_settle_v1", ["settle"]), ("horsies_release_v1", ["release"]), ("horsies_claim_v1", ["claim", "expire"])],
+    [
+        ("horsies_settle_v2", ["settle"]),
+        ("horsies_release_v2", ["release"]),
+        ("horsies_claim_v2", ["claim"]),
+        ("horsies_expire_v1", ["expire"]),
+        ("horsies_lapse_v1", ["lapse"]),
+        ("horsies_start_v1", ["start", "refuse"]),
+        ("horsies_reap_v1", ["rescue"]),
+    ],
 )
 def test_the_moves_of_a_function_are_those_of_the_state_machine(name: str, events: list[str]) -> None:
     allowed = {(str(a), str(b)) for event in events for a in TRANSITIONS[event][0] for b in TRANSITIONS[event][1]}
@@ -93,7 +101,7 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
     shown = plans(worker)
     assert "horsies_tasks_claim" in shown
     assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    claiming = [text for text in shown.split("duration:") if "t.queue_name = p_queue" in text]
+    claiming = [text for text in shown.split("duration:") if "t.queue_name = v_queue" in text]
     assert claiming
     for text in claiming:
         assert "horsies_tasks_claim" in text.partition("plan:")[2]

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served
 from horsies_django.worker import ledger as ledger_module
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def ledger(transactional_db: None) -> Iterator[Ledger]:
-    made = Ledger("default", uuid.uuid4(), Served({"default": 100}), prepare=True)
+    made = Ledger("default", uuid.uuid4(), Served(["default"]), prepare=True)
     made.connect()
     yield made
     made.disconnect()
@@ -30,7 +30,7 @@ def ledger(transactional_db: None) -> Iterator[Ledger]:
 
 def running(ledger: Ledger, count: int) -> list[Claim]:
     put(count)
-    return ledger.run_pass(count, 0).claims
+    return ledger.run_pass(Wanted(count)).claims
 
 
 def completed(claim: Claim, result: str = '{"ok": 1}') -> Outcome:
@@ -44,7 +44,7 @@ def statuses() -> list[str]:
 def test_outcomes_leave_the_ledger_once_they_landed(ledger: Ledger) -> None:
     ledger.outcomes += [completed(claim) for claim in running(ledger, 3)]
     assert ledger.owes
-    ledger.run_pass(0, 0)
+    ledger.run_pass()
     assert not ledger.owes
     assert statuses() == ["COMPLETED"] * 3
 
@@ -54,10 +54,10 @@ def test_an_outcome_survives_a_lost_connection_and_lands_afterwards(ledger: Ledg
     ledger.outcomes += [completed(claim) for claim in running(ledger, 2)]
     ledger.connection_or_raise().close()
     with pytest.raises(psycopg.OperationalError):
-        ledger.run_pass(0, 0)
+        ledger.run_pass()
     assert len(ledger.outcomes) == 2
     ledger.connect()
-    ledger.run_pass(0, 0)
+    ledger.run_pass()
     assert statuses() == ["COMPLETED"] * 2
 
 
@@ -66,10 +66,10 @@ def test_an_outcome_whose_commit_reply_was_lost_is_not_written_twice(
 ) -> None:
     outcomes = [completed(claim) for claim in running(ledger, 1)]
     ledger.outcomes += outcomes
-    ledger.run_pass(0, 0)
+    ledger.run_pass()
     ledger.outcomes += outcomes  # as after a reply that never came
     with caplog.at_level(logging.WARNING, "horsies"):
-        ledger.run_pass(0, 0)
+        ledger.run_pass()
     assert not ledger.owes
     assert caplog.records == []
     assert TaskAttempt.objects.count() == 1
@@ -84,10 +84,10 @@ def test_an_outcome_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
     other = connect()
     with other.transaction():
         other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
-        ledger.run_pass(0, 0)
+        ledger.run_pass()
         assert ledger.owes
         assert statuses() == ["RUNNING"]
-    ledger.run_pass(0, 0)
+    ledger.run_pass()
     assert not ledger.owes
     assert statuses() == ["COMPLETED"]
 
@@ -99,7 +99,7 @@ def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generatio
     Task.objects.filter(pk=claim.id).update(claimed_by=uuid.uuid4(), claim_generation=2)
     ledger.outcomes.append(completed(claim))
     with caplog.at_level(logging.WARNING, "horsies"):
-        ledger.run_pass(0, 0)
+        ledger.run_pass()
     assert not ledger.owes
     assert statuses() == ["RUNNING"]
     assert str(ledger.worker) in caplog.text
@@ -109,7 +109,7 @@ def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generatio
 def test_one_poisoned_result_fails_alone_and_its_batch_lands(ledger: Ledger) -> None:
     good, bad, also_good = running(ledger, 3)
     ledger.outcomes += [completed(good), completed(bad, '{"ok": "\\u0000"}'), completed(also_good)]
-    ledger.run_pass(0, 0)
+    ledger.run_pass()
     assert not ledger.owes
     assert statuses() == ["COMPLETED", "COMPLETED", "FAILED"]
     failed = Task.objects.get(pk=bad.id)
@@ -122,17 +122,17 @@ def test_a_pass_takes_no_more_than_its_bytes_but_always_one(ledger: Ledger, monk
     claims = running(ledger, 4)
     long = '{"ok": "%s"}' % ("x" * 200)
     ledger.outcomes += [completed(claim, long) for claim in claims]
-    ledger.run_pass(0, 0)
+    ledger.run_pass()
     assert statuses() == ["COMPLETED", "RUNNING", "RUNNING", "RUNNING"]
     while ledger.owes:
-        ledger.run_pass(0, 0)
+        ledger.run_pass()
     assert statuses() == ["COMPLETED"] * 4
 
 
 def test_claims_that_never_arrived_are_given_back(ledger: Ledger) -> None:
     known, lost = running(ledger, 2)
     assert ledger.forgotten({known.id}) == 1
-    ledger.run_pass(0, 0)
+    ledger.run_pass()
     assert Task.objects.get(pk=lost.id).status == "PENDING"
     assert Task.objects.get(pk=known.id).status == "RUNNING"
     assert not TaskAttempt.objects.exists()

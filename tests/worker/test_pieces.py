@@ -46,11 +46,10 @@ def test_moments_that_bring_nothing_are_given_up_and_tried_again_now_and_then() 
     assert gathering.worthwhile()
 
 
-def test_queues_are_served_by_priority_and_their_names_survive_the_array() -> None:
-    served = Served({"b": 2, 'odd"\\{name}': 1, "a": 2})
-    assert served.queues == ['odd"\\{name}', "a", "b"]
-    assert served.queues_array == '{"odd\\"\\\\{name}","a","b"}'
-    assert served.priorities_array == "{1,2,2}"
+def test_the_names_of_queues_survive_the_array() -> None:
+    served = Served(["b", 'odd"\\{name}', "a"])
+    assert served.queues == ["a", "b", 'odd"\\{name}']
+    assert served.queues_array == '{"a","b","odd\\"\\\\{name}"}'
 
 
 @pytest.mark.promise("S0.10", "S1.7")

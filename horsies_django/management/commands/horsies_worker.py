@@ -7,6 +7,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from horsies_django.conf import config
@@ -43,6 +44,14 @@ class Command(BaseCommand):
         parser.add_argument(
             "--loglevel", type=str.upper, choices=LEVELS, default="INFO", help="level of the log (INFO)"
         )
+        parser.add_argument(
+            "--max-claim-batch", type=whole(0), default=0, metavar="N",
+            help="tasks claimed per queue and pass, so that one worker does not take them all (0: as many as it has slots)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--max-claim-per-worker", type=whole(0), default=0, metavar="N",
+            help="tasks this worker may have claimed or running (0: as many as it has slots and places in its buffer)",
+        )  # fmt: skip
         parser.add_argument("--until-empty", action="store_true", help="exit once nothing is due any more")
         parser.add_argument(
             "--shutdown-timeout", type=seconds, default=300.0, metavar="SECONDS",
@@ -68,10 +77,12 @@ class Command(BaseCommand):
                     shutdown_timeout=options["shutdown_timeout"],
                     start_method=options["start_method"],
                     loglevel=options["loglevel"],
+                    max_claim_batch=options["max_claim_batch"],
+                    max_claim_per_worker=options["max_claim_per_worker"],
                 ),
             )
             code = worker.run()
-        except HorsiesError as error:
+        except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
         if code:
             sys.exit(code)

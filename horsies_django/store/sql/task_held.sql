@@ -1,4 +1,4 @@
 -- List what the database says this worker holds, so that the engine can compare it with its memory.
--- Locks: none. Index: horsies_tasks_in_flight.
+-- Locks: none. Index: horsies_tasks_holding, all of which it reads.
 SELECT task.id, task.claim_generation FROM horsies_tasks task
 WHERE task.claimed_by = %(worker)s::uuid AND task.finished_at IS NULL

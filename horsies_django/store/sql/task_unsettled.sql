@@ -1,9 +1,10 @@
--- Tell why an outcome did not land: 'held' (still this claim's, somebody has the row locked: try again), 'settled' (an
--- attempt of this very generation exists: an earlier try did land), or 'lost' (another claim or nobody owns it now).
+-- Tell why a write did not land: 'held' (still this claim's and running: if somebody had the row locked, try again), 'waiting'
+-- (the same, but not started), 'settled' (an attempt of this very generation exists: an earlier try did land), or 'lost' (another
+-- claim or nobody owns it now).
 -- Locks: none. Index: the primary keys of both tables.
 SELECT wanted.id,
-       CASE WHEN task.claimed_by = %(worker)s::uuid AND task.status = 'RUNNING' AND task.claim_generation = wanted.generation
-              THEN 'held'
+       CASE WHEN task.claimed_by = %(worker)s::uuid AND task.finished_at IS NULL AND task.claim_generation = wanted.generation
+              THEN CASE task.status WHEN 'RUNNING' THEN 'held' ELSE 'waiting' END
             WHEN attempt.task_id IS NOT NULL THEN 'settled'
             ELSE 'lost' END
 FROM unnest(%(ids)s::uuid[], %(generations)s::int[]) AS wanted (id, generation)

@@ -1,16 +1,23 @@
 -- Beat: one row per process of this worker, all in one statement, with the worker's load; processes that are gone lose theirs.
--- A beat that was declared dead stays dead: it is not revived here. Returns the ids that beat.
+-- A parent that was declared dead, or whose row is gone, stays dead: nothing is written then. Returns the ids that beat.
 -- Locks: this worker's own rows. Index: primary keys, horsies_heartbeats_worker.
-WITH load AS (
+WITH alive AS (
+  UPDATE horsies_heartbeats beat SET sent_at = clock_timestamp()
+  WHERE beat.id = %(worker)s::uuid AND beat.died_at IS NULL
+  RETURNING beat.id
+), load AS (
   UPDATE horsies_workers worker
   SET seen_at = clock_timestamp(), running_sync = %(running_sync)s::int, running_async = %(running_async)s::int,
       memory_usage_mb = %(memory_usage_mb)s::float8, children_memory_mb = %(children_memory_mb)s::float8
-  WHERE worker.id = %(worker)s::uuid
+  WHERE worker.id IN (SELECT alive.id FROM alive)
 ), gone AS (
-  DELETE FROM horsies_heartbeats beat WHERE beat.worker_id = %(worker)s::uuid AND beat.id <> ALL (%(ids)s::uuid[])
+  DELETE FROM horsies_heartbeats beat
+  WHERE beat.worker_id IN (SELECT alive.id FROM alive) AND beat.role = 'runner' AND beat.id <> ALL (%(ids)s::uuid[])
+), children AS (
+  INSERT INTO horsies_heartbeats AS beat (id, worker_id, role, pid, sent_at, holding)
+  SELECT child.id, alive.id, 'runner', child.pid, clock_timestamp(), child.holding::jsonb
+  FROM alive CROSS JOIN unnest(%(ids)s::uuid[], %(pids)s::int[], %(holding)s::text[]) AS child (id, pid, holding)
+  ON CONFLICT (id) DO UPDATE SET sent_at = excluded.sent_at, holding = excluded.holding
+  RETURNING beat.id
 )
-INSERT INTO horsies_heartbeats AS beat (id, worker_id, role, pid, sent_at)
-SELECT process.id, %(worker)s::uuid, process.role, process.pid, clock_timestamp()
-FROM unnest(%(ids)s::uuid[], %(roles)s::text[], %(pids)s::int[]) AS process (id, role, pid)
-ON CONFLICT (id) DO UPDATE SET sent_at = excluded.sent_at WHERE beat.died_at IS NULL
-RETURNING beat.id
+SELECT alive.id FROM alive UNION ALL SELECT children.id FROM children

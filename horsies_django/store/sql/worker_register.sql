@@ -1,5 +1,10 @@
--- A worker starts: its row appears. Every start is a new worker with a new id.
--- Locks: none but the new row.
+-- A worker starts: its row appears, and its parent's first heartbeat with it, before it claims anything. Every start is a new
+-- worker with a new id.
+-- Locks: none but the new rows.
+WITH parent AS (
+  INSERT INTO horsies_heartbeats (id, worker_id, role, pid, sent_at)
+  VALUES (%(worker)s::uuid, %(worker)s::uuid, 'claimer', %(pid)s::int, clock_timestamp())
+)
 INSERT INTO horsies_workers (id, hostname, pid, version, queues, processes, threads, async_concurrency)
 VALUES (%(worker)s::uuid, %(hostname)s::text, %(pid)s::int, %(version)s::text, to_jsonb(%(queues)s::text[]),
         %(processes)s::int, %(threads)s::int, %(async_concurrency)s::int)

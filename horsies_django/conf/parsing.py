@@ -1,0 +1,116 @@
+"""The dict in ``settings.HORSIES``, checked as a whole: each value for itself, then the values that must fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields, replace
+from typing import TypeVar
+
+from horsies_django.conf.queues import read_queues
+from horsies_django.conf.section import Problem, Section, must_be, shown
+from horsies_django.conf.values import Config, Recovery, Resilience
+from horsies_django.core.errors import code_problem
+
+Numbers = TypeVar("Numbers", Recovery, Resilience)
+
+
+def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Problem]]:
+    """Turn the setting into a Config and the list of all its problems; a value that cannot be keeps its default. Pure."""
+    problems: list[Problem] = []
+    default = Config()
+    top = Section(raw, "HORSIES", _keys(Config), problems, "{'DATABASE': 'default'}")
+    recovery = top.inner("RECOVERY", _keys(Recovery), "{'CHECK_INTERVAL_MS': 1_000}")
+    resilience = top.inner("RESILIENCE", _keys(Resilience), "{'DB_RETRY_INITIAL_MS': 500}")
+    mode, queues = read_queues(top)
+    found = Config(
+        database=_alias(top, "DATABASE", databases) or default.database,
+        listen_database=_alias(top, "LISTEN_DATABASE", databases),
+        queue_mode=mode,
+        queues=queues,
+        cluster_wide_cap=top.integer_or_none("CLUSTER_WIDE_CAP"),
+        prefetch_buffer=top.integer("PREFETCH_BUFFER", default.prefetch_buffer),
+        claim_lease_ms=top.integer_or_none("CLAIM_LEASE_MS"),
+        forget_overrides_after_ms=top.integer_or_none("FORGET_OVERRIDES_AFTER_MS", default.forget_overrides_after_ms),
+        recovery=_numbers(recovery, default.recovery),
+        resilience=_numbers(resilience, default.resilience),
+        max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
+        default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
+    )
+    _refuse_unfit_buffer(found, top)
+    _refuse_unfit_times(found, top, recovery, resilience)
+    return found, problems
+
+
+def _keys(owner: type[Config] | type[Recovery] | type[Resilience]) -> list[str]:
+    return [one.name.upper() for one in fields(owner)]
+
+
+def _numbers(section: Section, default: Numbers) -> Numbers:
+    names = [one.name for one in fields(default)]
+    return replace(default, **{name: section.integer(name.upper(), getattr(default, name)) for name in names})
+
+
+def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
+    """Return the alias, or None when it is not given or wrong."""
+    value = top.values.get(key, getattr(Config(), key.lower()))
+    if value is None and key == "LISTEN_DATABASE":
+        return None
+    aliases = ", ".join(sorted(databases)) or "(none)"
+    if not isinstance(value, str):
+        top.report("E001", key, must_be(value, "a str"), f"Write an alias of DATABASES: {aliases}.")
+    elif value not in databases:
+        top.report("E004", key, f"DATABASES has no alias {shown(value)}.", f"It has: {aliases}.")
+    else:
+        return value
+    return None
+
+
+def _error_code(top: Section, default: str) -> str:
+    code = top.values.get("DEFAULT_UNHANDLED_ERROR_CODE", default)
+    if isinstance(code, str) and code == default:
+        return default
+    if problem := code_problem(code):
+        hint = f"Write a code of your own, as in 'MY_ERROR', or leave it out: the default is {default!r}."
+        top.report("E007", "DEFAULT_UNHANDLED_ERROR_CODE", f"{problem[0].upper()}{problem[1:]}.", hint)
+        return default
+    return str.__str__(code)  # the plain text of a member of the user's own str enum
+
+
+def _refuse_unfit_buffer(found: Config, top: Section) -> None:
+    """Report what a buffer of claimed tasks does not go with, and what it needs (S0.27, S0.28, S1.39)."""
+    if not found.prefetch_buffer:
+        return
+    if found.cluster_wide_cap is not None:
+        top.report(
+            "E014",
+            "PREFETCH_BUFFER",
+            f"It is {found.prefetch_buffer:_}, but a worker that claims tasks ahead of time cannot keep CLUSTER_WIDE_CAP, "
+            f"which is {found.cluster_wide_cap:_}.",
+            "Leave one of the two out; the limits of queues go with both.",
+        )
+    if top.sound("CLAIM_LEASE_MS") and found.claim_lease_ms is None:
+        top.report(
+            "E015",
+            "CLAIM_LEASE_MS",
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but nothing says how long a task may wait in a worker's buffer "
+            "before another worker may take it.",
+            "Set it, as in 'CLAIM_LEASE_MS': 60_000, or leave PREFETCH_BUFFER out.",
+        )
+
+
+def _refuse_unfit_times(found: Config, top: Section, recovery: Section, resilience: Section) -> None:
+    """Report times that one late heartbeat would break, and a last wait that is shorter than the first."""
+    beat, lease = found.recovery.claimer_heartbeat_interval_ms, found.claim_lease_ms
+    stale, first, longest = (
+        found.recovery.running_stale_threshold_ms, found.resilience.db_retry_initial_ms, found.resilience.db_retry_max_ms
+    )  # fmt: skip
+    beaten = recovery.sound("CLAIMER_HEARTBEAT_INTERVAL_MS")
+    twice = f"is less than twice CLAIMER_HEARTBEAT_INTERVAL_MS, which is {beat:_}."
+    hint = f"Make it at least {2 * beat:_}, or let workers beat more often: RECOVERY['CLAIMER_HEARTBEAT_INTERVAL_MS']."
+    if beaten and lease is not None and lease < 2 * beat:
+        top.report("E016", "CLAIM_LEASE_MS", f"{lease:_} {twice}", hint)
+    if beaten and recovery.sound("RUNNING_STALE_THRESHOLD_MS") and stale < 2 * beat:
+        recovery.report("E017", "RUNNING_STALE_THRESHOLD_MS", f"{stale:_} {twice}", hint)
+    if resilience.sound("DB_RETRY_INITIAL_MS", "DB_RETRY_MAX_MS") and longest < first:
+        message = f"{longest:_} is less than DB_RETRY_INITIAL_MS, which is {first:_}."
+        resilience.report("E003", "DB_RETRY_MAX_MS", message, "Make it at least as long as the first wait.")

@@ -1,0 +1,122 @@
+"""The queues of the settings: their names, their limits, and how they are split into partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+
+from horsies_django.conf.section import Problem, Section, must_be, shown
+from horsies_django.conf.values import DEFAULT_QUEUE, MODES, PartitionConfig, QueueConfig
+from horsies_django.core.caps import CLUSTER
+
+QUEUE_KEYS = tuple(one.name for one in fields(QueueConfig) if one.name != "name")
+PARTITION_KEYS = tuple(one.name for one in fields(PartitionConfig))
+PARTITION_EXAMPLE = "{'by_args': ['customer_id'], 'max_concurrency': 2}"
+
+
+def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
+    """Return the mode and the queues; the queue ``default`` is always among them (S0.12)."""
+    declared = "QUEUES" in top.values
+    mode = top.values.get("QUEUE_MODE", "CUSTOM" if declared else "DEFAULT")
+    if mode not in MODES:
+        hint = "Write 'DEFAULT' or 'CUSTOM', or leave it out: QUEUES alone means 'CUSTOM'."
+        top.report("E005", "QUEUE_MODE", f"{shown(mode)} is no mode.", hint)
+    elif mode == "DEFAULT" and declared:
+        hint = "Remove QUEUES, or leave QUEUE_MODE out."
+        top.report("E005", "QUEUE_MODE", "Mode 'DEFAULT' has one queue, but QUEUES declares others.", hint)
+    elif mode == "CUSTOM" and not declared:
+        hint = "Declare queues, as in 'QUEUES': {'mail': {'priority': 1}}, or leave QUEUE_MODE out."
+        top.report("E005", "QUEUE_MODE", "Mode 'CUSTOM' needs QUEUES.", hint)
+    queues = _declared_queues(top) if declared else {}
+    queues.setdefault(DEFAULT_QUEUE, QueueConfig(DEFAULT_QUEUE))
+    return ("CUSTOM" if declared else "DEFAULT"), MappingProxyType(queues)
+
+
+def _declared_queues(top: Section) -> dict[str, QueueConfig]:
+    raw = top.values["QUEUES"]
+    if not isinstance(raw, Mapping):
+        top.report("E001", "QUEUES", must_be(raw, "a dict"), "Write it by name, as in {'mail': {'priority': 1}}.")
+        return {}
+    if not raw:
+        top.report("E005", "QUEUES", "It declares no queue.", "Declare at least one, or leave QUEUES out.")
+    queues = {}
+    for name, options in raw.items():
+        where = f"{top.place('QUEUES')}[{shown(name)}]"
+        message = _name_problem(name)
+        if message:
+            hint = "A name has 1 to 100 printable characters, no space and no comma, as in 'mail'."
+            top.problems.append(Problem("E006", message, hint, where))
+        queue = _queue(name, Section(options, where, QUEUE_KEYS, top.problems, "{'priority': 50}"))
+        if not message:
+            queues[name] = queue
+    return queues
+
+
+def _name_problem(name: object) -> str | None:
+    if not isinstance(name, str):
+        return must_be(name, "a str")
+    if not name:
+        return "A queue needs a name."
+    if name == CLUSTER:
+        return f"No queue can be named {CLUSTER!r}: it stands for the whole cluster, whose limit is CLUSTER_WIDE_CAP."
+    if len(name) > 100:
+        return f"The name of this queue has {len(name)} characters."
+    # A comma separates queues on the command line: `--queues=mail,bulk` could never name this one.
+    if not name.isprintable() or " " in name or "," in name:
+        return "The name of this queue has a space, a comma, or a character that cannot be printed."
+    return None
+
+
+def _queue(name: str, options: Section) -> QueueConfig:
+    return QueueConfig(
+        name,
+        priority=options.integer("priority", 100),
+        max_concurrency=options.integer_or_none("max_concurrency"),
+        local_limit=options.integer_or_none("local_limit"),
+        partition=_partition(options),
+    )
+
+
+def _partition(options: Section) -> PartitionConfig | None:
+    """Return the partition, or None when there is none. One that splits nothing or limits nothing is a mistake."""
+    if options.values.get("partition") is None:
+        return None
+    part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE, prefix="partition.")
+    found = PartitionConfig(
+        by_args=_by_args(part),
+        by_task=part.boolean("by_task", False),
+        max_concurrency=part.integer_or_none("max_concurrency"),
+        local_limit=part.integer_or_none("local_limit"),
+    )
+    rule_is_sound, limits_are_sound = part.sound("by_args", "by_task"), part.sound("max_concurrency", "local_limit")
+    if rule_is_sound and found.by_args is None and not found.by_task:
+        hint = "Add 'by_args': [names of arguments], or 'by_task': True, or both."
+        options.report("E018", "partition", "It does not say what makes the partitions.", hint)
+    if limits_are_sound and found.max_concurrency is None and found.local_limit is None:
+        hint = "Add 'max_concurrency' (over all workers) or 'local_limit' (per worker); both hold for each partition alone."
+        options.report("E018", "partition", "It limits nothing.", hint)
+    return found
+
+
+def _by_args(part: Section) -> tuple[str, ...] | None:
+    """Return the names, none of them for all arguments, or None when partitions are not made by arguments."""
+    names = part.values.get("by_args")
+    if names is None:
+        return None
+    example = "Write a list of names, as in ['customer_id'], or [] for all arguments."
+    if isinstance(names, str):
+        message = f"{shown(names)} is one str, but must be a list of them."
+        part.report("E001", "by_args", message, f"Put it into a list: [{shown(names)}].")
+    elif not isinstance(names, list | tuple):
+        part.report("E001", "by_args", must_be(names, "a list or a tuple of str"), example)
+    elif strange := [name for name in names if not isinstance(name, str)]:
+        part.report("E001", "by_args", f"In it, {must_be(strange[0], 'a str')}", example)
+    elif unusable := [name for name in names if not name or not name.isprintable()]:
+        message = f"{shown(unusable[0])} cannot be the name of an argument."
+        part.report("E018", "by_args", message, "A name has printable characters only, and at least one.")
+    elif twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        part.report("E018", "by_args", f"{shown(twice[0])} stands there twice.", "Name each argument once.")
+    else:
+        return tuple(str.__str__(name) for name in names)  # the plain text of members of the user's own str enum
+    return None

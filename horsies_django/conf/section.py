@@ -1,0 +1,117 @@
+"""One dict of the settings: what it may hold, what it does hold, and what is wrong with that."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from horsies_django.conf.values import RANGES
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the settings that cannot work: the check's id, where it stands, what is wrong and what to do."""
+
+    id: str
+    message: str
+    hint: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message} {self.hint} (horsies.{self.id})"
+
+
+class Section:
+    """A dict of the settings: refuses unknown keys when it is made, and values as they are read.
+
+    ``prefix`` tells its keys from those of the same name elsewhere in RANGES.
+    """
+
+    def __init__(
+        self, raw: object, where: str, known: Iterable[str], problems: list[Problem], example: str, prefix: str = ""
+    ) -> None:
+        self.where = where
+        self.problems = problems
+        self.prefix = prefix
+        self.values: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
+        if not isinstance(raw, Mapping):
+            problems.append(Problem("E001", must_be(raw, "a dict"), f"Write it as in {example}.", where))
+        for key in self.values:
+            if key not in known:
+                self.report("E002", key, "There is no such setting.", did_you_mean(key, known))
+
+    def inner(self, key: str, known: Iterable[str], example: str, prefix: str = "") -> Section:
+        """Return the dict that stands under a key; an empty one when there is none."""
+        return Section(self.values.get(key, {}), self.place(key), known, self.problems, example, prefix)
+
+    def report(self, id_: str, key: object, message: str, hint: str) -> None:
+        self.problems.append(Problem(id_, message, hint, self.place(key)))
+
+    def place(self, key: object) -> str:
+        return f"{self.where}[{shown(key)}]"
+
+    def sound(self, *keys: str) -> bool:
+        """Return whether nothing is wrong with these values so far: else comparing them would only repeat the problem."""
+        broken = {problem.where for problem in self.problems}
+        return broken.isdisjoint({self.where, *map(self.place, keys)})
+
+    def integer(self, key: str, default: int) -> int:
+        """Return the number in its range; a key that ends in ``_MS`` also takes a timedelta."""
+        found = self._number(key, default, nullable=False)
+        return default if found is None else found
+
+    def integer_or_none(self, key: str, default: int | None = None) -> int | None:
+        """Return the number in its range, or None when that is what stands there."""
+        return self._number(key, default, nullable=True)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self.values.get(key, default)
+        if isinstance(value, bool):
+            return value
+        self.report("E001", key, must_be(value, "True or False"), f"Leave it out and it is {default}.")
+        return default
+
+    def _number(self, key: str, default: int | None, *, nullable: bool) -> int | None:
+        value = self.values.get(key, default)
+        if value is None and nullable:
+            return None
+        was, expected = shown(value), "an int"
+        if key.endswith("_MS"):
+            expected = "an int (milliseconds) or a timedelta"
+            if isinstance(value, timedelta):
+                value, rest = divmod(value, timedelta(milliseconds=1))
+                if rest:
+                    self.report("E003", key, f"{was} is not a whole number of milliseconds.", "Round it.")
+                    return default
+        low, high = RANGES[f"{self.prefix}{key}"]
+        span = f"at least {low:_}" if high is None else f"from {low:_} to {high:_}"
+        span += ", or None" if nullable else ""
+        usual = "None" if default is None else f"{default:_}"
+        hint = f"Write {expected} {span}, or leave it out: the default is {usual}."
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.report("E001", key, must_be(value, f"{expected}, or None" if nullable else expected), hint)
+            return default
+        if value < low or (high is not None and value > high):
+            self.report("E003", key, f"{was} is out of range.", hint)
+            return default
+        return value
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:80]}... ({len(text):,} characters)"
+
+
+def must_be(value: object, expected: str) -> str:
+    return f"{shown(value)} is of type {type(value).__name__}, but must be {expected}."
+
+
+def did_you_mean(key: object, known: Iterable[str]) -> str:
+    by_folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(str(key).casefold(), by_folded, n=1)
+    if close:
+        return f"Did you mean {by_folded[close[0]]!r}?"
+    return f"Known here: {', '.join(by_folded.values())}."

@@ -1,0 +1,112 @@
+"""What can be set: the settings as frozen values, with their defaults and their ranges.
+
+A field of ``Config``, ``Resilience`` and ``Recovery`` in upper case is the key in ``settings.HORSIES``; the fields of a queue and
+of its partition are their keys as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from horsies_django.core.errors import OperationalErrorCode
+
+DEFAULT_QUEUE = "default"
+MODES = ("DEFAULT", "CUSTOM")
+
+LARGEST_LIMIT = 1_000_000
+HUNDRED_YEARS_MS = 100 * 365 * 24 * 60 * 60 * 1_000
+
+# key of a setting -> the least and the greatest value (None: no limit)
+RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
+    {
+        "priority": (1, 100),
+        "max_concurrency": (0, LARGEST_LIMIT),
+        "local_limit": (1, LARGEST_LIMIT),
+        "partition.max_concurrency": (1, LARGEST_LIMIT),
+        "partition.local_limit": (1, LARGEST_LIMIT),
+        "CLUSTER_WIDE_CAP": (1, LARGEST_LIMIT),
+        "PREFETCH_BUFFER": (0, 100_000),
+        "CLAIM_LEASE_MS": (1_000, 3_600_000),
+        "DB_RETRY_INITIAL_MS": (100, 60_000),
+        "DB_RETRY_MAX_MS": (500, 300_000),
+        "DB_RETRY_MAX_ATTEMPTS": (0, 10_000),
+        "NOTIFY_POLL_INTERVAL_MS": (1_000, 300_000),
+        "CLAIMER_HEARTBEAT_INTERVAL_MS": (1_000, 120_000),
+        "RUNNING_STALE_THRESHOLD_MS": (1_000, 7_200_000),
+        "CHECK_INTERVAL_MS": (1_000, 600_000),
+        "FORGET_OVERRIDES_AFTER_MS": (60_000, HUNDRED_YEARS_MS),
+        "MAX_PAYLOAD_BYTES": (1_024, None),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionConfig:
+    """How a queue's tasks are told apart, and the limits that hold for each partition alone (S4.11).
+
+    ``by_args`` None is not by arguments, empty is by all of them (S4.16). A limit of None is no limit.
+    """
+
+    by_args: tuple[str, ...] | None = None
+    by_task: bool = False
+    max_concurrency: int | None = None
+    local_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """A declared queue (S1.33, S4.3); priority 1 is served first, 100 last.
+
+    A limit of None is no limit and is not counted (S4.6). ``max_concurrency`` holds over all workers, 0 is a pause;
+    ``local_limit`` holds in each worker.
+    """
+
+    name: str
+    priority: int = 100
+    max_concurrency: int | None = None
+    local_limit: int | None = None
+    partition: PartitionConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resilience:
+    """How the worker behaves while the database is away (S2.16 to S2.19)."""
+
+    db_retry_initial_ms: int = 500
+    db_retry_max_ms: int = 30_000
+    db_retry_max_attempts: int = 0
+    notify_poll_interval_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How often workers show that they live, and after how long a silence their tasks are rescued."""
+
+    claimer_heartbeat_interval_ms: int = 2_500
+    running_stale_threshold_ms: int = 10_000
+    check_interval_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. ``queues`` is read-only.
+
+    ``prefetch_buffer`` 0 is hard mode (S0.18): a worker claims only what it starts at once, so nothing waits under a lease.
+    """
+
+    database: str = "default"
+    listen_database: str | None = None
+    queue_mode: str = "DEFAULT"
+    queues: Mapping[str, QueueConfig] = field(
+        default_factory=lambda: MappingProxyType({DEFAULT_QUEUE: QueueConfig(DEFAULT_QUEUE)})
+    )
+    cluster_wide_cap: int | None = None
+    prefetch_buffer: int = 0
+    claim_lease_ms: int | None = None
+    forget_overrides_after_ms: int | None = 7 * 24 * 60 * 60 * 1_000
+    recovery: Recovery = field(default_factory=Recovery)
+    resilience: Resilience = field(default_factory=Resilience)
+    max_payload_bytes: int = 16 * 2**20
+    default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value

@@ -1,0 +1,59 @@
+"""The functions behind caps, queues that change while they run, soft mode and the reaper; and limits for the queues there are.
+
+The functions of the release before stay: its workers go on with them until they are replaced.
+"""
+
+from __future__ import annotations
+
+from django.db import migrations
+
+from horsies_django.store.base import load
+
+# name -> the types of its arguments; in the order in which they need each other
+FUNCTIONS = {
+    "horsies_partition_v1": "jsonb, boolean, jsonb, text",
+    "horsies_holds_v1": "text, timestamptz, boolean, timestamptz",
+    "horsies_room_v1": "horsies_limits, uuid, boolean, timestamptz",
+    "horsies_rooms_v1": "horsies_limits[], uuid, boolean, int, timestamptz",
+    "horsies_cluster_room_v1": "int, timestamptz",
+    "horsies_loads_v1": "horsies_limits, uuid, boolean, timestamptz",
+    "horsies_serving_v1": "text",
+    "horsies_lock_v1": "horsies_limits[], int",
+    "horsies_unpark_v1": "text, text[], int[]",
+    "horsies_expire_v1": "uuid[], timestamptz",
+    "horsies_candidates_v2": "text, jsonb, boolean, int, text, int, text[], timestamptz",
+    "horsies_gather_v1": "horsies_limits[], int[], int, int, jsonb, int, timestamptz, int, int, int, int",
+    "horsies_parts_v1": "horsies_limits[], int[], text[], uuid, boolean, timestamptz",
+    "horsies_allot_v1": "int[], text[], int[], boolean[], int[], int[], int[], int[], int, int, int, int",
+    "horsies_claim_v2": "uuid, horsies_limits[], int[], timestamptz, interval, int, int, int, int",
+    "horsies_start_v1": "uuid, horsies_limits[], timestamptz, jsonb",
+    "horsies_settle_v2": "uuid, jsonb",
+    "horsies_release_v2": "uuid, jsonb, text",
+    "horsies_lapse_v1": "text[]",
+    "horsies_live_v1": "horsies_limits[], text[], boolean, boolean",
+    "horsies_offer_v1": "text, horsies_limits[], int, text[], text[]",
+    "horsies_pass_v2": "uuid, text, jsonb, jsonb, jsonb, text[], int, int, int, int, int, interval, boolean",
+    "horsies_effective_v1": "horsies_queues",
+    "horsies_configure_v1": "text, jsonb, boolean, text, text, text, text",
+    "horsies_sweep_v1": "text, int",
+    "horsies_orphaned_v1": "uuid, timestamptz, timestamptz",
+    "horsies_freed_v1": "text, text[], text[]",
+    "horsies_reap_v1": "interval, boolean, int, text",
+}
+
+FILL = """
+INSERT INTO horsies_limits
+SELECT limits.* FROM horsies_queues queue CROSS JOIN LATERAL horsies_effective_v1(queue) AS limits
+"""
+
+
+class Migration(migrations.Migration):
+    dependencies = [("horsies", "0004_indexes")]
+
+    operations = [
+        *(
+            migrations.RunSQL(load(f"functions/{name}"), f"DROP FUNCTION {name}({arguments})")
+            for name, arguments in FUNCTIONS.items()
+        ),
+        migrations.RunSQL(FILL, "DELETE FROM horsies_limits"),
+    ]

@@ -1,0 +1,30 @@
+"""Who changed what, and why."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+
+class AuditEntry(models.Model):
+    """One change by a person, a command or the settings; written in the transaction of the change, never changed."""
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField(_("at"), db_default=Now())
+    actor = models.TextField(_("by"))
+    action = models.CharField(_("action"), max_length=50)
+    subject = models.TextField(_("subject"))
+    reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: none was asked for
+    before = models.JSONField(_("before"), null=True)
+    after = models.JSONField(_("after"), null=True)
+
+    class Meta:
+        db_table = "horsies_audit"
+        verbose_name = _("audit entry")
+        verbose_name_plural = _("audit")
+        default_permissions = ("view",)
+        indexes = (models.Index(fields=["subject", "-at"], name="horsies_audit_subject"),)
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.subject}"

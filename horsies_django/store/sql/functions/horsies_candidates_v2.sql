@@ -1,0 +1,54 @@
+-- The first claimable tasks of one queue and lane that are due, in order (priority, enqueued_at, id), locked for the caller, as arrays
+-- side by side: each with its partition under the rule in force (stale: its row still says another one) and whether it is past its
+-- good_until (late). due: when the next becomes due, if fewer than p_want were found. p_but: partitions to leave out.
+-- Walks priority by priority, so that tasks due in the future cost one probe however many they are.
+-- Locks: the rows it returns, never waiting. Index: horsies_tasks_claim, in its order, no sort.
+CREATE FUNCTION horsies_candidates_v2(p_queue text, p_by_args jsonb, p_by_task boolean, p_version int, p_lane text, p_want int, p_but text[],
+                                      p_now timestamptz, OUT ids uuid[], OUT priorities smallint[], OUT moments timestamptz[],
+                                      OUT keys text[], OUT stale boolean[], OUT late boolean[], OUT due timestamptz)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_priority smallint := 0;
+  v_found int := 0;
+  v_some record;
+  v_next timestamptz;
+BEGIN
+  LOOP
+    SELECT t.priority INTO v_priority FROM horsies_tasks t
+    WHERE t.queue_name = p_queue AND t.lane = p_lane AND t.priority > v_priority
+      AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+    ORDER BY t.priority LIMIT 1;
+    EXIT WHEN NOT FOUND;
+
+    SELECT array_agg(c.id) AS ids, array_agg(c.enqueued_at) AS moments, array_agg(c.stale) AS stale,
+           array_agg(CASE WHEN c.stale THEN horsies_partition_v1(p_by_args, p_by_task, c.kwargs, c.task_name) ELSE c.partition_key END) AS keys,
+           array_agg(coalesce(c.good_until <= p_now, false)) AS late
+    INTO v_some
+    FROM (
+      SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.task_name, t.good_until,
+             t.partition_version IS DISTINCT FROM p_version AS stale
+      FROM horsies_tasks t
+      WHERE t.queue_name = p_queue AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at <= p_now
+        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+        AND (p_but IS NULL OR t.partition_version IS DISTINCT FROM p_version OR coalesce(t.partition_key <> ALL (p_but), true))
+      ORDER BY t.enqueued_at, t.id LIMIT p_want - v_found FOR NO KEY UPDATE SKIP LOCKED
+    ) AS c;
+    IF v_some.ids IS NOT NULL THEN
+      v_found := v_found + cardinality(v_some.ids);
+      ids := ids || v_some.ids;
+      priorities := priorities || array_fill(v_priority, ARRAY[cardinality(v_some.ids)]);
+      moments := moments || v_some.moments;
+      keys := keys || v_some.keys;
+      stale := stale || v_some.stale;
+      late := late || v_some.late;
+      EXIT WHEN v_found >= p_want;
+    END IF;
+
+    SELECT t.enqueued_at INTO v_next FROM horsies_tasks t
+    WHERE t.queue_name = p_queue AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at > p_now
+      AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+    ORDER BY t.enqueued_at LIMIT 1;
+    due := least(due, v_next);
+  END LOOP;
+END
+$$;

@@ -1,0 +1,13 @@
+-- Expire tasks that the caller holds locked and found past their good_until, before they started.
+-- Moves PENDING, CLAIMED -> EXPIRED. Returns the ids.
+-- Locks: rows that the caller has locked. Index: primary key.
+CREATE FUNCTION horsies_expire_v1(p_ids uuid[], p_now timestamptz) RETURNS uuid[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  UPDATE horsies_tasks t
+  SET status = 'EXPIRED', finished_at = p_now, error_code = 'TASK_EXPIRED', parked = false,
+      result = jsonb_build_object('err', jsonb_build_object('error_code', 'TASK_EXPIRED', 'data', NULL,
+        'exception', NULL, 'message', 'the task was not started before its good_until'))
+  WHERE t.id = ANY (p_ids) AND t.status IN ('PENDING', 'CLAIMED');
+  RETURN p_ids;
+END
+$$;

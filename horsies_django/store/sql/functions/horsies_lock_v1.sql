@@ -1,0 +1,21 @@
+-- Take the advisory locks under which caps may be read and acted upon, until the end of the transaction: one for the whole
+-- cluster if it has a cap, else one per queue with a cap or with a cap per partition, in the order of their keys; none without caps.
+-- A paused queue needs none: nothing of it is claimed.
+-- Locks: transaction-level advisory locks. Index: none.
+CREATE FUNCTION horsies_lock_v1(p_limits horsies_limits[], p_cluster int) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_seed bigint := 'horsies_tasks'::regclass::oid::bigint;  -- installations in other schemas have other locks
+  v_key bigint;
+BEGIN
+  IF p_cluster IS NOT NULL THEN
+    PERFORM pg_advisory_xact_lock(hashtextextended('*', v_seed));
+    RETURN;
+  END IF;
+  FOR v_key IN
+    SELECT hashtextextended(l.queue_name, v_seed) FROM unnest(p_limits) AS l
+    WHERE l.max_concurrency > 0 OR (l.max_concurrency IS NULL AND l.partition_max_concurrency IS NOT NULL) ORDER BY 1
+  LOOP
+    PERFORM pg_advisory_xact_lock(v_key);
+  END LOOP;
+END
+$$;

@@ -1,0 +1,26 @@
+-- Release: give tasks back whose user code never began, fenced by worker and claim generation. No attempt is used.
+-- Moves CLAIMED, RUNNING -> PENDING and wakes the workers of each queue concerned. Returns the ids that were given back, with their
+-- queues and partitions.
+-- Locks: the task rows, never waiting. Index: primary key.
+CREATE FUNCTION horsies_release_v2(p_worker uuid, p_claims jsonb, p_channel text,
+                                   OUT ids uuid[], OUT queues text[], OUT keys text[]) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  WITH claim AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(p_claims) AS c (id uuid, generation int)
+  ), held AS MATERIALIZED (
+    SELECT t.id FROM horsies_tasks t
+    WHERE t.id = ANY (ARRAY(SELECT claim.id FROM claim)) AND t.claimed_by = p_worker AND t.status IN ('CLAIMED', 'RUNNING')
+    FOR NO KEY UPDATE SKIP LOCKED
+  ), released AS (
+    UPDATE horsies_tasks t
+    SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL
+    FROM claim c
+    WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND c.id = t.id
+      AND t.claim_generation = c.generation AND t.claimed_by = p_worker AND t.status IN ('CLAIMED', 'RUNNING')
+    RETURNING t.id, t.queue_name, t.partition_key, t.enqueued_at
+  )
+  SELECT array_agg(r.id), array_agg(r.queue_name), array_agg(r.partition_key) INTO ids, queues, keys FROM released r;
+  PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.enqueued_at)) || ' ' || t.queue_name)
+  FROM horsies_tasks t WHERE t.id = ANY (ids) GROUP BY t.queue_name;
+END
+$$;

@@ -1,0 +1,7 @@
+-- Have the queues with limits per partition looked through again, for a wake-up that may have been lost.
+-- Locks: the queues' rows. Index: none; the table holds a row per queue.
+UPDATE horsies_queues queue SET sweep = '{"stage": "heads"}'
+WHERE queue.sweep IS NULL AND EXISTS (
+  SELECT FROM horsies_limits limits
+  WHERE limits.queue_name = queue.name
+    AND (limits.partition_max_concurrency IS NOT NULL OR limits.partition_local_limit IS NOT NULL))

@@ -1,0 +1,7 @@
+-- List the overrides that end: their time is over, or the queue has had no living worker for so long (NULL: never).
+-- Locks: none. Index: none; the table holds a row per queue.
+SELECT queue.name, coalesce(queue.override_until <= clock_timestamp(), false)
+FROM horsies_queues queue
+WHERE queue.override IS NOT NULL
+  AND (queue.override_until <= clock_timestamp()
+       OR greatest(queue.served_at, queue.override_at) < clock_timestamp() - %(idle)s::interval)

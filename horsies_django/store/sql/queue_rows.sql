@@ -1,0 +1,5 @@
+-- Read what is declared for some queues, for the worker's comparison with its own settings.
+-- Locks: none. Index: primary key.
+SELECT queue.name, queue.priority, queue.max_concurrency, queue.local_limit, queue.partition_by_args, queue.partition_by_task,
+       queue.partition_max_concurrency, queue.partition_local_limit
+FROM horsies_queues queue WHERE queue.name = ANY (%(names)s::text[])

@@ -1,0 +1,9 @@
+-- Renew the leases of tasks that wait in a worker's buffer, each under its own claim generation. Touches no index.
+-- Locks: the task rows, never waiting. Index: primary key.
+UPDATE horsies_tasks task SET claim_expires_at = clock_timestamp() + %(lease)s::interval
+FROM jsonb_to_recordset(%(claims)s::jsonb) AS claim (id uuid, generation int)
+WHERE task.id = claim.id AND task.claimed_by = %(worker)s::uuid AND task.claim_generation = claim.generation AND task.status = 'CLAIMED'
+  AND task.id = ANY (ARRAY(
+    SELECT held.id FROM horsies_tasks held
+    WHERE held.id = ANY (ARRAY(SELECT c.id FROM jsonb_to_recordset(%(claims)s::jsonb) AS c (id uuid)))
+    FOR NO KEY UPDATE SKIP LOCKED))

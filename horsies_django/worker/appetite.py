@@ -1,0 +1,36 @@
+"""How much a worker asks of a pass: its slots, its buffer, and two options of its command line (S0.31-S0.33, S1.40-S1.43)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from horsies_django.core.records import Wanted
+
+FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode.
+
+    ``max_claim_per_worker`` bounds what the worker has in hand, claimed or running; ``max_claim_batch`` what one pass claims of
+    a queue, 0 without bound.
+    """
+
+    max_claim_per_worker: int
+    max_claim_batch: int = 0
+    prefetch: int = 0
+    lease: timedelta | None = None
+
+    def wanted(self, free: Mapping[str, int], *, in_hand: int, buffered: int, starting: int) -> Wanted:
+        """Return what the next pass may claim.
+
+        ``free`` slots are left after ``starting`` of the ``buffered`` tasks got theirs. The buffer is filled up only by a pass
+        that looks for tasks anyway: one with free slots, or one that starts some.
+        """
+        looking = any(free.values()) or starting
+        room = self.prefetch - (buffered - starting) if looking else 0
+        total = self.max_claim_per_worker - in_hand - buffered
+        return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)

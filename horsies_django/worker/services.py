@@ -1,0 +1,87 @@
+"""The services of a worker: heart and reaper, on one thread and one connection beside the engine's.
+
+The connection's statements are bounded to a second, so that a long one cannot keep the heart from beating.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import psycopg
+
+from horsies_django.store.notify import direct_connection
+from horsies_django.worker.engine import RETRYABLE
+from horsies_django.worker.heart import Heart
+from horsies_django.worker.reaper import Reaper
+
+logger = logging.getLogger("horsies.worker")
+
+LONGEST_STATEMENT = "SET statement_timeout = '1s'"
+
+
+class Services(threading.Thread):
+    """Ticks both at their intervals until ``stop``."""
+
+    def __init__(self, alias: str, heart: Heart, reaper: Reaper, reap_seconds: float) -> None:
+        super().__init__(name="horsies-services", daemon=True)
+        self.alias = alias
+        self.heart = heart
+        self.reaper = reaper
+        self.reap_seconds = reap_seconds
+        self.connection: psycopg.Connection[Any] | None = None
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Tick until stopped; what fails is logged, and the next tick tries again on a new connection."""
+        beat_at = reap_at = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + self.heart.interval_seconds
+                if not self.attempt("a heartbeat", self.beat):
+                    self.heart.missed()
+            if now >= reap_at:
+                reap_at = now + self.reap_seconds
+                self.attempt("the reaper's round", self.reap)
+            if self.ended.wait(max(0.0, min(beat_at, reap_at) - time.monotonic())):
+                self.disconnect()
+                return
+
+    def beat(self) -> bool:
+        """Beat once."""
+        return self.heart.tick(self.connected())
+
+    def reap(self) -> bool:
+        """Reap once."""
+        self.reaper.tick(self.connected())
+        return True
+
+    def attempt(self, what: str, action: Any) -> bool:
+        """Do something that the database may fail, and return whether it did succeed."""
+        try:
+            return bool(action())
+        except RETRYABLE as error:
+            logger.warning("%s failed: %s", what, str(error).strip())
+            self.disconnect()
+            return False
+
+    def connected(self) -> psycopg.Connection[Any]:
+        """Return the connection, opened anew when it is gone. Raises psycopg.OperationalError."""
+        if self.connection is None:
+            self.connection = direct_connection(self.alias, application_name="horsies services")
+            self.connection.execute(LONGEST_STATEMENT)
+        return self.connection
+
+    def stop(self) -> None:
+        """End the thread and close its connection."""
+        self.ended.set()
+        self.join(5)
+
+    def disconnect(self) -> None:
+        """Close the connection, whatever state it is in."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None

@@ -1,0 +1,369 @@
+"""The dead man's timer, with real processes that are really stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from horsies_django.worker import deadman
+from horsies_django.worker.deadman import DeadMan, Guard, catches
+from horsies_django.worker.options import WorkerOptions
+from tests.conftest import wait_until
+
+pytestmark = pytest.mark.skipif(
+    not deadman.available(), reason="the dead man's timer needs POSIX timers and /proc, so Linux"
+)
+
+ROOT = Path(__file__).parents[2]
+FAR = 100_000.0
+
+# A process that arms its timer, says so, and stops itself; nobody continues it.
+STOPS_ITSELF = """
+import os, signal, time
+from horsies_django.worker.deadman import DeadMan
+timer = DeadMan()
+timer.arm(time.monotonic() + 0.3)
+print("armed", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+print("went on", flush=True)
+"""
+
+# A process that lives past its first deadline because it armed the timer again.
+REARMS = """
+import time
+from horsies_django.worker.deadman import DeadMan
+timer = DeadMan()
+first = time.monotonic() + 0.3
+timer.arm(first)
+timer.arm(first + 1000)
+while time.monotonic() < first + 0.1:
+    pass
+print("went on", flush=True)
+"""
+
+# A process that has a fork server of its own, which knows nothing of deadlines.
+HAS_ANOTHER_FORK_SERVER = """
+import os
+from multiprocessing import forkserver
+from horsies_django.worker.deadman import Guard
+from horsies_django.worker.options import WorkerOptions
+forkserver.ensure_running()
+guard = Guard(1000.0)
+guard.rearm(WorkerOptions(queues=(), processes=1))
+guard.disarm()
+pid = forkserver._forkserver._forkserver_pid
+print(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT), flush=True)
+"""
+
+# A worker without a database: a pool, a heart that re-arms, and an engine that runs what its input says.
+WORKER = """
+import json, selectors, sys, threading, uuid
+import django
+from multiprocessing import forkserver
+from horsies_django.core.records import Claim
+from horsies_django.worker.deadman import Guard
+from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.pool import Pool
+
+def say(**event):
+    print(json.dumps(event), flush=True)
+
+def command():
+    name, arguments = json.loads(sys.stdin.readline())
+    pool.dispatch([Claim(uuid.uuid4(), 1, "sync", name, json.dumps(arguments))])
+
+def beat():
+    while not ended.wait(0.1):
+        guard.rearm(pool.options)
+
+django.setup()
+guard, ended = Guard(float(sys.argv[2])), threading.Event()
+selector = selectors.DefaultSelector()
+selector.register(sys.stdin, selectors.EVENT_READ, (command,))
+pool = Pool(WorkerOptions(queues=(), processes=1, start_method=sys.argv[1]), selector, guard)
+pool.start()
+guard.rearm(pool.options)
+threading.Thread(target=beat, daemon=True).start()
+ready = False
+while True:
+    for key, _ in selector.select():
+        key.data[0](*key.data[1:])
+    if pool.ready and not ready:
+        say(child=pool.members[0].pid, fork_server=forkserver._forkserver._forkserver_pid)
+    ready = pool.ready
+    for outcome in pool.outcomes:
+        say(status=outcome.status, result=outcome.result, message=outcome.error_message)
+    pool.outcomes.clear()
+"""
+
+TASKS = """
+import ctypes, os, signal, time
+from horsies_django import task
+from horsies_django.worker.deadman import RENEW, catches
+
+@task
+def scribble(path: str) -> None:
+    while True:
+        with open(path, "a") as file:
+            file.write(".")
+        os.sched_yield()
+
+@task
+def keep_the_gil(seconds: float) -> str:
+    microseconds = 100_000
+    until = time.monotonic() + seconds
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    return "kept it" if time.monotonic() >= until else "was too short"
+
+@task
+def signals() -> list[bool]:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return [signal.getsignal(RENEW) == signal.SIG_DFL, not catches(os.getpid(), RENEW), RENEW not in mask]
+"""
+
+SETTINGS = """
+from tests.settings import *
+INSTALLED_APPS = ["horsies_django", "stoppable"]
+"""
+
+
+class Worker:
+    """A running WORKER in a process group of its own."""
+
+    def __init__(self, folder: Path, start_method: str, seconds: float) -> None:
+        app = folder / "stoppable"
+        app.mkdir()
+        (app / "__init__.py").touch()
+        (app / "tasks.py").write_text(TASKS)
+        (folder / "stoppable_settings.py").write_text(SETTINGS)
+        self.log = folder / "events"
+        self.errors = folder / "errors"
+        self.scribbled = folder / "scribbled"
+        variables = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "stoppable_settings",
+            "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT))),
+        }
+        with self.log.open("wb") as output, self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", WORKER, start_method, str(seconds)],
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def events(self, key: str) -> list[dict[str, Any]]:
+        lines = [line for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [event for event in map(json.loads, lines) if key in event]
+
+    def event(self, key: str, number: int = 0) -> dict[str, Any]:
+        """Wait for an event that has ``key``, and return it."""
+        wait_until(lambda: len(self.events(key)) > number or self.process.poll() is not None, key)
+        assert len(self.events(key)) > number, self.errors.read_text()
+        return self.events(key)[number]
+
+    def run(self, name: str, **arguments: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([f"stoppable.tasks.{name}", arguments]).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def scribble(self) -> None:
+        """Start the task that appends to a file for ever, and wait for its first byte."""
+        self.run("scribble", path=str(self.scribbled))
+        wait_until(lambda: self.scribbled.exists() and self.scribbled.stat().st_size, "the task writes")
+
+    def stop(self, *, whole_group: bool) -> None:
+        (os.killpg if whole_group else os.kill)(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # what else is left of the group may stand still
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Give a function that starts a worker; it is ended afterwards, and its children with it."""
+    started: list[Worker] = []
+
+    def start(start_method: str, seconds: float = 1.5) -> Worker:
+        started.append(Worker(tmp_path, start_method, seconds))
+        return started[-1]
+
+    yield start
+    for item in started:
+        item.end()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def is_stopped(pid: int) -> bool:
+    return not is_gone(pid) and psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
+def run_python(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+# The timer
+
+
+def test_a_stopped_process_dies_at_its_deadline_without_being_continued() -> None:
+    done = run_python(STOPS_ITSELF)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "armed\n"), done.stderr
+
+
+def test_a_process_that_arms_again_outlives_its_first_deadline() -> None:
+    done = run_python(REARMS)
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
+
+
+def test_arming_moves_the_deadline_and_disarming_takes_it_away() -> None:
+    timer = DeadMan()
+    try:
+        assert timer.remaining() == 0
+        timer.arm(time.monotonic() + FAR)
+        assert 0 < timer.remaining() <= FAR
+        timer.arm(time.monotonic() + 3 * FAR)
+        assert FAR < timer.remaining() <= 3 * FAR
+    finally:
+        timer.disarm()
+    assert timer.remaining() == 0
+
+
+def test_a_deadline_in_the_past_leaves_the_timer_as_it_is() -> None:
+    timer = DeadMan()
+    try:
+        timer.arm(time.monotonic() - 1)
+        assert timer.remaining() == 0
+        timer.arm(time.monotonic() + FAR)
+        timer.arm(time.monotonic() - 1)
+        assert timer.remaining() > 0
+    finally:
+        timer.disarm()
+
+
+# Where the timer lies
+
+
+@pytest.mark.parametrize(("start_method", "processes"), [("spawn", 2), ("spawn", 0), ("forkserver", 0)])
+def test_without_a_fork_server_the_worker_itself_is_under_the_timer(start_method: str, processes: int) -> None:
+    options = WorkerOptions(queues=(), processes=processes, start_method=start_method)
+    guard = Guard(FAR)
+    try:
+        guard.apply(options)
+        assert guard.timer.remaining() == 0  # no heartbeat was tried yet, so there is no deadline
+        guard.rearm(options)
+        assert 0 < guard.timer.remaining() <= FAR
+        guard.rearm(options, since=time.monotonic() - FAR / 2)
+        assert 0 < guard.timer.remaining() <= FAR / 2
+    finally:
+        guard.disarm()
+    guard.rearm(options)
+    assert guard.timer.remaining() == 0  # a late heartbeat of a worker that ends
+
+
+def test_a_worker_that_gives_up_its_fork_server_comes_under_the_timer_itself() -> None:
+    guard = Guard(FAR)
+    try:
+        guard.rearm(WorkerOptions(queues=(), processes=1, start_method="forkserver"))
+        assert guard.timer.remaining() == 0
+        guard.apply(WorkerOptions(queues=(), processes=1, start_method="spawn"))
+        assert 0 < guard.timer.remaining() <= FAR
+    finally:
+        guard.disarm()
+
+
+def test_a_fork_server_that_does_not_know_the_signal_is_not_harmed_by_it() -> None:
+    done = run_python(HAS_ANOTHER_FORK_SERVER)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+# Workers that are stopped
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["whole group", "parent alone"])
+def test_a_stopped_worker_s_tasks_write_nothing_after_it_is_continued_and_its_pool_recovers(
+    worker: Callable[..., Worker], whole_group: bool
+) -> None:
+    stopped = worker("forkserver")
+    first = stopped.event("child")
+    stopped.scribble()
+    stopped.stop(whole_group=whole_group)
+    wait_until(lambda: is_gone(first["child"]) or is_stopped(first["child"]), "the task stands still, or is ended")
+    written = stopped.scribbled.stat().st_size
+    wait_until(lambda: is_gone(first["fork_server"]) and is_gone(first["child"]), "the kernel ends the fork server")
+    assert stopped.process.poll() is None
+    stopped.go_on()
+    crash, second = stopped.event("status"), stopped.event("child", 1)
+    assert crash["status"] == "FAILED"
+    assert "ended with its fork server" in crash["message"]
+    assert second["fork_server"] != first["fork_server"]
+    stopped.run("signals")
+    assert json.loads(stopped.event("status", 1)["result"]) == {"ok": [True, True, True]}
+    assert stopped.scribbled.stat().st_size == written
+    wait_until(lambda: catches(second["fork_server"], deadman.RENEW), "the new fork server is under the timer, too")
+
+
+def test_a_stopped_worker_without_a_fork_server_ends_with_its_tasks(worker: Callable[..., Worker]) -> None:
+    stopped = worker("spawn")
+    child = stopped.event("child")["child"]
+    stopped.scribble()
+    stopped.stop(whole_group=True)
+    assert stopped.process.wait(60) == -signal.SIGKILL
+    wait_until(lambda: is_gone(child), "the child ends with its worker")
+
+
+def test_a_fork_server_that_ends_while_it_is_asked_for_a_child_is_replaced(worker: Callable[..., Worker]) -> None:
+    running = worker("forkserver", seconds=3.5)
+    first = running.event("child")
+    os.kill(first["fork_server"], signal.SIGSTOP)
+    os.kill(
+        first["child"], signal.SIGKILL
+    )  # the pool wants another child from the stopped fork server, and waits for it
+    second = running.event("child", 1)
+    assert is_gone(first["fork_server"])
+    assert second["fork_server"] != first["fork_server"]
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_task_that_holds_the_gil_for_long_lives_as_long_as_its_worker(
+    worker: Callable[..., Worker], start_method: str
+) -> None:
+    alive = worker(start_method, seconds=1.0)
+    alive.event("child")
+    alive.run("keep_the_gil", seconds=2.5)
+    assert json.loads(alive.event("status")["result"]) == {"ok": "kept it"}, alive.errors.read_text()
+    assert len(alive.events("child")) == 1
+
+
+def test_a_child_starts_with_the_signal_at_its_default(worker: Callable[..., Worker]) -> None:
+    running = worker("forkserver")
+    fork_server = running.event("child")["fork_server"]
+    running.run("signals")
+    assert json.loads(running.event("status")["result"]) == {"ok": [True, True, True]}
+    assert catches(fork_server, deadman.RENEW)
+    assert not catches(running.process.pid, deadman.RENEW)

@@ -30,7 +30,7 @@ FUNCTIONS = {
     "horsies_settle_v2": "uuid, jsonb",
     "horsies_release_v2": "uuid, jsonb, text",
     "horsies_lapse_v1": "text[]",
-    "horsies_live_v1": "horsies_limits[], text[], boolean, boolean",
+    "horsies_live_v1": "horsies_limits[], int, text[], boolean, boolean",
     "horsies_offer_v1": "text, horsies_limits[], int, text[], text[]",
     "horsies_pass_v2": "uuid, text, jsonb, jsonb, jsonb, text[], int, int, int, int, int, interval, boolean",
     "horsies_effective_v1": "horsies_queues",

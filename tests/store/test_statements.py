@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.status import TRANSITIONS
 from horsies_django.store.base import load
-from tests.conftest import Claimer, put
+from horsies_django.store.queues import QueueStore
+from horsies_django.store.workers import WorkerStore
+from tests.conftest import Claimer, limit, put
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,18 +71,33 @@ def test_the_moves_of_a_function_are_those_of_the_state_machine(name: str, event
     assert moves(name) == allowed
 
 
-def plans(worker: Claimer) -> str:
-    """Run a pass and return the plans of every statement inside it."""
+def explained(worker: Claimer) -> list[str]:
+    """Have the plans of every statement that the worker runs from now on put into a list."""
     notices: list[str] = []
+    try:
+        worker.conn.execute("LOAD 'auto_explain'", prepare=False)
+    except psycopg.Error as error:
+        pytest.skip(f"auto_explain cannot be loaded: {error}")
     worker.conn.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
     for setting in ("log_min_duration = 0", "log_nested_statements = on"):
         worker.conn.execute(f"SET auto_explain.{setting}", prepare=False)
     worker.conn.execute("SET client_min_messages = log", prepare=False)
-    claims = worker.run_pass(sync=4, async_=4).claims
-    from horsies_django.core.records import Outcome
+    return notices
 
-    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": 1}') for claim in claims])
-    return "\n".join(notices)
+
+def complete(claims: list[Claim]) -> list[Outcome]:
+    return [Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": 1}') for claim in claims]
+
+
+def fill(state: str, admin: Any, **columns: Any) -> None:
+    """Bring the table and its statistics into a state: "empty", "stale" or "large"."""
+    admin.execute("ANALYZE horsies_tasks")
+    if state == "stale":
+        put(20_000, **columns)
+    elif state == "large":
+        put(20_000, **columns)
+        put(20_000, lane="async", **columns)
+        admin.execute("ANALYZE horsies_tasks")
 
 
 @pytest.mark.parametrize("state", ["empty", "stale", "large"])
@@ -86,23 +105,41 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
     claimer: Any, connect: Connect, state: str
 ) -> None:
     worker = claimer()
-    try:
-        worker.conn.execute("LOAD 'auto_explain'", prepare=False)
-    except psycopg.Error as error:
-        pytest.skip(f"auto_explain cannot be loaded: {error}")
-    admin = connect()
-    admin.execute("ANALYZE horsies_tasks")
-    if state == "stale":
-        put(20_000)
-    elif state == "large":
-        put(20_000)
-        put(20_000, lane="async")
-        admin.execute("ANALYZE horsies_tasks")
-    shown = plans(worker)
+    fill(state, connect())
+    notices = explained(worker)
+    worker.run_pass(outcomes=complete(worker.run_pass(sync=4, async_=4).claims))
+    shown = "\n".join(notices)
     assert "horsies_tasks_claim" in shown
     assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    claiming = [text for text in shown.split("duration:") if "t.queue_name = v_queue" in text]
+    claiming = [text for text in shown.split("duration:") if "t.queue_name = p_queue AND t.lane = p_lane" in text]
     assert claiming
     for text in claiming:
         assert "horsies_tasks_claim" in text.partition("plan:")[2]
         assert "Sort" not in text.partition("plan:")[2].replace("Sort Key", "")
+
+
+@pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_that_of_the_parked(
+    claimer: Any, connect: Connect, state: str
+) -> None:
+    limit("mail", max_concurrency=3, partition_by_args=["tenant"], partition_max_concurrency=1)
+    put(30, queue="mail", kwargs=['{"tenant": 2}', '{"tenant": 3}', '{"tenant": 4}'] * 10)
+    admin = connect()
+    fill(state, admin, queue="mail", kwargs=['{"tenant": 1}'] * 20_000)
+    other, worker = claimer(mail=1), claimer(mail=1)
+    other.run_pass(sync=1)
+    notices = explained(worker)
+    claims = worker.run_pass(sync=2).claims
+    assert claims
+    worker.run_pass(sync=2, outcomes=complete(claims), sweep=True)
+    QueueStore(worker.conn).cast_net()
+    QueueStore(worker.conn).sweep("mail", 100)
+    WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
+    shown = "\n".join(notices)
+    assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
+    counting = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_holds_v1" in text]
+    assert counting
+    for plan in counting:
+        assert not re.search(r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks t\b", plan), plan
+    assert "horsies_tasks_parked" in shown
+    assert "horsies_tasks_deadline" in shown

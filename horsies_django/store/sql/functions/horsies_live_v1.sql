@@ -1,7 +1,7 @@
 -- The queues of a pass that are worth a lock: not those that are paused, and of those with caps not the ones where nothing waits.
 -- What is sent while we look wakes the worker again.
 -- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked.
-CREATE FUNCTION horsies_live_v1(p_limits horsies_limits[], p_freed text[], p_starting boolean, p_claiming boolean)
+CREATE FUNCTION horsies_live_v1(p_limits horsies_limits[], p_cluster int, p_freed text[], p_starting boolean, p_claiming boolean)
 RETURNS horsies_limits[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_live horsies_limits[] := '{}';
@@ -11,7 +11,7 @@ BEGIN
     CONTINUE WHEN p_limits[i].max_concurrency = 0;
     v_queue := p_limits[i].queue_name;
     IF p_starting
-      OR (p_limits[i].max_concurrency IS NULL AND p_limits[i].partition_max_concurrency IS NULL
+      OR (p_cluster IS NULL AND p_limits[i].max_concurrency IS NULL AND p_limits[i].partition_max_concurrency IS NULL
           AND p_limits[i].partition_local_limit IS NULL)
       OR (p_claiming AND EXISTS (
         SELECT FROM horsies_tasks t

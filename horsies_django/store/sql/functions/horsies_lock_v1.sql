@@ -1,6 +1,6 @@
 -- Take the advisory locks under which caps may be read and acted upon, until the end of the transaction: one for the whole
--- cluster if it has a cap, else one per queue with a cap or with a cap per partition, in the order of their keys; none without caps.
--- A paused queue needs none: nothing of it is claimed.
+-- cluster if it has a cap, else one per queue with a cap or with limits per partition (parking reads and acts, too), in the order of
+-- their keys; none without caps. A paused queue needs none: nothing of it is claimed.
 -- Locks: transaction-level advisory locks. Index: none.
 CREATE FUNCTION horsies_lock_v1(p_limits horsies_limits[], p_cluster int) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -13,7 +13,7 @@ BEGIN
   END IF;
   FOR v_key IN
     SELECT hashtextextended(l.queue_name, v_seed) FROM unnest(p_limits) AS l
-    WHERE l.max_concurrency > 0 OR (l.max_concurrency IS NULL AND l.partition_max_concurrency IS NOT NULL) ORDER BY 1
+    WHERE coalesce(l.max_concurrency > 0, l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL) ORDER BY 1
   LOOP
     PERFORM pg_advisory_xact_lock(v_key);
   END LOOP;

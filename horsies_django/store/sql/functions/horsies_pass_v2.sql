@@ -52,8 +52,10 @@ BEGIN
   ELSIF p_sync > 0 OR p_async > 0 OR p_buffer > 0 OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
     v_live := v_limits;
     IF v_capped THEN
-      v_live := horsies_live_v1(v_limits, v_freed, p_starts IS NOT NULL, p_sync > 0 OR p_async > 0 OR p_buffer > 0);
-      PERFORM horsies_lock_v1(v_live, v_cluster);
+      v_live := horsies_live_v1(v_limits, v_cluster, v_freed, p_starts IS NOT NULL, p_sync > 0 OR p_async > 0 OR p_buffer > 0);
+      IF v_live <> '{}' THEN
+        PERFORM horsies_lock_v1(v_live, v_cluster);
+      END IF;
     END IF;
     v_now := clock_timestamp();
     IF v_capped THEN

@@ -26,6 +26,9 @@ BEGIN
     WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at < v_now - p_threshold RETURNING 'died', b.id;
   END IF;
 
+  DELETE FROM horsies_heartbeats b USING horsies_heartbeats parent
+  WHERE parent.id = b.worker_id AND parent.died_at < v_now - interval '1 day';
+
   SELECT array_agg(o.id), array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(o.queue_name), array_agg(o.partition_key)
   INTO v_ids, v_failed, v_queues, v_keys
   FROM (

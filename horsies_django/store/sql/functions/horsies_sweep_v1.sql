@@ -19,12 +19,12 @@ DECLARE
   v_everyone int[];
   v_last record;
 BEGIN
+  SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;  -- first: a change locks this table, then the row
+  SELECT l.max_concurrency INTO v_cluster FROM horsies_limits l WHERE l.queue_name = '*';
   SELECT q.sweep INTO v_sweep FROM horsies_queues q WHERE q.name = p_queue AND q.sweep IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;
-  SELECT l.max_concurrency INTO v_cluster FROM horsies_limits l WHERE l.queue_name = '*';
   PERFORM horsies_lock_v1(ARRAY[v_limits], v_cluster);
   v_now := clock_timestamp();
 

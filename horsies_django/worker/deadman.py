@@ -33,7 +33,6 @@ import os
 import signal
 import struct
 import sys
-import tempfile
 import threading
 import time
 from functools import cache
@@ -179,8 +178,10 @@ class Guard:
         self.path: str | None = None
         if available():
             self.timer = DeadMan()
-            # in the directory of the fork server's own socket, which multiprocessing removes at the end
-            self.descriptor, self.path = tempfile.mkstemp(prefix="deadline-", dir=util.get_temp_dir())
+            # In the directory of the fork server's own socket, which multiprocessing removes at the end. Always under one
+            # name: a fork server that was started in an earlier life of this worker goes on reading it.
+            self.path = os.path.join(util.get_temp_dir(), "deadline")
+            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             os.pwrite(self.descriptor, DEADLINE.pack(NEVER), 0)
 
     def rearm(self, options: WorkerOptions, since: float | None = None) -> None:

@@ -71,6 +71,21 @@ def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more(
     assert stopped.stop() == 0
 
 
+def test_a_worker_that_is_stopped_again_in_its_second_life_loses_its_tasks_again(worker: Start, tmp_path: Path) -> None:
+    worker("--processes=1", "--queues=mail", **SHORT).ready()
+    stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
+    for life in (1, 2):
+        path = tmp_path / f"scribbled-{life}"
+        handle = tasks.scribble.send(str(path))
+        wait_until(lambda path=path: path.exists() and path.stat().st_size, "it writes")
+        os.killpg(stopped.process.pid, signal.SIGSTOP)
+        assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
+        size = path.stat().st_size
+        os.killpg(stopped.process.pid, signal.SIGCONT)
+        wait_until(lambda life=life: stopped.log.count("Worker started") == life + 1, "it starts anew")
+        assert path.stat().st_size == size
+
+
 def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: Start) -> None:
     process = worker("--processes=1").ready()
     handle = tasks.hold.send("held")

@@ -1,1 +1,1 @@
-"""Benchmarks: ``python -m benchmarks drain|latency|enqueue`` prints one JSON line per measurement."""
+"""Benchmarks: ``python -m benchmarks drain|latency|enqueue|caps`` prints one JSON line per measurement."""

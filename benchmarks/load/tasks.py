@@ -1,7 +1,8 @@
-"""Tasks that do nothing, or say when they began."""
+"""Tasks that do nothing, wait, or say when they began."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from horsies_django import task
@@ -15,6 +16,21 @@ def noop(n: int) -> None:
 @task
 async def anoop(n: int) -> None:
     pass
+
+
+@task
+async def anoop_of(tenant: int, ms: int) -> None:
+    pass
+
+
+@task
+def pause(tenant: int, ms: int) -> None:
+    time.sleep(ms / 1000)
+
+
+@task
+async def apause(tenant: int, ms: int) -> None:
+    await asyncio.sleep(ms / 1000)
 
 
 @task

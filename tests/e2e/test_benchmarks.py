@@ -39,6 +39,30 @@ def test_each_scenario_prints_json_lines(name: str, count: int, lines: int, perc
         assert {"p50_ms", "p99_ms"} <= line.keys() or not percentiles
 
 
+@pytest.mark.parametrize(
+    ("part", "measurements", "ratios"), [("slow", 3, 2), ("bound", 3, 3), ("flat", 6, 5), ("counting", 2, 1)]
+)
+def test_caps_are_measured_in_turns_and_compared_with_their_target(part: str, measurements: int, ratios: int) -> None:
+    printed = measure("caps", f"--only={part}", "--scale=0.005", "--repeats=1", "--json")
+    rates, compared = [line for line in printed if "rate" in line], [line for line in printed if "ratio" in line]
+    assert (len(rates), len(compared), len(printed)) == (measurements, ratios, measurements + ratios)
+    for line in compared:
+        assert line["ratio"] == pytest.approx(line["value"] / line["against"], rel=0.01)
+        assert line["met"] == (line["ratio"] <= line["target"] if line["at_most"] else line["ratio"] >= line["target"])
+
+
+def test_an_unknown_part_of_caps_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "caps", "--only=slow,flut"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "flut" in done.stderr
+
+
 def test_an_unknown_scenario_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "dran"], cwd=ROOT, capture_output=True, text=True, check=False

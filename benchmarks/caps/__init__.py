@@ -1,0 +1,33 @@
+"""What caps cost and how well they are used: ``python -m benchmarks caps [--only ...] [--scale S] [--claims N]``.
+
+Every figure is a ratio of medians, and what is compared takes turns within one run. Parts: ``slow`` and ``noop`` (a cap that
+does not bind), ``bound`` (one that does), ``flat`` and ``counting`` (the time of a claim), ``storm`` (nothing is exceeded).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from benchmarks.caps import claiming, running, storms
+from benchmarks.caps.ratios import Ratio
+
+PARTS: dict[str, Callable[[int, float], list[Ratio]]] = {
+    "slow": running.slow,
+    "noop": running.noop,
+    "bound": running.bound,
+    "flat": claiming.flat,
+    "counting": claiming.counting,
+}
+STORM = "storm"
+STORM_CLAIMS = 20_000
+
+
+def caps(repeats: int, only: Sequence[str], scale: float, claims: int | None, slow: float, json_only: bool) -> None:
+    """Run parts: the named ones, or all; with ``claims`` the storm of so many tasks alone."""
+    chosen = only or ([STORM] if claims else [*PARTS, STORM])
+    ratios = [ratio for name, part in PARTS.items() if name in chosen for ratio in part(repeats, scale)]
+    if STORM in chosen:
+        ratios += storms.storm(claims or max(1, round(STORM_CLAIMS * scale)), slow)
+    if not json_only:
+        print("\n".join(map(str, ratios)), file=sys.stderr)

@@ -1,0 +1,142 @@
+"""Caps on real workers: what one that does not bind costs, and how well one that binds is used.
+
+Four workers of ten slots live through the whole part; between measurements only the limits change, as they would in production.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from django.db import connection, transaction
+
+from benchmarks.caps.ratios import Ratio, compare
+from benchmarks.load import tasks
+from benchmarks.machine import report, worker
+from horsies_django.store.queues import DECLARED, QueueStore
+
+WORKERS = 4
+SLOTS = 10
+TENANTS = 1_000
+SHAPE = ("--processes=1", f"--threads={SLOTS}", f"--async-concurrency={SLOTS}")
+CHUNK = 20_000
+SLOW_MS, BOUND_MS = 50, 10
+SLOW_TASKS, NOOP_TASKS, BOUND_SECONDS = 16_000, 40_000, 10
+FREE = dict.fromkeys(DECLARED) | {"priority": 100, "partition_by_task": False}
+QUEUE_CAP = FREE | {"max_concurrency": WORKERS * SLOTS}
+PARTITION_CAP = FREE | {"partition_by_args": ["tenant"], "partition_max_concurrency": WORKERS * SLOTS}
+UNBOUND = {"no cap": FREE, "queue cap": QUEUE_CAP, "partition cap": PARTITION_CAP}
+UNFINISHED = """
+SELECT EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
+    OR EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND parked)
+    OR EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NOT NULL AND finished_at IS NULL)
+"""
+# The middle eight tenths: neither the first claims nor the last stragglers are what is measured.
+MIDDLE = """
+SELECT count(*), extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY finished_at)
+                                  - percentile_disc(0.1) WITHIN GROUP (ORDER BY finished_at))
+FROM horsies_tasks WHERE status = 'COMPLETED'
+"""
+
+
+def slow(repeats: int, scale: float) -> list[Ratio]:
+    """Compare tasks of 50 ms on 40 slots under caps of 40 with such tasks under none."""
+    return unbinding("tasks of 50 ms", tasks.apause, SLOW_MS, round(SLOW_TASKS * scale), repeats, 0.98)
+
+
+def noop(repeats: int, scale: float) -> list[Ratio]:
+    """Compare tasks that do nothing, at full speed, under caps of 40 with such tasks under none."""
+    return unbinding("no-op tasks", tasks.anoop_of, 0, round(NOOP_TASKS * scale), repeats, 0.65)
+
+
+def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float) -> list[Ratio]:
+    """Measure one kind of task under each of the limits that do not bind, in turns."""
+    rates: dict[str, list[float]] = {name: [] for name in UNBOUND}
+    names = list(UNBOUND)
+    with fleet():
+        drain(task, ms, max(100, n // 10), FREE)  # warm
+        for turn in range(repeats):
+            for name in names[turn % 3 :] + names[: turn % 3]:
+                seconds = drain(task, ms, n, UNBOUND[name])
+                rates[name].append(0.8 * n / seconds)
+                report(f"caps {what}, {name}", round(0.8 * n), seconds, f"{WORKERS} workers, {' '.join(SHAPE)}")
+    return [
+        compare(f"{what}, {name} that does not bind, to none", rates[name], rates["no cap"], "tasks/s", target)
+        for name in names[1:]
+    ]
+
+
+def bound(repeats: int, scale: float) -> list[Ratio]:
+    """Compare the rate of tasks of 10 ms under a cap that binds with what the cap allows."""
+    rates: dict[int, list[float]] = {1: [], 4: [], 40: []}
+    with fleet():
+        drain(tasks.pause, BOUND_MS, 100, FREE)
+        for _ in range(repeats):
+            for cap, found in rates.items():
+                n = max(20, round(cap * 1_000 / BOUND_MS * BOUND_SECONDS * scale))
+                seconds = drain(tasks.pause, BOUND_MS, n, FREE | {"max_concurrency": cap})
+                found.append(0.8 * n / seconds)
+                report(
+                    f"caps tasks of 10 ms, cap {cap}", round(0.8 * n), seconds, f"{WORKERS} workers, {' '.join(SHAPE)}"
+                )
+    return [
+        compare(
+            f"tasks of 10 ms under a cap of {cap}, to what it allows",
+            found,
+            [cap * 1_000 / BOUND_MS],
+            "tasks/s",
+            target,
+        )
+        for (cap, found), target in zip(rates.items(), (0.9, 0.9, 0.75), strict=True)
+    ]
+
+
+@contextmanager
+def fleet() -> Iterator[None]:
+    """Have the workers meanwhile, all of them up."""
+    with ExitStack() as stack, connection.cursor() as cursor:
+        cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats")
+        for _ in range(WORKERS):
+            stack.enter_context(worker(*SHAPE))
+        wait_for("SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'", WORKERS)
+        yield
+
+
+def drain(task: Any, ms: int, n: int, limits: Mapping[str, Any]) -> float:
+    """Let the workers run ``n`` tasks under these limits; return how long the middle eight tenths took."""
+    set_limits(limits)
+    with transaction.atomic():
+        for start in range(0, n, CHUNK):
+            numbers = range(start, min(start + CHUNK, n))
+            task.send_many([{"tenant": number % TENANTS, "ms": ms} for number in numbers])
+    wait_for(f"SELECT NOT ({UNFINISHED})")
+    with connection.cursor() as cursor:
+        cursor.execute(MIDDLE)
+        count, seconds = cursor.fetchone()
+    if count != n:
+        raise RuntimeError(f"{count} of {n} tasks completed")
+    return max(float(seconds), 1e-6)
+
+
+def set_limits(limits: Mapping[str, Any], *, wait: bool = True) -> None:
+    """Empty the table and set the limits of the queue; wait until workers have nothing left to tidy up after the change."""
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
+        cursor.execute("CHECKPOINT")
+    QueueStore(connection).configure("default", limits, action="queue.set", actor="benchmarks", create=True)
+    if wait:
+        wait_for("SELECT sweep IS NULL FROM horsies_queues WHERE name = 'default'")
+
+
+def wait_for(condition: str, *params: Any) -> None:
+    """Wait until a query says yes. Raises RuntimeError after ten minutes."""
+    deadline = time.monotonic() + 600
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute(condition, params)
+            if cursor.fetchone()[0]:
+                return
+            time.sleep(0.1)
+    raise RuntimeError(f"not within 10 minutes: {condition}")

@@ -1,0 +1,49 @@
+"""Caps hold under kill -9, under workers that stand still and go on, and under changes: a storm, and a judge of what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import ROOT, database_url
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(420)]
+WEATHER = {"stop", "stop group", "kill", "kill child", "kill group", "change", "pause", "resume", "override", "clear"}
+
+
+def storm(*options: str) -> dict[str, Any]:
+    """Raise a storm on the test database and return the verdict."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.oracle", *options], cwd=ROOT, env={**os.environ, "DATABASE_URL": database_url()},
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    verdict: dict[str, Any] = json.loads(done.stdout)
+    assert (verdict["violations"], verdict["leaks"]) == ([], []), done.stderr
+    assert done.returncode == 0
+    return verdict
+
+
+@pytest.mark.promise("S1.35", "S4.1", "S4.8", "S4.9", "S4.10")
+def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
+    verdict = storm("--claims=12000")
+    assert verdict["runs"] > 0.98 * verdict["tasks"]
+    assert verdict["weather"].keys() >= WEATHER
+    assert verdict["continued"] >= 2
+    assert verdict["without an end"] > 0
+    reached = {"queue tight", "queue wide", "queue pausing", "queue and worker wide"}
+    partitions = {"partition tenants", "partition and worker tenants", "partition and worker kinds"}
+    assert reached | partitions <= set(verdict["full"])
+
+
+@pytest.mark.promise("S0.15", "S0.19", "S1.36", "S1.37")
+def test_the_cap_of_the_cluster_is_not_exceeded_in_a_storm() -> None:
+    verdict = storm("--claims=8000", "--cluster-cap=8", "--seed=2")
+    assert verdict["weather"].keys() >= {"stop", "kill", "kill child", "change", "pause"}
+    assert verdict["continued"] >= 1
+    assert {"cluster *", "queue tight"} <= set(verdict["full"])

@@ -1,0 +1,189 @@
+"""The judge: from what runs noted and what the limits were, whether more ran at once than was allowed.
+
+What is counted. A run lies between its own two notes; one without an end lasts until its attempt was closed, by the worker
+that lost the child or by the reaper. At every start the judge counts the runs of the same cluster, queue, partition, worker
+that have started and not ended, this one among them.
+
+Which limit counts. Limits change meanwhile, and lowering one ends nothing. Of the runs that overlap at a start take the one
+that was claimed last: at that claim all of them were in flight, so their number must not exceed the limit in force then. That is
+exact: a claim and a change never overlap, since a change waits for the claims under way and holds up the next, and both are
+stamped by the database's clock while they hold each other off. So no overlap is excused by a change that was near, and a start
+that a raised cap allowed is not blamed on the cap that was lowered before its first line ran. The claim's moment only chooses the
+limit; the overlap comes from the runs' own notes.
+
+Moments are seconds by the database's clock. A run that ends at the moment at which another starts does not overlap with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+CLUSTER = "*"
+
+
+class Run(NamedTuple):
+    """A task's run: its own notes, and the attempt of the queue's that it belongs to."""
+
+    number: int
+    task: str
+    queue: str
+    tenant: str
+    worker: str
+    worker_pid: int
+    child_pid: int
+    claimed_at: float
+    started_at: float
+    ended_at: float | None
+    closed_at: float
+
+    @property
+    def until(self) -> float:
+        """When it was over."""
+        return self.closed_at if self.ended_at is None else self.ended_at
+
+
+class Thaw(NamedTuple):
+    """A worker was stopped, with these processes, declared dead, and continued at this moment."""
+
+    at: float
+    pids: Collection[int]
+
+
+class Chronicle:
+    """What a queue's row said over time: its first state, then what each change set. The limits in force follow from it."""
+
+    def __init__(self, first: Mapping[str, Any], changes: Iterable[tuple[float, Mapping[str, Any]]] = ()) -> None:
+        self.moments = [float("-inf")]
+        self.rows = [dict(first)]
+        for at, changed in changes:
+            self.moments.append(at)
+            self.rows.append({**self.rows[-1], **changed})
+
+    def limits(self, name: str) -> list[int | None]:
+        """Return a limit after each change: overridden, else declared; while paused nothing may run."""
+        return [
+            0
+            if name == "max_concurrency" and row.get("paused_at")
+            else (row.get("override") or {}).get(name, row.get(name))
+            for row in self.rows
+        ]
+
+    def partition(self, run: Run) -> tuple[str, ...] | None:
+        """Return the partition of a run by the first rule, None when the queue has none. The storm changes no rules."""
+        row = self.rows[0]
+        tenant = (run.tenant,) if row.get("partition_by_args") == ["tenant"] else ()
+        return (tenant + ((run.task,) if row.get("partition_by_task") else ())) or None
+
+
+class Verdict(NamedTuple):
+    """``violations`` in words, the greatest overlap per level and name, and where a limit was used to the full."""
+
+    violations: list[str]
+    peaks: dict[tuple[str, str], int]
+    full: set[tuple[str, str]]
+
+
+# level -> the limit that bounds it
+LEVELS = {
+    "cluster": "max_concurrency",
+    "queue": "max_concurrency",
+    "queue and worker": "local_limit",
+    "partition": "partition_max_concurrency",
+    "partition and worker": "partition_local_limit",
+}
+
+
+def judge(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> Verdict:
+    """Judge runs against the limits of their queues and of the cluster, whose chronicle is named ``*``."""
+    groups: defaultdict[tuple[str, str, tuple[str, ...]], list[Run]] = defaultdict(list)
+    for run in runs:
+        partition = chronicles[run.queue].partition(run)
+        groups["cluster", CLUSTER, ()].append(run)
+        groups["queue", run.queue, ()].append(run)
+        groups["queue and worker", run.queue, (run.worker,)].append(run)
+        if partition is not None:
+            groups["partition", run.queue, partition].append(run)
+            groups["partition and worker", run.queue, (*partition, run.worker)].append(run)
+    verdict = Verdict([], defaultdict(int), set())
+    for (level, name, key), members in groups.items():
+        chronicle = chronicles.get(name, Chronicle({}))
+        where = f"{level} {name}" + (f" {'/'.join(key)}" if key else "")
+        peak, full, found = sweep(members, chronicle.moments, chronicle.limits(LEVELS[level]))
+        verdict.peaks[level, name] = max(verdict.peaks[level, name], peak)
+        verdict.violations.extend(f"{where}: {text}" for text in found)
+        if full:
+            verdict.full.add((level, name))
+    return verdict
+
+
+def sweep(runs: list[Run], moments: list[float], limits: list[int | None]) -> tuple[int, bool, list[str]]:
+    """Go through starts and ends in order. Returns the greatest overlap, whether a limit was reached, and violations."""
+    known = [limit for limit in limits if limit is not None]
+    lowest = min(known, default=None)
+    lasting = [run for run in runs if run.until > run.started_at]
+    events = sorted([(run.started_at, 1, run) for run in lasting] + [(run.until, 0, run) for run in lasting])
+    active: set[Run] = set()
+    peak, full, violations = 0, False, []
+    for at, starts, run in events:
+        if not starts:
+            active.discard(run)
+            continue
+        active.add(run)
+        peak = max(peak, len(active))
+        if lowest is None or len(active) < lowest:
+            continue
+        newest = max(one.claimed_at for one in active)
+        limit = limits[bisect_right(moments, newest) - 1]
+        if limit is None:
+            continue
+        full = full or len(active) == limit
+        if len(active) > limit:
+            numbers = ", ".join(str(one.number) for one in sorted(active))
+            violations.append(f"{len(active)} at once at {at:.6f}, the limit was {limit} at {newest:.6f}: {numbers}")
+    return peak, full, violations
+
+
+def fates(runs: Iterable[Run]) -> list[str]:
+    """Return what no task may do: run twice, run before its claim, or write when its attempt was closed."""
+    seen: set[int] = set()
+    found = []
+    for run in runs:
+        if run.number in seen:
+            found.append(f"task {run.number} ran twice")
+        seen.add(run.number)
+        if run.started_at < run.claimed_at:
+            found.append(f"task {run.number} started at {run.started_at:.6f}, before its claim at {run.claimed_at:.6f}")
+        last = run.started_at if run.ended_at is None else run.ended_at
+        if last > run.closed_at:
+            found.append(f"task {run.number} wrote at {last:.6f}, its attempt was closed at {run.closed_at:.6f}")
+    return found
+
+
+def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
+    """Return what processes of stopped workers wrote after the worker was continued."""
+    thawed: dict[int, float] = {}
+    for thaw in thaws:
+        for pid in thaw.pids:
+            thawed[pid] = min(thaw.at, thawed.get(pid, thaw.at))
+    return [
+        f"process {run.child_pid} wrote on task {run.number} at {at:.6f}, its worker went on at {thawed[run.child_pid]:.6f}"
+        for run in runs
+        if run.child_pid in thawed
+        for at in (run.started_at, run.ended_at)
+        if at is not None and at > thawed[run.child_pid]
+    ]
+
+
+def strangers(runs: Iterable[Run]) -> list[str]:
+    """Return the workers in whose name more than one worker process ran tasks."""
+    pids: defaultdict[str, set[int]] = defaultdict(set)
+    for run in runs:
+        pids[run.worker].add(run.worker_pid)
+    return [
+        f"tasks of worker {worker} ran under the processes {sorted(found)}"
+        for worker, found in pids.items()
+        if len(found) > 1
+    ]

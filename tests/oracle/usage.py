@@ -1,0 +1,76 @@
+"""How much of a limit was used: the overlap over time, divided by the limit, while nothing was in the way."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+Span = tuple[float, float]
+
+
+class Usage(NamedTuple):
+    """Shares of a limit, and over how many seconds they were measured: permits held, and permits under which user code ran."""
+
+    held: float
+    running: float
+    seconds: float
+
+
+class Overlap:
+    """The integral of how many spans overlap, from the beginning to any moment."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+        self.moments: list[float] = []
+        self.areas: list[float] = []
+        self.counts: list[int] = []
+        area, count = 0.0, 0
+        for at, step in steps:
+            if self.moments:
+                area += count * (at - self.moments[-1])
+            count += step
+            self.moments.append(at)
+            self.areas.append(area)
+            self.counts.append(count)
+
+    def until(self, at: float) -> float:
+        """Return the area before a moment."""
+        place = bisect_right(self.moments, at) - 1
+        if place < 0:
+            return 0.0
+        return self.areas[place] + self.counts[place] * (at - self.moments[place])
+
+
+def usage(
+    held: Sequence[Span], running: Sequence[Span], limits: Sequence[tuple[float, int | None]], calm: Iterable[Span]
+) -> Usage | None:
+    """Return how much of a limit was used in the calm spans; None when there was no calm, or no limit.
+
+    ``limits`` are the limits in force from their moments on.
+    """
+    held_area, running_area = Overlap(held), Overlap(running)
+    offered = used = ran = seconds = 0.0
+    edges = [*limits, (float("inf"), None)]
+    for begin, end in calm:
+        for (since, limit), (then, _) in pairwise(edges):
+            low, high = max(begin, since), min(end, then)
+            if limit and low < high:
+                offered += limit * (high - low)
+                used += held_area.until(high) - held_area.until(low)
+                ran += running_area.until(high) - running_area.until(low)
+                seconds += high - low
+    return Usage(used / offered, ran / offered, seconds) if offered else None
+
+
+def calm_spans(whole: Span, disturbed: Iterable[Span]) -> list[Span]:
+    """Return what is left of a span without the disturbed ones."""
+    begin, end = whole
+    left = []
+    for start, stop in sorted(disturbed):
+        if start > begin:
+            left.append((begin, min(start, end)))
+        begin = max(begin, stop)
+    left.append((begin, end))
+    return [(low, high) for low, high in left if low < high]

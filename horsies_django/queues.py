@@ -1,4 +1,4 @@
-"""Changes of queues: declared by the settings, set, paused, overridden; each takes effect everywhere at its commit, and is audited.
+"""Changes of queues: declared by the settings, set, paused, overridden; each holds everywhere from its commit on, and is audited.
 
 The store's one statement for all of them locks the limits in force, so that no worker's pass straddles a change. It waits for
 passes, never for tasks; when a pass takes unusually long, the change is tried again.
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
+from django.utils import timezone
 
-from horsies_django.conf import Config, QueueConfig, config
+from horsies_django.conf import LARGEST_LIMIT, Config, QueueConfig, config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
-from horsies_django.store.queues import NO_OVERRIDE, QueueStore
+from horsies_django.models import Queue
+from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 
 LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
-LARGEST = 1_000_000
 TRIES = 6
 LOCK_NOT_AVAILABLE = "55P03"
-SETTINGS = "settings"
 
 
 def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
@@ -66,23 +66,34 @@ def declared_columns(queue: QueueConfig) -> dict[str, Any]:
 
 
 def change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
-    """Set declared values in the table, until the settings are written over them again. Raises QueueError.
+    """Set declared values in the table, until the settings are written over them again; return the columns that changed.
 
     ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all, None) and partition_by_task.
+    Raises QueueError, and changes nothing then.
     """
+    if unknown := sorted(set(columns) - set(DECLARED)):
+        raise QueueError(f"queue {name!r}: nothing is called {unknown[0]!r}; there are: {', '.join(DECLARED)}")
+    if not columns:
+        raise QueueError(f"queue {name!r}: nothing to change: give at least one of {', '.join(DECLARED)}")
     refuse_limits({key: value for key, value in columns.items() if key in LIMITS}, name)
     refuse_rule(name, columns)
     return _change(name, columns, action="queue.set", actor=actor, reason=reason)
 
 
 def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Let nothing more of a queue start, whatever its limits say; running tasks go on. Raises QueueError."""
+    """Let nothing more of a queue start, whatever its limits say; running tasks go on. Returns [] when it is paused already.
+
+    Raises QueueError.
+    """
+    found = _find(name)
+    if found is not None and found.paused_at is not None and (found.paused_by, found.paused_reason) == (actor, reason):
+        return []
     columns = {"paused_at": "now", "paused_by": actor, "paused_reason": reason}
     return _change(name, columns, action="queue.pause", actor=actor, reason=reason)
 
 
 def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """End a pause. Raises QueueError."""
+    """End a pause; return [] when there is none. Raises QueueError."""
     columns = dict.fromkeys(("paused_at", "paused_by", "paused_reason"))
     return _change(name, columns, action="queue.resume", actor=actor, reason=reason)
 
@@ -90,7 +101,7 @@ def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 def override(
     name: str, limits: Mapping[str, int | None], *, actor: str, reason: str, until: dt.datetime | None = None
 ) -> list[str]:
-    """Put limits in the place of the declared ones until removed, until ``until`` (aware), or until nobody serves the queue (S4.18).
+    """Put limits in the place of the declared ones (S4.18): until removed, ``until`` (aware), or nobody serves the queue.
 
     ``limits``: any of max_concurrency, local_limit, partition_max_concurrency, partition_local_limit; None is no limit. They
     replace an earlier override as a whole. Raises QueueError.
@@ -99,9 +110,13 @@ def override(
         raise QueueError(f"queue {name!r}: an override needs a limit: one of {', '.join(LIMITS)}")
     if not reason.strip():
         raise QueueError(f"queue {name!r}: an override needs a reason, for whoever finds it later")
-    if until is not None and until.tzinfo is None:
-        raise QueueError(f"queue {name!r}: until={until} has no time zone; pass an aware datetime")
+    refuse_until(name, until)
     refuse_limits(limits, name)
+    found = _find(name)
+    if found is not None and (dict(limits), actor, reason, until) == (
+        found.override, found.override_by, found.override_reason, _aware(found.override_until),
+    ):  # fmt: skip
+        return []
     columns = {
         "override": dict(limits),
         "override_by": actor,
@@ -113,38 +128,74 @@ def override(
 
 
 def clear(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Remove the override: the declared limits hold again. Raises QueueError."""
+    """Remove the override: the declared limits hold again; return [] when there is none. Raises QueueError."""
     return _change(name, NO_OVERRIDE, action="queue.clear", actor=actor, reason=reason)
 
 
 def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
     """Raise QueueError for a limit that cannot be."""
+    if name == CLUSTER and limits.get("max_concurrency") is not None and config().prefetch_buffer:
+        raise QueueError(
+            "the cluster cannot have a cap together with HORSIES['PREFETCH_BUFFER']: tasks that wait in buffers would fill it. "
+            "Cap queues instead, or pause the cluster"
+        )
     for key, value in limits.items():
         if key not in LIMITS:
             raise QueueError(f"queue {name!r}: there is no limit {key!r}; there are: {', '.join(LIMITS)}")
         if name == CLUSTER and key != "max_concurrency":
             raise QueueError(f"the cluster has a max_concurrency only, no {key}")
         low = 0 if key == "max_concurrency" else 1
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST):
+        if value is not None and (not _is_whole(value) or not low <= value <= LARGEST_LIMIT):
+            hint = ", 0 for a pause" if low == 0 else ""
             raise QueueError(
-                f"queue {name!r}: {key} must be a whole number from {low} to {LARGEST:_}, or None, not {value!r}"
+                f"queue {name!r}: {key} must be a whole number from {low} to {LARGEST_LIMIT:_}, or None for no limit{hint}; "
+                f"not {value!r}"
             )
 
 
 def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
     """Raise QueueError for a priority or a partition rule that cannot be."""
+    if name == CLUSTER and set(columns) - {"max_concurrency"}:
+        raise QueueError("the cluster has a max_concurrency only: no priority and no partitions")
+    priority = columns.get("priority", 1)
+    if not _is_whole(priority) or not 1 <= priority <= 100:
+        raise QueueError(f"queue {name!r}: priority must be a whole number from 1 (first) to 100, not {priority!r}")
+    if not isinstance(columns.get("partition_by_task", False), bool):
+        raise QueueError(
+            f"queue {name!r}: partition_by_task must be True or False, not {columns['partition_by_task']!r}"
+        )
     by_args = columns.get("partition_by_args")
-    if by_args is not None and not (
-        isinstance(by_args, list) and all(isinstance(item, str) and item for item in by_args)
-    ):
+    if by_args is None:
+        return
+    if not isinstance(by_args, list) or not all(isinstance(one, str) and one and one.isprintable() for one in by_args):
         raise QueueError(
             f"queue {name!r}: partition_by_args must be a list of argument names, [] for all, or None, not {by_args!r}"
         )
-    priority = columns.get("priority", 1)
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
-        raise QueueError(f"queue {name!r}: priority must be a whole number from 1 (first) to 100, not {priority!r}")
-    if name == CLUSTER and set(columns) - {"max_concurrency"}:
-        raise QueueError("the cluster has a max_concurrency only: no priority and no partitions")
+    if len(set(by_args)) < len(by_args):
+        raise QueueError(f"queue {name!r}: partition_by_args must name each argument once, not {by_args!r}")
+
+
+def refuse_until(name: str, until: dt.datetime | None) -> None:
+    """Raise QueueError for an end that is not a moment, or is over."""
+    if until is None:
+        return
+    if until.utcoffset() is None:
+        raise QueueError(f"queue {name!r}: until={until} has no time zone; pass an aware datetime")
+    if until <= dt.datetime.now(dt.UTC):
+        raise QueueError(f"queue {name!r}: until={until.isoformat()} is over already; pass a moment in the future")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _find(name: str) -> Queue | None:
+    return Queue.objects.using(config().database).filter(name=name).first()
+
+
+def _aware(moment: dt.datetime | None) -> dt.datetime | None:
+    """Return a moment of the ORM, which is naive when USE_TZ is off, as an aware one."""
+    return moment if moment is None or timezone.is_aware(moment) else timezone.make_aware(moment)
 
 
 def _change(name: str, columns: Mapping[str, Any], **how: Any) -> list[str]:

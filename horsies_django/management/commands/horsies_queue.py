@@ -1,0 +1,235 @@
+"""``manage.py horsies_queue``: look at queues and change them, from the shell."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import getpass
+import re
+import socket
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from horsies_django import overview, queues
+from horsies_django.conf import config
+from horsies_django.core.caps import CLUSTER
+from horsies_django.core.errors import QueueError
+from horsies_django.management import queue_report as report
+from horsies_django.models import AuditEntry
+from horsies_django.store.queues import DECLARED
+
+UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
+NOT_FOR_LONG = (
+    "It holds until 'migrate' or 'horsies_queue sync' writes the settings: change HORSIES too, or use 'override'."
+)
+
+
+class Command(BaseCommand):
+    """Lists queues with their limits and what they do; sets, pauses and overrides them."""
+
+    help = "Look at queues and change them. A change takes effect in all running workers at once, and is audited."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+
+        def verb(name: str, help_: str, *, queue: bool = True) -> ArgumentParser:
+            made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
+            made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, for machines")
+            if queue:
+                made.add_argument("queue", nargs="?", metavar="QUEUE", help="the name of the queue")
+                made.add_argument("--cluster", action="store_true", help="the whole cluster, instead of a queue")
+            return made
+
+        def reasoned(made: ArgumentParser) -> ArgumentParser:
+            made.add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
+            return made
+
+        verb("list", "list the queues (the default)", queue=False)
+        verb("show", "show a queue in detail: its limits, who holds its slots, its busiest partitions")
+        add_columns(reasoned(verb("set", "set declared values, until the settings are written over them")))
+        reasoned(verb("pause", "let nothing more of a queue start; what runs goes on"))
+        reasoned(verb("resume", "end a pause"))
+        made = reasoned(verb("override", "put limits in the place of the declared ones, for a while"))
+        made.add_argument("--until", type=until, metavar="WHEN", help=f"when it ends: {UNTIL_EXAMPLES}")
+        add_limits(made)
+        reasoned(verb("clear", "remove the override: the declared limits hold again"))
+        verb("sync", "write what the settings declare into the table, as 'migrate' does", queue=False)
+
+    def handle(self, **options: Any) -> None:
+        verb = options["verb"] or "list"
+        try:
+            getattr(self, f"do_{verb}")(**options)
+        except (QueueError, ImproperlyConfigured) as error:
+            raise CommandError(f"horsies_queue: {error}") from error
+        except DatabaseError as error:
+            raise CommandError(
+                f"horsies_queue: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
+            ) from error
+
+    def do_list(self, **options: Any) -> None:
+        found = overview.queues()
+        self.stdout.write(report.as_json(found) if options["json"] else report.queue_table(found))
+
+    def do_show(self, **options: Any) -> None:
+        name = target(options)
+        found = overview.queues([name])
+        if not found:
+            known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
+            raise QueueError(f"there is no queue {name!r} in the table; there are: {known}")
+        slots, partitions = overview.slots(name), overview.partitions(name)
+        if options["json"]:
+            self.stdout.write(report.as_json({"queue": found[0], "slots": slots, "partitions": partitions}))
+        else:
+            self.stdout.write(report.queue_page(found[0], slots, partitions))
+
+    def do_set(self, **options: Any) -> None:
+        name, columns = target(options), chosen(options, DECLARED)
+        if not columns:
+            raise QueueError(f"nothing to change for {name!r}: name a value, as in --max-concurrency 5")
+        changed = queues.change(name, columns, actor=actor(), reason=options["reason"])
+        self.tell(name, changed, "queue.set", options)
+        if changed and not options["json"]:
+            self.stdout.write(NOT_FOR_LONG)
+
+    def do_pause(self, **options: Any) -> None:
+        name = target(options)
+        self.tell(name, queues.pause(name, actor=actor(), reason=options["reason"]), "queue.pause", options)
+
+    def do_resume(self, **options: Any) -> None:
+        name = target(options)
+        self.tell(name, queues.resume(name, actor=actor(), reason=options["reason"]), "queue.resume", options)
+
+    def do_override(self, **options: Any) -> None:
+        name, limits = target(options), chosen(options, queues.LIMITS)
+        if not limits:
+            raise QueueError(f"nothing to change for {name!r}: name a limit, as in --max-concurrency 5")
+        if not (options["reason"] or "").strip():
+            raise QueueError(f"an override of {name!r} needs --reason TEXT, for whoever finds it later")
+        changed = queues.override(name, limits, actor=actor(), reason=options["reason"], until=options["until"])
+        self.tell(name, changed, "queue.override", options)
+
+    def do_clear(self, **options: Any) -> None:
+        name = target(options)
+        self.tell(name, queues.clear(name, actor=actor(), reason=options["reason"]), "queue.clear", options)
+
+    def do_sync(self, **options: Any) -> None:
+        found = queues.sync(actor=actor())
+        self.print_changes(
+            [one for name, columns in found.items() for one in changes(name, columns, "queue.declare")], options
+        )
+
+    def tell(self, name: str, columns: list[str], action: str, options: dict[str, Any]) -> None:
+        """Print what one verb changed, and what would keep it without effect."""
+        self.print_changes(changes(name, columns, action), options)
+        (queue,) = overview.queues([name])
+        parts = [
+            key for key in ("partition_max_concurrency", "partition_local_limit") if queue.effective[key] is not None
+        ]
+        if parts and report.rule(queue.effective) == "none":
+            self.stderr.write(
+                f"{name} has no partitions, so {' and '.join(parts)} limits nothing: "
+                "see 'set --partition-by-args' and '--partition-by-task'."
+            )
+
+    def print_changes(self, found: list[report.Change], options: dict[str, Any]) -> None:
+        if options["json"]:
+            self.stdout.write(report.as_json({"changed": found}))
+        else:
+            self.stdout.write("\n".join(report.change_lines(found)) or "Nothing changed: it is so already.")
+
+
+def add_limits(parser: ArgumentParser) -> None:
+    """Add the options for limits; what is not given is not in the parsed options at all, because None is a value."""
+    for name, help_ in (
+        ("max-concurrency", "tasks at once in the whole cluster; 0 lets none start"),
+        ("local-limit", "tasks at once in each worker"),
+        ("partition-max-concurrency", "tasks at once of each partition in the whole cluster"),
+        ("partition-local-limit", "tasks at once of each partition in each worker"),
+    ):
+        parser.add_argument(f"--{name}", type=limit, default=argparse.SUPPRESS, metavar="N|none", help=help_)
+
+
+def add_columns(parser: ArgumentParser) -> None:
+    """Add the options for all that can be declared."""
+    parser.add_argument(
+        "--priority", type=whole, default=argparse.SUPPRESS, metavar="N", help="1 is served first, 100 last"
+    )
+    add_limits(parser)
+    parser.add_argument(
+        "--partition-by-args", type=argument_names, default=argparse.SUPPRESS, metavar="A,B|all|none",
+        help="the arguments that tell partitions apart",
+    )  # fmt: skip
+    parser.add_argument(
+        "--partition-by-task", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
+        help="a partition for each task name",
+    )  # fmt: skip
+
+
+def target(options: dict[str, Any]) -> str:
+    """Return the name of the row that the verb is about."""
+    if bool(options["queue"]) == options["cluster"]:
+        raise QueueError(f"name a queue, as in 'horsies_queue {options['verb']} mail', or give --cluster; not both")
+    return CLUSTER if options["cluster"] else str(options["queue"])
+
+
+def chosen(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the options among ``names`` that were given."""
+    return {name: options[name] for name in names if name in options}
+
+
+def actor() -> str:
+    """Return who does this, as the audit names them; a user without an entry has a number only, in containers for instance."""
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        login = "unknown"
+    return f"shell:{login}@{socket.gethostname()}"
+
+
+def changes(name: str, columns: list[str], action: str) -> list[report.Change]:
+    """Return what just changed, old and new, as the audit has it."""
+    if not columns:
+        return []
+    entry = AuditEntry.objects.using(config().database).filter(subject=name, action=action, actor=actor()).latest("id")
+    before, after = entry.before or {}, entry.after or {}
+    return [report.Change(name, column, before.get(column), after.get(column)) for column in columns]
+
+
+def whole(text: str) -> int:
+    """Parse a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def limit(text: str) -> int | None:
+    """Parse a limit or the word for having none."""
+    return None if text.lower() == "none" else whole(text)
+
+
+def argument_names(text: str) -> list[str] | None:
+    """Parse names of arguments, or the words for all and for none of them."""
+    if text.lower() in ("all", "none"):
+        return [] if text.lower() == "all" else None
+    return [name.strip() for name in text.split(",")]
+
+
+def until(text: str) -> dt.datetime:
+    """Parse a moment with its zone, or a time from now."""
+    try:
+        if re.fullmatch(r"(\d+[wdhms])+", text):
+            parts = {UNITS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)}
+            return dt.datetime.now(dt.UTC) + dt.timedelta(**parts)
+        found = dt.datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(f"{text!r} is no moment and no time from now; write {UNTIL_EXAMPLES}") from None
+    if found.utcoffset() is None:
+        raise ArgumentTypeError(f"{text!r} has no time zone; add it, as in {text}+00:00")
+    return found

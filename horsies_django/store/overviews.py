@@ -1,0 +1,128 @@
+"""The statements that look at queues: how each stands, who holds its permits, which partitions are busy. None of them locks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from horsies_django.store.base import Connection, run
+from horsies_django.store.queues import DECLARED
+
+PENDING_BOUND = 10_000
+PARKED_BOUND = 1_000
+
+
+class QueueOverview(NamedTuple):
+    """How a queue stands.
+
+    ``declared`` and ``effective`` have the keys of DECLARED; None as a limit is no limit, and an ``effective["max_concurrency"]``
+    of 0 is a pause. ``running`` and ``claimed`` hold a permit now. ``pending`` tasks are due and wait, parked ones included; they
+    are counted up to 10,000, and ``pending_more`` says that there are more. ``full_partitions`` are at their limit for all living
+    ``workers`` that serve the queue together; for the cluster both are 0.
+    """
+
+    name: str
+    declared: dict[str, Any]
+    override: dict[str, Any] | None
+    override_by: str | None
+    override_reason: str | None
+    override_at: dt.datetime | None
+    override_until: dt.datetime | None
+    paused_at: dt.datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    effective: dict[str, Any]
+    running: int
+    claimed: int
+    pending: int
+    pending_more: bool
+    full_partitions: int
+    workers: int
+
+
+class SlotHolder(NamedTuple):
+    """A task that holds a permit, and where; ``child_pid`` is from the last beat, ``alive`` False: the worker is dead or gone."""
+
+    task_id: uuid.UUID
+    task_name: str
+    status: str
+    partition: str | None
+    worker_id: uuid.UUID
+    hostname: str | None
+    child_pid: int | None
+    since: dt.datetime
+    alive: bool
+
+
+class PartitionLoad(NamedTuple):
+    """What a partition holds of its ``limit`` (None: no limit), and its parked tasks, counted up to 1,000."""
+
+    partition: str
+    running: int
+    limit: int | None
+    parked: int
+    parked_more: bool
+
+
+class OverviewStore:
+    """Runs the statements on the given connection. ``claimed``: claims hold permits of the caps as well (hard mode)."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def queues(self, names: Iterable[str] | None, *, claimed: bool) -> list[QueueOverview]:
+        """Return the queues of these names, or all: the cluster first, then by effective priority and name."""
+        params = {"names": None if names is None else list(names), "claimed": claimed}
+        rows = run(self.connection, "queue_overview", params)
+        waiting = {"names": [row[0] for row in rows], "bound": PENDING_BOUND}
+        pending: dict[str, int] = dict(run(self.connection, "queue_pending", waiting))
+        found = []
+        for (
+            name,
+            columns,
+            override,
+            by,
+            reason,
+            at,
+            until,
+            paused_at,
+            paused_by,
+            paused_reason,
+            effective,
+            *counts,
+        ) in rows:
+            running, holding, full_partitions, workers = counts
+            many = pending.get(name, 0)
+            found.append(
+                QueueOverview(
+                    name, limits(columns), parsed(override), by, reason, at, until, paused_at, paused_by, paused_reason,
+                    limits(effective), running, holding, min(many, PENDING_BOUND), many > PENDING_BOUND, full_partitions, workers,
+                )
+            )  # fmt: skip
+        return found
+
+    def slots(self, queue: str, many: int) -> list[SlotHolder]:
+        """Return up to ``many`` tasks that hold permits of a queue, of the cluster for ``*``; the longest-held first."""
+        return [SlotHolder(*row) for row in run(self.connection, "queue_slots", {"queue": queue, "many": many})]
+
+    def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
+        """Return up to ``many`` partitions of a queue that hold permits, the busiest first."""
+        params = {"queue": queue, "many": many, "claimed": claimed, "bound": PARKED_BOUND}
+        return [
+            PartitionLoad(key, held, limit, min(parked, PARKED_BOUND), parked > PARKED_BOUND)
+            for key, held, limit, parked in run(self.connection, "queue_partitions", params)
+        ]
+
+
+def limits(columns: Any) -> dict[str, Any]:
+    """Return the columns of a row that are limits."""
+    row = parsed(columns)
+    return {key: row[key] for key in DECLARED}
+
+
+def parsed(value: Any) -> Any:
+    """Return a value of JSON, which Django's connections leave as text."""
+    return json.loads(value) if isinstance(value, str) else value

@@ -1,0 +1,42 @@
+-- Count the tasks of queues that are due and wait, parked ones included, no further than to one beyond a bound.
+-- Walks from one lane and priority to the next, so that tasks due in the future cost one probe each time however many they are. What
+-- is parked was due when it was parked. The cluster's row counts all queues.
+-- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, in their order.
+SELECT queue.name, waiting.many
+FROM horsies_queues queue
+CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment  -- a call in the condition would not be asked of the index
+CROSS JOIN LATERAL (
+  SELECT count(*) AS many
+  FROM (
+    SELECT FROM horsies_queues counted
+    CROSS JOIN LATERAL (
+      WITH RECURSIVE step (lane, priority) AS (
+        (SELECT t.lane, t.priority FROM horsies_tasks t
+         WHERE t.queue_name = counted.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+         ORDER BY t.lane, t.priority LIMIT 1)
+        UNION ALL
+        SELECT next.lane, next.priority
+        FROM step CROSS JOIN LATERAL (
+          SELECT t.lane, t.priority FROM horsies_tasks t
+          WHERE t.queue_name = counted.name AND (t.lane, t.priority) > (step.lane, step.priority)
+            AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+          ORDER BY t.lane, t.priority LIMIT 1
+        ) AS next
+      )
+      SELECT due.id
+      FROM step CROSS JOIN LATERAL (
+        SELECT t.id FROM horsies_tasks t
+        WHERE t.queue_name = counted.name AND t.lane = step.lane AND t.priority = step.priority
+          AND t.enqueued_at <= moment.now AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+        ORDER BY t.enqueued_at, t.id LIMIT %(bound)s::int + 1
+      ) AS due
+      UNION ALL
+      (SELECT t.id FROM horsies_tasks t
+       WHERE t.queue_name = counted.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND t.parked
+       ORDER BY t.partition_key LIMIT %(bound)s::int + 1)
+    ) AS task
+    WHERE queue.name IN (counted.name, '*')
+    LIMIT %(bound)s::int + 1
+  ) AS bounded
+) AS waiting
+WHERE queue.name = ANY (%(names)s::text[])

@@ -1,0 +1,279 @@
+"""Changes of queues: what they write, what they refuse, and that passes obey them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import transaction
+from django.test import override_settings
+
+from horsies_django import overview, queues
+from horsies_django.core.errors import QueueError
+from horsies_django.models import AuditEntry, Queue, QueueLimits
+from horsies_django.store.notify import channel_prefix
+from tests.conftest import Claimer, limit, put
+from tests.factories import TaskFactory
+from tests.settings import HORSIES
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+Claimers = Callable[..., Claimer]
+
+
+@pytest.fixture(autouse=True)
+def no_audit(transactional_db: None) -> None:
+    """Start with an empty audit: the declarations of the settings are in it."""
+    AuditEntry.objects.all().delete()
+
+
+def soon(**delta: float) -> dt.datetime:
+    return dt.datetime.now(dt.UTC) + dt.timedelta(**delta)
+
+
+def in_force(name: str) -> int | None:
+    return QueueLimits.objects.get(pk=name).max_concurrency
+
+
+def with_queues(**declared: Any) -> dict[str, Any]:
+    return {**HORSIES, "QUEUES": declared}
+
+
+def test_a_change_is_in_force_at_once_and_audited_with_before_and_after() -> None:
+    changed = queues.change("mail", {"max_concurrency": 3, "priority": 7}, actor="ann", reason="slow partner")
+    assert changed == ["max_concurrency", "priority"]
+    assert (in_force("mail"), Queue.objects.get(pk="mail").priority) == (3, 7)
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.action, entry.subject, entry.reason) == ("ann", "queue.set", "mail", "slow partner")
+    assert entry.before == {"max_concurrency": None, "priority": 1}
+    assert entry.after == {"max_concurrency": 3, "priority": 7}
+
+
+def test_only_what_changed_is_audited() -> None:
+    queues.change("mail", {"max_concurrency": 3}, actor="ann")
+    assert queues.change("mail", {"max_concurrency": 3, "local_limit": 2}, actor="ann") == ["local_limit"]
+    assert AuditEntry.objects.latest("id").after == {"local_limit": 2}
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda: queues.change("mail", {"priority": 1, "max_concurrency": None}, actor="ann"),
+        lambda: queues.resume("mail", actor="ann"),
+        lambda: queues.clear("mail", actor="ann"),
+        lambda: queues.pause("bulk", actor="ann", reason="full disk"),
+        lambda: queues.override("bulk", {"local_limit": 2}, actor="ann", reason="sale"),
+        lambda: queues.sync(actor="ann").get("mail", []),
+    ],
+    ids=["set", "resume", "clear", "pause", "override", "sync"],
+)
+def test_a_change_that_changes_nothing_locks_and_audits_nothing(
+    connect: Connect, verb: Callable[[], list[str]]
+) -> None:
+    queues.pause("bulk", actor="ann", reason="full disk")
+    queues.override("bulk", {"local_limit": 2}, actor="ann", reason="sale")
+    entries = AuditEntry.objects.count()
+    pass_ = connect()
+    with pass_.transaction():
+        pass_.execute("SELECT FROM horsies_limits")
+        assert verb() == []
+    assert AuditEntry.objects.count() == entries
+
+
+def test_a_second_pause_or_override_by_somebody_else_is_a_change() -> None:
+    queues.pause("mail", actor="ann", reason="full disk")
+    assert "paused_by" in queues.pause("mail", actor="bob", reason="full disk")
+    queues.override("mail", {"local_limit": 2}, actor="ann", reason="sale")
+    assert "override_reason" in queues.override("mail", {"local_limit": 2}, actor="ann", reason="another sale")
+    assert "override_until" in queues.override(
+        "mail", {"local_limit": 2}, actor="ann", reason="another sale", until=soon(hours=1)
+    )
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "in the caller's transaction"])
+def test_limits_that_somebody_keeps_locked_are_named_as_the_cause(connect: Connect, inside: bool) -> None:
+    pass_ = connect()
+    with pass_.transaction():
+        pass_.execute("SELECT FROM horsies_limits")
+        with pytest.raises(QueueError, match="queue 'mail' was not changed: some transaction keeps the limits locked"):
+            if inside:
+                with transaction.atomic():
+                    queues.change("mail", {"max_concurrency": 3}, actor="ann")
+            queues.change("mail", {"max_concurrency": 3}, actor="ann")
+    assert (in_force("mail"), AuditEntry.objects.count()) == (None, 0)
+
+
+UNKNOWN = [
+    lambda: queues.change("nowhere", {"max_concurrency": 3}, actor="ann"),
+    lambda: queues.pause("nowhere", actor="ann"),
+    lambda: queues.resume("nowhere", actor="ann"),
+    lambda: queues.override("nowhere", {"max_concurrency": 3}, actor="ann", reason="sale"),
+    lambda: queues.clear("nowhere", actor="ann"),
+]
+
+
+@pytest.mark.parametrize("verb", UNKNOWN, ids=["set", "pause", "resume", "override", "clear"])
+def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object]) -> None:
+    with pytest.raises(QueueError, match=r"no queue 'nowhere' in the table; declare it in HORSIES\['QUEUES'\]"):
+        verb()
+    assert not Queue.objects.filter(pk="nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({}, "nothing to change"),
+        ({"max_concurrency": -1}, "max_concurrency must be a whole number from 0 to 1_000_000, or None"),
+        ({"max_concurrency": 1_000_001}, "not 1000001"),
+        ({"max_concurrency": "3"}, "not '3'"),
+        ({"max_concurrency": 3.0}, "not 3.0"),
+        ({"max_concurrency": True}, "not True"),
+        ({"local_limit": 0}, "local_limit must be a whole number from 1"),
+        ({"partition_max_concurrency": 0}, "partition_max_concurrency must be a whole number from 1"),
+        ({"partition_local_limit": 0}, "partition_local_limit must be a whole number from 1"),
+        ({"priority": 0}, "priority must be a whole number from 1"),
+        ({"priority": 101}, "not 101"),
+        ({"priority": None}, "not None"),
+        ({"partition_by_args": "tenant"}, "must be a list of argument names"),
+        ({"partition_by_args": [1]}, "must be a list of argument names"),
+        ({"partition_by_args": [""]}, "must be a list of argument names"),
+        ({"partition_by_args": ["a\x00"]}, "must be a list of argument names"),
+        ({"partition_by_args": ["a", "a"]}, "name each argument once"),
+        ({"partition_by_task": 1}, "partition_by_task must be True or False"),
+        ({"max_concurency": 1}, "nothing is called 'max_concurency'"),
+        ({"name": "other"}, "nothing is called 'name'"),
+    ],
+    ids=str,
+)
+def test_a_value_that_cannot_be_is_refused_and_nothing_changes(columns: dict[str, Any], words: str) -> None:
+    with pytest.raises(QueueError, match=words):
+        queues.change("mail", columns, actor="ann")
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"limits": {}}, "an override needs a limit"),
+        ({"reason": "  "}, "an override needs a reason"),
+        ({"limits": {"priority": 1}}, "there is no limit 'priority'"),
+        ({"limits": {"max_concurrency": -1}}, "max_concurrency must be"),
+        ({"until": dt.datetime(2100, 1, 1)}, "has no time zone"),
+        ({"until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "is over already"),
+    ],
+    ids=["no limit", "no reason", "no such limit", "no such number", "naive", "past"],
+)
+def test_an_override_that_cannot_be_is_refused_and_nothing_changes(given: dict[str, Any], words: str) -> None:
+    asked = {"limits": {"max_concurrency": 3}, "actor": "ann", "reason": "sale", **given}
+    with pytest.raises(QueueError, match=words):
+        queues.override("mail", asked.pop("limits"), **asked)
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"local_limit": 3}, {"priority": 3}, {"partition_by_task": True}, {"partition_max_concurrency": 1}],
+    ids=str,
+)
+def test_the_cluster_has_a_cap_only(columns: dict[str, Any]) -> None:
+    with pytest.raises(QueueError, match="the cluster has a max_concurrency only"):
+        queues.change("*", columns, actor="ann")
+
+
+def test_the_cluster_gets_no_cap_in_soft_mode_but_can_be_paused() -> None:
+    with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
+        for verb in (queues.change, queues.override):
+            with pytest.raises(QueueError, match="the cluster cannot have a cap together with HORSIES"):
+                verb("*", {"max_concurrency": 3}, actor="ann", reason="sale")
+        assert queues.pause("*", actor="ann")
+    assert in_force("*") == 0
+
+
+@pytest.mark.promise("S1.35")
+def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them(claimer: Claimers) -> None:
+    queues.change("default", {"max_concurrency": 3}, actor="ann")
+    queues.override("default", {"max_concurrency": 5}, actor="ann", reason="sale")
+    queues.pause("default", actor="bob", reason="full disk")
+    put(2)
+    worker = claimer()
+    assert worker.run_pass(sync=9).claims == []
+    (shown,) = overview.queues(["default"])
+    assert (shown.effective["max_concurrency"], shown.paused_by, shown.paused_reason) == (0, "bob", "full disk")
+    assert queues.resume("default", actor="bob") == ["paused_at", "paused_by", "paused_reason"]
+    assert in_force("default") == 5
+    assert len(worker.run_pass(sync=9).claims) == 2
+
+
+@pytest.mark.promise("S1.35")
+def test_a_cap_of_zero_is_a_pause(claimer: Claimers) -> None:
+    put(1)
+    queues.change("default", {"max_concurrency": 0}, actor="ann")
+    assert claimer().run_pass(sync=1).claims == []
+
+
+def test_a_pause_of_the_cluster_holds_every_queue(claimer: Claimers) -> None:
+    put(1, queue="mail")
+    put(1, queue="bulk")
+    queues.pause("*", actor="ann")
+    worker = claimer(mail=1, bulk=50)
+    assert worker.run_pass(sync=9).claims == []
+    queues.resume("*", actor="ann")
+    assert len(worker.run_pass(sync=9).claims) == 2
+
+
+@pytest.mark.promise("S4.23")
+def test_what_runs_is_shown_as_it_is_also_beyond_a_cap_that_was_lowered(claimer: Claimers) -> None:
+    put(4)
+    claimer().run_pass(sync=3)
+    queues.change("default", {"max_concurrency": 1}, actor="ann")
+    (shown,) = overview.queues(["default"])
+    assert (shown.running, shown.pending, shown.effective["max_concurrency"]) == (3, 1, 1)
+    assert len(overview.slots("default")) == 3
+    assert overview.partitions("default") == []
+
+
+def test_partitions_count_what_the_caps_count_which_leaves_buffers_out_in_soft_mode() -> None:
+    queues.change("mail", {"partition_by_task": True, "partition_max_concurrency": 1}, actor="ann")
+    TaskFactory(status="CLAIMED", queue_name="mail")
+    assert (overview.queues(["mail"])[0].full_partitions, len(overview.partitions("mail"))) == (1, 1)
+    with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
+        assert (overview.queues(["mail"])[0].full_partitions, len(overview.partitions("mail"))) == (0, 0)
+
+
+def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> None:
+    queues.change("mail", {"max_concurrency": 3}, actor="ann")
+    queues.override("mail", {"max_concurrency": 9}, actor="ann", reason="sale")
+    queues.pause("bulk", actor="ann")
+    partition = {"by_args": ["tenant"], "max_concurrency": 2}
+    with override_settings(
+        HORSIES=with_queues(mail={"priority": 1, "max_concurrency": 5}, bulk={"partition": partition})
+    ):
+        assert queues.sync(actor="deploy") == {
+            "mail": ["max_concurrency"],
+            "bulk": ["partition_by_args", "partition_max_concurrency", "priority"],
+        }
+    mail, bulk = Queue.objects.get(pk="mail"), Queue.objects.get(pk="bulk")
+    assert (mail.max_concurrency, mail.override, in_force("mail")) == (5, {"max_concurrency": 9}, 9)
+    assert (bulk.partition_by_args, bulk.partition_version, bulk.paused_by) == (["tenant"], 1, "ann")
+    assert {entry.action for entry in AuditEntry.objects.filter(actor="deploy")} == {"queue.declare"}
+
+
+def test_a_sync_adds_queues_and_writes_the_cap_of_the_cluster() -> None:
+    with override_settings(HORSIES={**with_queues(fresh={"max_concurrency": 2}), "CLUSTER_WIDE_CAP": 20}):
+        changed = queues.sync(actor="deploy")
+    assert "max_concurrency" in changed["fresh"]
+    assert (in_force("fresh"), in_force("*")) == (2, 20)
+    assert Queue.objects.filter(pk="mail").exists(), "a queue that is declared no more keeps its row"
+
+
+def test_a_change_wakes_the_workers_of_the_queue(connect: Connect) -> None:
+    ear = connect()
+    limit("mail", max_concurrency=1)
+    ear.execute(f"LISTEN {channel_prefix(ear)}_new")
+    queues.change("mail", {"max_concurrency": 2}, actor="ann")
+    (heard,) = ear.notifies(timeout=10, stop_after=1)
+    assert heard.payload.split(" ")[1] == "mail"

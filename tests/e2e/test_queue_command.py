@@ -1,0 +1,262 @@
+"""``manage.py horsies_queue``: what it prints, what it refuses, and that running workers obey it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from horsies_django.management.queue_report import aware
+from horsies_django.models import AuditEntry, Queue, Task
+from tests.conftest import Claimer, put, wait_until
+from tests.e2e.conftest import ROOT, WorkerProcess, database_url
+from tests.factories import HeartbeatFactory, WorkerFactory
+from tests.project import tasks
+from tests.settings import HORSIES
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ACTOR = f"shell:{getpass.getuser()}@{socket.gethostname()}"
+Claimers = Callable[..., Claimer]
+
+
+def run(*words: str) -> str:
+    """Run the command here and return what it printed."""
+    out = io.StringIO()
+    call_command("horsies_queue", *words, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def machine(*words: str) -> Any:
+    return json.loads(run(*words, "--json"))
+
+
+def line(text: str, start: str) -> str:
+    """Return the one line that starts so, with single spaces."""
+    (found,) = (" ".join(one.split()) for one in text.splitlines() if one.strip().startswith(start))
+    return found
+
+
+def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(claimer: Claimers) -> None:
+    run("set", "mail", "--max-concurrency=2", "--partition-by-args=to", "--partition-max-concurrency=1")
+    run("override", "mail", "--max-concurrency=5", "--reason=sale")
+    run("pause", "bulk")
+    put(3, queue="mail", kwargs=['{"to": "ann"}', '{"to": "ann"}', '{"to": "bob"}'])
+    claimer(mail=1).run_pass(sync=9)
+    worker = WorkerFactory(queues=["mail"])
+    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    listed = run()
+    assert listed == run("list")
+    assert line(listed, "mail") == "mail 1 2, 1 per partition 5 5, 1 per partition 2 0 1 2 1"
+    assert line(listed, "bulk") == "bulk 50 no limit - paused 0 0 0 0 0"
+    assert line(listed, "default") == "default 100 no limit - no limit 0 0 0 0 0"
+    assert "whole cluster" not in listed
+    run("set", "--cluster", "--max-concurrency=9")
+    assert line(run(), "whole cluster") == "whole cluster 9 - 9 2 0 1 0"
+
+
+def test_the_list_for_machines_has_every_field() -> None:
+    run("override", "mail", "--max-concurrency=none", "--reason=sale", "--until=2h")
+    found = {queue["name"]: queue for queue in machine("list")}
+    assert machine() == machine("list")
+    assert found["mail"]["override"] == {"max_concurrency": None}
+    assert found["mail"]["declared"]["priority"] == 1
+    until = dt.datetime.fromisoformat(found["mail"]["override_until"])
+    assert dt.timedelta(hours=1) < until - dt.datetime.now(dt.UTC) <= dt.timedelta(hours=2)
+    assert (found["bulk"]["running"], found["bulk"]["pending_more"]) == (0, False)
+
+
+def test_show_names_who_holds_the_slots_and_the_busiest_partitions(claimer: Claimers) -> None:
+    run("set", "mail", "--partition-by-args=to", "--partition-by-task", "--partition-max-concurrency=1")
+    run("override", "mail", "--local-limit=7", "--reason=slow partner", "--until=2100-01-01T00:00Z")
+    run("pause", "mail", "--reason=full disk")
+    run("resume", "mail")
+    ids = put(2, queue="mail", kwargs=['{"to": "ann"}'] * 2)
+    worker = claimer(mail=1)
+    worker.run_pass(sync=9)
+    shown = run("show", "mail")
+    assert line(shown, "in force") == "in force 7 per worker, 1 per partition"
+    assert line(shown, "declared") == "declared 1 per partition"
+    assert line(shown, "override").startswith(f"override 7 per worker (by {ACTOR}, ")
+    ends = aware(Queue.objects.get(pk="mail").override_until).isoformat(sep=" ")
+    assert line(shown, "override").endswith(f", until {ends}: slow partner)")
+    assert line(shown, "partitions") == "partitions by to and task name"
+    assert line(shown, str(ids[0])).startswith(f"{ids[0]} tests.nothing RUNNING ")
+    assert f"{worker.id} (dead)" in line(shown, str(ids[0])), "it never beat"
+    assert line(shown, '{"":') == '{"": "tests.nothing", "to": "ann"} 1 1 1'
+    found = machine("show", "mail")
+    assert (found["queue"]["running"], found["queue"]["full_partitions"]) == (1, 1)
+    assert found["slots"][0]["task_id"] == str(ids[0])
+    assert found["partitions"][0]["parked"] == 1
+
+
+def test_show_tells_a_pause_and_speaks_of_the_cluster() -> None:
+    run("pause", "--cluster", "--reason=maintenance")
+    shown = run("show", "--cluster")
+    assert line(shown, "in force") == "in force paused"
+    assert line(shown, "paused").startswith(f"paused by {ACTOR}, ")
+    assert line(shown, "paused").endswith(": maintenance")
+
+
+def test_a_change_prints_old_and_new_and_is_audited_with_who_and_why() -> None:
+    printed = run("set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner")
+    assert "mail: max_concurrency: null -> 3\nmail: priority: 1 -> 7\n" in printed
+    assert "writes the settings" in printed
+    entry = AuditEntry.objects.latest("id")
+    assert (entry.actor, entry.action, entry.reason) == (ACTOR, "queue.set", "slow partner")
+    assert "mail: max_concurrency: 3 -> null" in run("set", "mail", "--max-concurrency", "none")
+    assert machine("set", "mail", "--max-concurrency=4") == {
+        "changed": [{"queue": "mail", "column": "max_concurrency", "before": None, "after": 4}]
+    }
+
+
+def test_what_is_so_already_is_said_and_is_no_error() -> None:
+    for words in (("set", "mail", "--priority=1"), ("resume", "mail"), ("clear", "mail"), ("sync",)):
+        assert run(*words) == "Nothing changed: it is so already.\n"
+    assert machine("resume", "mail") == {"changed": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [
+        (["--partition-by-args=a, b", "--partition-by-task"], (["a", "b"], True)),
+        (["--partition-by-args=all"], ([], False)),
+        (["--partition-by-args=none", "--partition-by-task"], (None, True)),
+        (["--no-partition-by-task", "--partition-by-args=a"], (["a"], False)),
+    ],
+)
+def test_partition_rules_can_be_set(words: list[str], columns: tuple[Any, ...]) -> None:
+    run("set", "mail", *words)
+    queue = Queue.objects.get(pk="mail")
+    assert (queue.partition_by_args, queue.partition_by_task) == columns
+
+
+def test_a_limit_per_partition_without_partitions_is_pointed_out() -> None:
+    assert "mail has no partitions, so partition_max_concurrency limits nothing" in run(
+        "override", "mail", "--partition-max-concurrency=2", "--reason=sale"
+    )
+    assert "has no partitions" not in run("set", "mail", "--partition-by-task")
+
+
+def test_pause_resume_override_clear_and_sync() -> None:
+    assert "mail: paused_by: null -> " in run("pause", "mail", "--reason=full disk")
+    assert Queue.objects.get(pk="mail").paused_reason == "full disk"
+    assert "mail: paused_at: " in run("resume", "mail")
+    printed = run("override", "mail", "--max-concurrency=2", "--local-limit=1", "--reason=sale")
+    assert 'mail: override: null -> {"local_limit": 1, "max_concurrency": 2}' in printed
+    assert Queue.objects.get(pk="mail").override == {"max_concurrency": 2, "local_limit": 1}
+    assert "mail: override: {" in run("clear", "mail")
+    with override_settings(HORSIES={**HORSIES, "QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}}}):
+        assert run("sync") == "mail: max_concurrency: null -> 5\n"
+    assert AuditEntry.objects.latest("id").actor == ACTOR
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "nowhere"], "no queue 'nowhere' in the table; there are: mail, bulk, twin, default"),
+        (["pause", "nowhere"], "no queue 'nowhere' in the table; declare it in HORSIES"),
+        (["show"], "name a queue, as in 'horsies_queue show mail', or give --cluster; not both"),
+        (["pause", "mail", "--cluster"], "not both"),
+        (["set", "mail"], "nothing to change for 'mail': name a value, as in --max-concurrency 5"),
+        (["set", "mail", "--max-concurrency=many"], "'many' is not a whole number"),
+        (["set", "mail", "--max-concurrency=-1"], "must be a whole number from 0"),
+        (["set", "mail", "--local-limit=0"], "must be a whole number from 1"),
+        (["set", "mail", "--priority=none"], "'none' is not a whole number"),
+        (["set", "mail", "--priority=101"], "priority must be a whole number from 1"),
+        (["set", "mail", "--partition-by-args=a,,b"], "must be a list of argument names"),
+        (["set", "--cluster", "--local-limit=1"], "the cluster has a max_concurrency only"),
+        (["override", "mail", "--reason=sale"], "nothing to change for 'mail': name a limit"),
+        (["override", "mail", "--max-concurrency=1"], "an override of 'mail' needs --reason TEXT"),
+        (["override", "mail", "--max-concurrency=1", "--reason= "], "an override of 'mail' needs --reason TEXT"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=2020-01-01T00:00Z"], "is over already"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=0h"], "is over already"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=2100-01-01"], "has no time zone; add it"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=soon"], "'soon' is no moment"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=99999999999w"], "is no moment"),
+        (["stop", "mail"], "invalid choice: 'stop'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: str) -> None:
+    entries = AuditEntry.objects.count()
+    with pytest.raises(CommandError) as caught:
+        run(*words)
+    assert message in str(caught.value)
+    assert AuditEntry.objects.count() == entries
+
+
+@pytest.mark.parametrize(
+    ("text", "delta"),
+    [("2h", {"hours": 2}), ("1d12h", {"days": 1, "hours": 12}), ("30m", {"minutes": 30}), ("3w", {"weeks": 3})],
+)
+def test_an_override_can_end_some_time_from_now(text: str, delta: dict[str, int]) -> None:
+    before = dt.datetime.now(dt.UTC)
+    run("override", "mail", "--max-concurrency=1", "--reason=sale", "--until", text)
+    ends = aware(Queue.objects.get(pk="mail").override_until)
+    assert before + dt.timedelta(**delta) <= ends <= dt.datetime.now(dt.UTC) + dt.timedelta(**delta)
+
+
+def shell(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process of its own."""
+    variables = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DATABASE_URL": database_url(),
+        **environment,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "django", "horsies_queue", *words],
+        cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.promise("S1.35")
+def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(
+    worker: Callable[..., WorkerProcess],
+) -> None:
+    done = shell("set", "default", "--max-concurrency=3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "default: max_concurrency: null -> 3" in done.stdout
+    process = worker("--processes=1").ready()
+    assert Queue.objects.get(pk="default").max_concurrency == 3
+    assert "default: the settings and the table differ in max_concurrency" in process.log
+    assert shell("pause", "default").returncode == 0
+    held = tasks.noop.send()
+    assert tasks.mail.send("ann@example.org").get(timeout_ms=30_000).is_ok()
+    assert Task.objects.get(pk=held.task_id).status == "PENDING"
+    listed = {queue["name"]: queue for queue in json.loads(shell("list", "--json").stdout)}
+    assert (listed["default"]["workers"], listed["default"]["pending"], listed["default"]["running"]) == (1, 1, 0)
+    assert shell("resume", "default").returncode == 0
+    assert held.get(timeout_ms=30_000).is_ok()
+    wait_until(lambda: json.loads(shell("list", "--json").stdout)[0]["running"] == 0, "nothing runs any more")
+
+
+def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
+    done = shell("override", "mail", "--max-concurrency=1")
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "CommandError: horsies_queue: an override of 'mail' needs --reason TEXT, for whoever finds it later\n"
+    )
+    gone = shell("list", DATABASE_URL="postgresql://postgres@127.0.0.1:1/none")
+    assert gone.returncode == 1
+    assert "horsies_queue: the database refused" in gone.stderr
+    assert "Traceback" not in gone.stderr
+
+
+def test_what_users_typed_cannot_move_the_cursor_of_the_terminal(claimer: Claimers) -> None:
+    run("set", "mail", "--partition-by-args=to")
+    put(1, queue="mail", kwargs=['{"to": "\x9b2J ann é"}'])
+    claimer(mail=1).run_pass(sync=1)
+    assert '{"to": "?2J ann é"}' in run("show", "mail")

@@ -46,7 +46,7 @@ BEGIN
         OR p_limits[i].partition_local_limit IS NOT NULL;
     END LOOP;
     v_but := '{}';
-    v_extra := 20;
+    v_extra := 0;
     LOOP
       SELECT m.ids, m.queues, m.lanes, m.keys, m.stale, m.late, m.cuts, m.due
       INTO v_ids, v_queues, v_lanes, v_keys, v_stale, v_late, v_cuts, v_next
@@ -135,7 +135,7 @@ BEGIN
         p_total := 0;
         EXIT;
       END IF;
-      v_extra := least(v_extra * 5, 500);
+      v_extra := least(greatest(v_extra * 5, 20), 500);
     END LOOP;
     v_first := v_last + 1;
   END LOOP;

@@ -1,6 +1,6 @@
 -- The candidates of the queues of one priority, p_first to p_last in p_limits, in one order over queues and lanes: from each queue
--- and lane as many as could start at most, and p_extra more where partitions or deadlines may refuse some. cuts says for each the place of
--- the last one of its scan when the scan may not have reached the end. due: when the next becomes due.
+-- and lane as many as could start at most, and p_extra more once an earlier round met some that were refused. cuts says for each the
+-- place of the last one of its scan when the scan may not have reached the end. due: when the next becomes due.
 -- One scan is in order already; only when several brought something are they merged.
 -- Locks: the candidates' rows, never waiting. Index: horsies_tasks_claim.
 CREATE FUNCTION horsies_gather_v1(p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb, p_extra int,
@@ -23,10 +23,7 @@ BEGIN
     FOREACH v_lane IN ARRAY ARRAY['sync', 'async'] LOOP
       v_slots := p_buffer + CASE v_lane WHEN 'sync' THEN p_sync ELSE p_async END;
       CONTINUE WHEN v_slots <= 0;
-      v_want := least(p_total, p_rooms[v_queue], v_slots);
-      IF p_extra > 20 OR p_limits[v_queue].partition_max_concurrency IS NOT NULL OR p_limits[v_queue].partition_local_limit IS NOT NULL THEN
-        v_want := v_want + p_extra;
-      END IF;
+      v_want := least(p_total, p_rooms[v_queue], v_slots) + p_extra;
       SELECT c.* INTO v_scan
       FROM horsies_candidates_v2(
         p_limits[v_queue].queue_name, p_limits[v_queue].partition_by_args, p_limits[v_queue].partition_by_task,

@@ -5,6 +5,12 @@ CREATE FUNCTION horsies_unpark_v1(p_queue text, p_keys text[], p_counts int[]) R
 DECLARE
   v_count int;
 BEGIN
+  IF NOT EXISTS (
+    SELECT FROM horsies_tasks p
+    WHERE p.queue_name = p_queue AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked
+  ) THEN
+    RETURN 0;
+  END IF;
   UPDATE horsies_tasks t SET parked = false
   WHERE t.parked AND t.id = ANY (ARRAY(
     SELECT head.id

@@ -67,7 +67,10 @@ HORSIES = {
     "QUEUES": {
         "imports": {"priority": 10},
         "indexing": {"priority": 50},
-        "verify": {"priority": 100},
+        "verify": {
+            "priority": 100,
+            "max_concurrency": 2,
+        },  # the site has visitors besides: two at a time, in the whole cluster
     },
 }
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from horsies_django.core.errors import TaskDefinitionError, TaskNotCommitted, TaskSendError
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
     from horsies_django.definition import task
+    from horsies_django.explaining import explain
     from horsies_django.handles import TaskHandle, get_handle
 
 # name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
@@ -21,6 +22,7 @@ _HOMES = {
     "TaskNotCommitted": "core.errors",
     "TaskResult": "core.results",
     "TaskSendError": "core.errors",
+    "explain": "explaining",
     "get_handle": "handles",
     "task": "definition",
 }
@@ -33,6 +35,7 @@ __all__ = [
     "TaskNotCommitted",
     "TaskResult",
     "TaskSendError",
+    "explain",
     "get_handle",
     "task",
 ]

@@ -20,6 +20,7 @@ from horsies_django.models import Queue
 from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 
 LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
+LATEST = dt.timedelta(days=36_500)
 TRIES = 6
 LOCK_NOT_AVAILABLE = "55P03"
 
@@ -181,8 +182,13 @@ def refuse_until(name: str, until: dt.datetime | None) -> None:
         return
     if until.utcoffset() is None:
         raise QueueError(f"queue {name!r}: until={until} has no time zone; pass an aware datetime")
-    if until <= dt.datetime.now(dt.UTC):
+    now = dt.datetime.now(dt.UTC)
+    if until <= now:
         raise QueueError(f"queue {name!r}: until={until.isoformat()} is over already; pass a moment in the future")
+    if until > now + LATEST:
+        raise QueueError(
+            f"queue {name!r}: until={until.isoformat()} is too far away; leave it out for an override without end"
+        )
 
 
 def _is_whole(value: object) -> bool:

@@ -25,8 +25,9 @@ from example_project.demo.tasks import hold
 from example_project.library.models import Document, Upload
 from example_project.library.searching import NearDuplicate, near_duplicates
 from example_project.library.tasks import import_file, index_document, verify_document
-from horsies_django import TaskHandle, TaskResult
+from horsies_django import TaskHandle, TaskResult, explain, overview
 from horsies_django.core.errors import RetrievalCode
+from horsies_django.core.explanations import ReasonCode
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Heartbeat, Task, Worker
 
@@ -160,7 +161,22 @@ class Story:
     def verify(self) -> None:
         """Press the button that has every document fetched back from the site by an async task."""
         self.browser.post(reverse("library:verify"), {})
+        self.say.step(self.services.until(self.capped, "two documents are fetched at a time", WORK_SECONDS))
         self.finish("fetched back and compared", verify_document.name)
+
+    def capped(self) -> str | None:
+        """Say how the capped queue stands while its slots are taken, and why the last task of it waits; None until then."""
+        waiting = self.tasks().filter(task_name=verify_document.name, status=Status.PENDING.value)
+        last = waiting.order_by("-pk").first()
+        if last is None:
+            return "verify: nothing had to wait"
+        (queue,) = overview.queues(["verify"])
+        cap = queue.effective["max_concurrency"]
+        because = [reason.text for reason in explain(last.pk).reasons if reason.code == ReasonCode.QUEUE_AT_CAP]
+        if queue.running < cap or not because:
+            return None
+        why = because[0][0].lower() + because[0][1:]
+        return f"verify: {queue.running} of {cap} slots, {queue.pending} waiting, because {why}"
 
     def tasks(self) -> QuerySet[Task]:
         """Return the tasks of this run."""

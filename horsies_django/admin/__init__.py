@@ -1,4 +1,4 @@
-"""The admin's pages about tasks, queues and workers: they look, and change nothing.
+"""The admin's pages about tasks, queues, workers and the audit: they look, and change nothing but limits and pauses.
 
 Importing this package registers them on ``admin.site``, as Django's autodiscovery does; ``register`` puts them on a site of
 your own. The mixins hold all the logic and assume no base class: mix them with the ModelAdmin of your theme.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from horsies_django.admin.audit import AuditAdmin, AuditAdminMixin
 from horsies_django.admin.queues import QueueAdmin, QueueAdminMixin
 from horsies_django.admin.tasks import TaskAdmin, TaskAdminMixin
 from horsies_django.admin.workers import WorkerAdmin, WorkerAdminMixin
-from horsies_django.models import Queue, Task, Worker
+from horsies_django.models import AuditEntry, Queue, Task, Worker
 
 __all__ = [
+    "AuditAdmin",
+    "AuditAdminMixin",
     "QueueAdmin",
     "QueueAdminMixin",
     "TaskAdmin",
@@ -29,6 +32,7 @@ def register(site: admin.AdminSite) -> None:
     site.register(Task, TaskAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Worker, WorkerAdmin)
+    site.register(AuditEntry, AuditAdmin)
 
 
 register(admin.site)

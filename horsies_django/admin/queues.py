@@ -1,102 +1,182 @@
-"""The pages about queues: what is declared, and how much waits and runs, counted no further than a person would."""
+"""The pages about queues: how each stands, which limits hold and why, who holds its slots, and what was changed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.db.models import IntegerField, OuterRef, Q, Subquery
-from django.http import HttpRequest
+from django.db.models import Case, Q, QuerySet, Value, When
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.functional import Promise
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.filters import WAITING
+from horsies_django import overview
+from horsies_django.admin.audit import entries_of, lines
+from horsies_django.admin.configuring import ConfigureMixin
+from horsies_django.admin.holders import SLOTS, partition_rows, slot_rows
+from horsies_django.admin.limits import levels, limit_rows, states
 from horsies_django.admin.reading import NextPageMixin, ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.showing import NOTHING, moment_field
-from horsies_django.models import Queue, Task
-from horsies_django.models.tasks import IN_FLIGHT
+from horsies_django.admin.showing import NOTHING, badge, moment_field
+from horsies_django.core.caps import CLUSTER
+from horsies_django.models import AuditEntry, Queue, Task
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Queue]
 else:
     ModelAdmin = admin.ModelAdmin
 
-CAP = 1_000
+T = TypeVar("T")
+
+PARTITIONS = 20
+ENTRIES = 20
+GIVEN_UP: str | Promise = gettext_lazy("The numbers are missing: to count took longer than three seconds.")
+SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
 
 
-class CappedCount(Subquery):
-    """How many rows a sub-query has, which brings its own LIMIT."""
-
-    template = "(SELECT count(*) FROM (%(subquery)s) AS capped)"
-    output_field = IntegerField()
-
-
-def capped_count(rows: Q) -> CappedCount:
-    """Count a queue's tasks under a condition that a partial index holds, to one beyond the cap."""
-    tasks = Task.objects.filter(rows, queue_name=OuterRef("name"))
-    return CappedCount(tasks.values("id")[: CAP + 1])
-
-
-def with_counts(alias: str, queues: list[Any]) -> list[Any]:
-    """Give each queue ``pending`` and ``running``, counted with one query; None where that took too long."""
-    rows = Queue.objects.using(alias).filter(name__in=[queue.name for queue in queues])
-    counted = rows.annotate(pending=capped_count(WAITING), running=capped_count(IN_FLIGHT))
-    found = read_bounded(alias, lambda: list(counted.values_list("name", "pending", "running"))) or []
-    counts = {name: (pending, running) for name, pending, running in found}
+def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
+    """Give each queue its ``overview``, read for all of them at once, None where that took too long; in the order in force."""
+    found = read_bounded(alias, lambda: overview.queues([queue.name for queue in queues])) if queues else []
+    by_name = {view.name: view for view in found or []}
     for queue in queues:
-        queue.pending, queue.running = counts.get(queue.name, (None, None))
-    return queues
-
-
-def shown_count(value: int | None) -> str:
-    """Return a count that may have stopped at the cap, or was given up."""
-    if value is None:
-        return _("not counted: it took too long")
-    return _("more than %(n)s") % {"n": f"{CAP:,}"} if value > CAP else f"{value:,}"
+        queue.overview = by_name.get(queue.name)
+    places = {name: place for place, name in enumerate(by_name)}
+    return sorted(queues, key=lambda queue: places.get(queue.name, len(places)))
 
 
 class QueueListMixin(NextPageMixin):
-    """The change list of queues."""
+    """The change list of queues: the whole cluster first, if its row says anything, then by priority."""
+
+    def source(self) -> QuerySet[Queue]:
+        """Return the queues in their order."""
+        queues: QuerySet[Queue] = self.queryset.exclude(SILENT_CLUSTER)
+        return queues.order_by(Case(When(name=CLUSTER, then=Value(0)), default=Value(1)), "priority", "name")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
         """Count for the whole page at once."""
-        return with_counts(self.root_queryset.db, rows)
+        queues = with_overviews(self.root_queryset.db, rows)
+        if any(queue.overview is None for queue in queues):
+            self.note = GIVEN_UP
+        return queues
 
 
-class QueueAdminMixin(ReadOnlyAdminMixin):
+class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
     """The logic of the queue pages, for any ModelAdmin."""
 
     change_list_mixin = QueueListMixin
-    list_display = ("name", "shown_priority", "shown_pending", "shown_running", "shown_tasks")
+    change_form_template = "admin/horsies/queue/change_form.html"
+    list_display = (
+        "shown_name", "shown_priority", "shown_limit", "shown_running", "shown_claimed", "shown_pending", "shown_full",
+        "shown_workers", "shown_tasks",
+    )  # fmt: skip
+    list_display_links = ("shown_name",)
     ordering = ("priority", "name")
-    fieldsets = (
-        (None, {"fields": ("name", "shown_priority", "shown_pending", "shown_running", "shown_tasks")}),
-        (gettext_lazy("Times"), {"fields": ("created", "updated")}),
-    )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
+        """Return what there is to say of this queue."""
+        counts = ("shown_running", "shown_claimed", "shown_pending")
+        served = ("shown_full", "shown_workers", "shown_tasks")
+        override = (("override_by", "overridden", "override_ends"), "override_reason")
+        pause = (("paused_by", "paused"), "paused_reason")
+        return (
+            (None, {"fields": (("shown_name", "shown_limit"), counts, served, ("created", "updated", "served"))}),
+            *([(gettext_lazy("Pause"), {"fields": pause})] if obj and obj.paused_at else []),
+            *([(gettext_lazy("Override"), {"fields": override})] if obj and obj.override is not None else []),
+        )
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Queue | None:
-        """Return the queue with its counts; NUL bytes cannot be in a name, nor in a query."""
+        """Return the queue with its overview; NUL bytes cannot be in a name, nor in a query."""
         queues = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
-        return with_counts(queues[0]._state.db, queues)[0] if queues else None
+        return with_overviews(queues[0]._state.db, queues)[0] if queues else None
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        """Bring along the limits, who holds the slots, the busiest partitions, the last changes, and the ways to make one."""
+        if obj:
+            alias, name, now = obj._state.db, obj.name, obj.read_at
+            effective = obj.overview.effective if obj.overview else None
+            visible = request.user.has_perm("horsies.view_payload") or (
+                name != CLUSTER and obj.partition_by_args is None
+            )
+            slots = read_bounded(alias, lambda: overview.slots(name, SLOTS))
+            parts = read_bounded(alias, lambda: overview.partitions(name, PARTITIONS))
+            entries = read_bounded(alias, lambda: list(entries_of(alias, name)[:ENTRIES]))
+            context |= {
+                "given_up": GIVEN_UP if obj.overview is None else "",
+                "limits": limit_rows(obj, effective),
+                "partitioned": name != CLUSTER and (obj.partition_by_task or obj.partition_by_args is not None),
+                "partitions_visible": visible,
+                "slots": _or_none(slots, lambda rows: slot_rows(self, request, rows, now, visible)),
+                "partitions": _or_none(parts, lambda rows: partition_rows(rows, visible)),
+                "entries": _or_none(entries, lambda rows: lines(rows, now)),
+                "audit_url": self._audit_url(request, name),
+                "tools": self.tools(request, obj),
+            }
+        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
+        return response
+
+    def _audit_url(self, request: HttpRequest, name: str) -> str:
+        if not (self.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry")):
+            return ""
+        address = reverse("admin:horsies_auditentry_changelist", current_app=self.admin_site.name)
+        return f"{address}?{urlencode({'subject': name})}"
+
+    @admin.display(description=gettext_lazy("name"))
+    def shown_name(self, obj: Queue) -> str:
+        """Return the name, or what the row of the cluster stands for."""
+        return str(obj)
 
     @admin.display(description=gettext_lazy("priority (1 is served first)"))
-    def shown_priority(self, obj: Queue) -> int:
-        """Return the declared priority."""
-        return obj.priority
+    def shown_priority(self, obj: Any) -> Any:
+        """Return the priority in force."""
+        if obj.name == CLUSTER:
+            return NOTHING
+        return obj.overview.effective["priority"] if obj.overview else obj.priority
 
-    @admin.display(description=gettext_lazy("pending"))
-    def shown_pending(self, obj: Any) -> str:
-        """Return how many tasks wait, those that are due later included."""
-        return shown_count(obj.pending)
+    @admin.display(description=gettext_lazy("limit in force"))
+    def shown_limit(self, obj: Any) -> SafeString:
+        """Return the limits that hold now, marked when they are not the declared ones."""
+        marks = format_html_join("", " {}", ((mark,) for mark in states(obj)))
+        return format_html("{}{}", levels(obj.overview.effective) if obj.overview else NOTHING, marks)
 
     @admin.display(description=gettext_lazy("running"))
     def shown_running(self, obj: Any) -> str:
-        """Return how many tasks workers hold."""
-        return shown_count(obj.running)
+        """Return how many tasks run."""
+        return _count(obj, "running")
+
+    @admin.display(description=gettext_lazy("claimed"))
+    def shown_claimed(self, obj: Any) -> str:
+        """Return how many tasks workers hold and have not started."""
+        return _count(obj, "claimed")
+
+    @admin.display(description=gettext_lazy("pending"))
+    def shown_pending(self, obj: Any) -> str:
+        """Return how many due tasks wait, counted up to a bound."""
+        return _count(obj, "pending") + ("+" if obj.overview and obj.overview.pending_more else "")
+
+    @admin.display(description=gettext_lazy("partitions at their limit"))
+    def shown_full(self, obj: Any) -> str:
+        """Return how many partitions have no room."""
+        return NOTHING if obj.name == CLUSTER else _count(obj, "full_partitions")
+
+    @admin.display(description=gettext_lazy("workers"))
+    def shown_workers(self, obj: Any) -> SafeString | str:
+        """Return how many living workers serve it, all of them for the cluster; none where tasks wait stands out."""
+        if obj.overview and obj.overview.pending and not obj.overview.workers:
+            return badge("silent", "✕", _("None"))
+        return _count(obj, "workers")
 
     @admin.display(description=gettext_lazy("tasks"))
     def shown_tasks(self, obj: Queue) -> SafeString | str:
@@ -104,10 +184,23 @@ class QueueAdminMixin(ReadOnlyAdminMixin):
         if not self.admin_site.is_registered(Task):
             return NOTHING
         address = reverse("admin:horsies_task_changelist", current_app=self.admin_site.name)
-        return format_html('<a href="{}?{}">{}</a>', address, urlencode({"queue": obj.name}), _("Show"))
+        query = "" if obj.name == CLUSTER else f"?{urlencode({'queue': obj.name})}"
+        return format_html('<a href="{}{}">{}</a>', address, query, _("Show"))
 
     created = moment_field(Queue, "created_at")
     updated = moment_field(Queue, "updated_at")
+    served = moment_field(Queue, "served_at")
+    overridden = moment_field(Queue, "override_at")
+    override_ends = moment_field(Queue, "override_until")
+    paused = moment_field(Queue, "paused_at")
+
+
+def _count(obj: Any, name: str) -> str:
+    return f"{getattr(obj.overview, name):,}" if obj.overview else NOTHING
+
+
+def _or_none(rows: list[Any] | None, show: Callable[[list[Any]], T]) -> T | None:
+    return None if rows is None else show(rows)
 
 
 class QueueAdmin(QueueAdminMixin, ModelAdmin):

@@ -7,12 +7,14 @@ would take long is given up by the database and says so; and nothing filters but
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.db import OperationalError, connections, transaction
@@ -41,10 +43,10 @@ TIMEOUT_MS = 3_000
 QUERY_CANCELED = "57014"
 
 
-def read_bounded(alias: str, read: Callable[[], T]) -> T | None:
-    """Return what ``read`` reads, or None when one of its statements takes longer than ``TIMEOUT_MS``."""
+def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = None) -> T | None:
+    """Return what ``read`` reads, or None when one of its statements takes longer than ``timeout_ms``, or else ``TIMEOUT_MS``."""
     try:
-        with _bounds(alias):
+        with _bounds(alias, timeout_ms or TIMEOUT_MS):
             return read()
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
@@ -53,14 +55,14 @@ def read_bounded(alias: str, read: Callable[[], T]) -> T | None:
 
 
 @contextmanager
-def _bounds(alias: str) -> Iterator[None]:
+def _bounds(alias: str, timeout_ms: int) -> Iterator[None]:
     """Give up slow statements inside, and prefer indexes whatever the statistics say.
 
     The settings belong to a savepoint that is rolled back: so nothing inside may write, and a transaction around it
     (``ATOMIC_REQUESTS``) keeps its own settings and goes on after a timeout.
     """
     with transaction.atomic(using=alias):
-        run(connections[alias], "page_bounds", {"timeout_ms": str(TIMEOUT_MS)})
+        run(connections[alias], "page_bounds", {"timeout_ms": str(timeout_ms)})
         yield
         transaction.set_rollback(True, using=alias)
 
@@ -155,10 +157,11 @@ class ReadOnlyAdminMixin(Base):
         listing = super().get_changelist(request, **kwargs)
         return type(listing.__name__, (self.change_list_mixin, listing), {})
 
-    def link(self, request: HttpRequest, model: type[Model], pk: object, text: str) -> SafeString | str:
+    def link(self, request: HttpRequest, model: type[Model], pk: uuid.UUID | str, text: str) -> SafeString | str:
         """Return ``text`` as a link to the row's page, or plain where this site or user has no such page."""
         permission = f"{model._meta.app_label}.view_{model._meta.model_name}"
         if not self.admin_site.is_registered(model) or not request.user.has_perm(permission):
             return text
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
-        return format_html('<a href="{}">{}</a>', reverse(name, args=(pk,), current_app=self.admin_site.name), text)
+        address = reverse(name, args=(quote(pk),), current_app=self.admin_site.name)
+        return format_html('<a href="{}">{}</a>', address, text)

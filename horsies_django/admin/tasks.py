@@ -18,6 +18,7 @@ from horsies_django.admin.filters import QueueFilter, StatusFilter
 from horsies_django.admin.listing import TaskListMixin, parse_id
 from horsies_django.admin.payload import PayloadMixin
 from horsies_django.admin.reading import ReadOnlyAdminMixin
+from horsies_django.admin.reasons import panel
 from horsies_django.admin.showing import NOTHING, absolute, age, moment_field, span, status_badge
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
@@ -112,14 +113,18 @@ class TaskAdminMixin(PayloadMixin, ReadOnlyAdminMixin):
         form_url: str = "",
         obj: Task | None = None,
     ) -> HttpResponse:
-        """Bring the attempts along, without their messages where the payload is hidden."""
+        """Bring the attempts along, without their messages where the payload is hidden, and why the task is not running."""
         if obj:
             attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
             visible = self.has_view_payload_permission(request)
             if not visible:
                 attempts = attempts.defer("error_message")
             rows = with_workers(self, request, list(attempts[:ATTEMPTS]), "worker_id")
-            context |= {"attempts": [AttemptRow(row, visible) for row in rows], "payload_visible": visible}
+            context |= {
+                "attempts": [AttemptRow(row, visible) for row in rows],
+                "payload_visible": visible,
+                "panel": panel(self, request, obj, visible),
+            }
         response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
         return response
 

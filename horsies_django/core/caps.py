@@ -61,7 +61,7 @@ class Budget(NamedTuple):
 
 
 class Allotment(NamedTuple):
-    """Which tasks start, are taken ahead, expire, or may be parked: their partition is full for every worker, not just this one."""
+    """Which tasks start, are taken ahead, expire, or may be parked: their partition is full for every worker, not just here."""
 
     start: list[int]
     ahead: list[int]

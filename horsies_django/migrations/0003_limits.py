@@ -153,6 +153,11 @@ class Migration(migrations.Migration):
             name="holding",
             field=models.JSONField(null=True, verbose_name="tasks"),
         ),
+        migrations.AddField(
+            model_name="worker",
+            name="task_names",
+            field=models.JSONField(null=True, verbose_name="tasks that it knows"),
+        ),
         migrations.AddConstraint(
             model_name="queue",
             constraint=models.CheckConstraint(

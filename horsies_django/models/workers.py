@@ -16,6 +16,7 @@ class Worker(models.Model):
     pid = models.IntegerField(_("process"))
     version = models.CharField(_("version"), max_length=50)
     queues = models.JSONField(_("queues"))
+    task_names = models.JSONField(_("tasks that it knows"), null=True)
     processes = models.IntegerField(_("processes"))
     threads = models.IntegerField(_("threads"))
     async_concurrency = models.IntegerField(_("coroutines"))

@@ -114,6 +114,7 @@ class Supervisor:
             pid=os.getpid(),
             version=__version__,
             queues=self.ledger.served.queues,
+            task_names=registry.names(),
             processes=self.options.processes,
             threads=self.options.threads,
             async_concurrency=self.options.async_concurrency,

@@ -16,6 +16,7 @@ from horsies_django.admin import TaskAdmin, register
 from horsies_django.admin.showing import STATUSES, span
 from horsies_django.core.status import Status
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
+from horsies_django.store import overviews
 from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
 
 pytestmark = pytest.mark.django_db
@@ -214,16 +215,18 @@ def test_an_unknown_task_queue_or_worker_leads_to_the_index(boss: Client) -> Non
         assert boss.get(address)["Location"] == reverse("admin:index")
 
 
-def test_queues_show_what_waits_and_runs_up_to_a_cap(boss: Client) -> None:
+def test_queues_show_what_waits_and_runs_up_to_a_bound(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overviews, "PENDING_BOUND", 1_000)
     TaskFactory.create_batch(1_001, queue_name="bulk")
     TaskFactory.create_batch(3, queue_name="mail", status="RUNNING")
     TaskFactory.create_batch(2, queue_name="mail")
     TaskFactory.create_batch(4, queue_name="mail", status="COMPLETED")
     response = boss.get(url(Queue))
-    shown = {queue.name: (queue.pending, queue.running) for queue in response.context["cl"].result_list}
+    views = [queue.overview for queue in response.context["cl"].result_list]
+    shown = {view.name: (view.pending, view.running) for view in views}
     assert shown["mail"] == (2, 3)
     assert shown["default"] == (0, 0)
-    assert "more than 1,000" in response.content.decode()
+    assert '<td class="field-shown_pending">1,000+</td>' in response.content.decode()
     html = body(boss, url(Queue, "change", "mail"))
     assert f'<a href="{reverse(TASKS)}?queue=mail">' in html
 

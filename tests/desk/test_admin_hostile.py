@@ -6,11 +6,13 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django.models import Queue, Task, Worker
+from horsies_django import queues
+from horsies_django.models import AuditEntry, Queue, Task, Worker
 from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
@@ -24,6 +26,22 @@ def pages(client: Client) -> dict[str, str]:
     client.force_login(User.objects.create_superuser("boss"))
     short = EVIL[:100]
     queue = Queue.objects.create(name=short, priority=5)
+    limits = {"partition_by_args": [EVIL], "max_concurrency": 9}
+    queues.change(short, limits, actor=EVIL, reason=EVIL)
+    queues.override(short, {"max_concurrency": 3}, actor=EVIL, reason=EVIL)
+    queues.pause(short, actor=EVIL, reason=EVIL)
+    queue.refresh_from_db()
+    odd_entry = AuditEntry.objects.create(
+        actor=EVIL, action=short[:50], subject=EVIL, reason=EVIL, before=EVIL, after=[EVIL]
+    )
+    entry = AuditEntry.objects.create(
+        actor=EVIL,
+        action="queue.set",
+        subject=short,
+        reason=EVIL,
+        before={EVIL: EVIL},
+        after={"override": {EVIL: {EVIL: EVIL}}},
+    )
     worker = WorkerFactory(hostname=EVIL, version=short[:50], queues=[EVIL, {EVIL: EVIL}], memory_usage_mb=1)
     HeartbeatFactory(worker_id=worker.pk)
     exception = {"type": EVIL, "module": EVIL, "message": EVIL, "repr": EVIL, "traceback": f"Traceback\n{EVIL}"}
@@ -40,18 +58,23 @@ def pages(client: Client) -> dict[str, str]:
     done = TaskFactory(status="COMPLETED", result={"ok": EVIL}, **columns)
     odd = TaskFactory(status="COMPLETED", result={"ok": {EVIL: EVIL}, "err": EVIL}, **columns)
     running = TaskFactory(status="RUNNING", **columns)
+    waiting = TaskFactory(**columns | {"claimed_by": None})
     TaskAttemptFactory(task_id=failed.pk, error_code=short, error_message=EVIL, worker_id=worker.pk)
     addresses = [
         reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,))
-        for row in (failed, done, odd, running, worker, queue)
+        for row in (failed, done, odd, running, waiting, worker, entry, odd_entry)
     ]
-    lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in (Task, Queue, Worker)]
+    forms = ("change", "override", "clear", "resume")
+    addresses += [reverse(f"admin:horsies_queue_{page}", args=(quote(short),)) for page in forms]
+    lists = [
+        reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in (Task, Queue, Worker, AuditEntry)
+    ]
     asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
     return {address: client.get(address).content.decode() for address in addresses + lists + asked}
 
 
 def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, str]) -> None:
-    assert len(pages) == 11
+    assert len(pages) == 18
     for address, html in pages.items():
         assert "alert(1)" in html, address  # it is shown,
         assert "<script>alert" not in html, address  # and never as markup

@@ -278,6 +278,12 @@ def test_config_raises_and_names_every_refused_combination_at_once(settings: Any
     ]
     for place in [*places, "HORSIES['RECOVERY']['RUNNING_STALE_THRESHOLD_MS']"]:
         assert f"- {place}: " in message
-    settings.HORSIES = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}
+    settings.HORSIES = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 4_999}
     with pytest.raises(ImproperlyConfigured, match=r"horsies\.E016"):
         config()
+
+
+@pytest.mark.promise("S0.24")
+def test_the_example_of_four_tasks_ahead_under_a_lease_of_five_seconds_is_accepted() -> None:
+    found = parsed({"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000})
+    assert (found.prefetch_buffer, found.claim_lease_ms) == (4, 5_000)

@@ -164,8 +164,9 @@ def test_a_value_that_cannot_be_is_refused_and_nothing_changes(columns: dict[str
         ({"limits": {"max_concurrency": -1}}, "max_concurrency must be"),
         ({"until": dt.datetime(2100, 1, 1)}, "has no time zone"),
         ({"until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "is over already"),
+        ({"until": dt.datetime(9999, 12, 31, tzinfo=dt.UTC)}, "is too far away"),
     ],
-    ids=["no limit", "no reason", "no such limit", "no such number", "naive", "past"],
+    ids=["no limit", "no reason", "no such limit", "no such number", "naive", "past", "far"],
 )
 def test_an_override_that_cannot_be_is_refused_and_nothing_changes(given: dict[str, Any], words: str) -> None:
     asked = {"limits": {"max_concurrency": 3}, "actor": "ann", "reason": "sale", **given}

@@ -16,8 +16,9 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import reverse
 
+from horsies_django import queues
 from horsies_django.core.status import Status
-from horsies_django.models import Queue, Task, Worker
+from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker
 from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -121,6 +122,33 @@ def library(transactional_db: None) -> Task:
     return failed
 
 
+@pytest.fixture
+def crowded(library: Task) -> Queue:
+    """Limits over the library: a queue with partitions, overridden; one that is paused; a cap of the whole cluster."""
+    rule = {"partition_by_args": ["customer"], "partition_max_concurrency": 2, "max_concurrency": 8}
+    queues.change("mail", {**rule, "priority": 5}, actor="ada", reason="Three customers were all of the traffic.")
+    reason, until = "The mail provider throttles us until Friday.", dt.datetime.now(dt.UTC) + dt.timedelta(days=2)
+    queues.override("mail", {"max_concurrency": 4, "local_limit": None}, actor="grace", reason=reason, until=until)
+    queues.pause("index", actor="ada", reason="The disk of the index is full.")
+    queues.change("*", {"max_concurrency": 40}, actor="ada")
+    alive, silent = Worker.objects.order_by("hostname")
+    Heartbeat.objects.bulk_create([Heartbeat(id=alive.pk, worker_id=alive.pk, role="claimer", pid=alive.pid)])
+    gone = Heartbeat(id=silent.pk, worker_id=silent.pk, role="claimer", pid=silent.pid, died_at=now())
+    Heartbeat.objects.bulk_create([gone])
+    for number, (customer, worker) in enumerate([("acme", alive), ("acme", alive), ("globex", silent)]):
+        started = now() - dt.timedelta(seconds=47 * number + 3)
+        task = TaskFactory(
+            task_name="mail.tasks.send_newsletter", queue_name="mail", status="RUNNING", kwargs={"customer": customer},
+            partition_key=f'{{"customer": "{customer}"}}', partition_version=1, claimed_by=worker.pk, claimed_at=started,
+        )  # fmt: skip
+        HeartbeatFactory(worker_id=worker.pk, pid=4200 + number, holding=[str(task.pk)])
+    TaskFactory.create_batch(
+        7, task_name="mail.tasks.send_newsletter", queue_name="mail", kwargs={"customer": "acme"}, parked=True,
+        partition_key='{"customer": "acme"}', partition_version=1,
+    )  # fmt: skip
+    return Queue.objects.get(name="mail")
+
+
 def look(browser: Any, live_server: Any, scheme: str, addresses: dict[str, str]) -> Iterator[tuple[str, Any]]:
     """Open each address as a superuser; fail on anything that the browser complains about or fetches elsewhere."""
     client = Client()
@@ -145,6 +173,9 @@ def look(browser: Any, live_server: Any, scheme: str, addresses: dict[str, str])
     assert complaints == []
 
 
+WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_readable_and_keeps_to_a_strict_policy(
     browser: Any, live_server: Any, library: Task, scheme: str
@@ -157,8 +188,7 @@ def test_every_page_is_readable_and_keeps_to_a_strict_policy(
         contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
         assert all(ratio >= 4.5 for ratio in contrasts), (name, contrasts)
         assert len(contrasts) >= {"tasks": 37, "task": 1, "workers": 2, "worker": 1}.get(name, 0), name
-        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert page.evaluate(wide) <= 0, f"{name} has to be scrolled sideways"
+        assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways"
 
 
 def test_a_person_finds_a_failed_task_from_the_list(browser: Any, live_server: Any, library: Task) -> None:
@@ -167,3 +197,48 @@ def test_a_person_finds_a_failed_task_from_the_list(browser: Any, live_server: A
         page.get_by_role("link", name=library.task_name).last.click()
         playwright.expect(page.get_by_text("UnicodeDecodeError: 'utf-8' codec")).to_be_visible()
         playwright.expect(page.get_by_role("table").get_by_text("TIMED_OUT")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_about_limits_are_readable_and_keep_to_a_strict_policy(
+    browser: Any, live_server: Any, crowded: Queue, scheme: str
+) -> None:
+    addresses = {
+        "limits-queues": reverse("admin:horsies_queue_changelist"),
+        "limits-queue": reverse("admin:horsies_queue_change", args=("mail",)),
+        "limits-paused": reverse("admin:horsies_queue_change", args=("index",)),
+        "limits-cluster": reverse("admin:horsies_queue_change", args=("*",)),
+        "limits-override": reverse("admin:horsies_queue_override", args=("mail",)),
+        "limits-pause": reverse("admin:horsies_queue_pause", args=("mail",)),
+        "limits-audit": reverse("admin:horsies_auditentry_changelist"),
+        "limits-entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
+        "limits-waiting": reverse("admin:horsies_task_change", args=(Task.objects.filter(parked=True)[0].pk,)),
+    }
+    badges = {"limits-queues": 2, "limits-queue": 8, "limits-paused": 2}
+    for name, page in look(browser, live_server, scheme, addresses):
+        contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
+        assert all(ratio >= 4.5 for ratio in contrasts), (name, contrasts)
+        assert len(contrasts) >= badges.get(name, 0), name
+        assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways"
+
+
+def test_a_person_overrides_a_limit_and_is_told_what_was_wrong_first(
+    browser: Any, live_server: Any, crowded: Queue
+) -> None:
+    for _name, page in look(
+        browser, live_server, "light", {"queue": reverse("admin:horsies_queue_change", args=("mail",))}
+    ):
+        page.get_by_role("link", name="Override").first.click()
+        page.get_by_label("Concurrency:", exact=True).fill("many")
+        page.get_by_role("button", name="Override").click()
+        playwright.expect(page.get_by_text("Nothing was changed.")).to_be_visible()
+        playwright.expect(page.get_by_text("This field is required.")).to_be_visible()
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / "limits-errors-light.png", full_page=True)
+        page.get_by_label("Concurrency:", exact=True).fill("6")
+        page.get_by_label("Reason:").fill("Friday came early.")
+        page.get_by_role("button", name="Override").click()
+        playwright.expect(page.get_by_text("Queue mail: Overridden; concurrency (override): 4 → 6")).to_be_visible()
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / "limits-done-light.png", full_page=True)
+    assert Queue.objects.get(name="mail").override == {"max_concurrency": 6, "local_limit": None}

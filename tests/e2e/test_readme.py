@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -87,7 +88,7 @@ class Shop:
         self.project, self.env = directory / "shop", env
         python = str(Path(env["PATH"].split(":")[0]) / "python")
         for command in COMMANDS:
-            words = command.split()
+            words = shlex.split(command)
             if words[0] == "django-admin":
                 run(python, "-m", "django", *words[1:], cwd=directory, env=env)
             elif words[1:3] == ["manage.py", "startapp"]:
@@ -137,6 +138,9 @@ class Shop:
 
     def shell(self, code: str) -> str:
         return run(self.python, "manage.py", "shell", "--command", code, cwd=self.project, env=self.env).strip()
+
+    def run(self, *words: str) -> str:
+        return run(self.python, *words[1:], cwd=self.project, env=self.env)
 
     def end(self) -> None:
         for process in (self.site, self.worker):
@@ -194,6 +198,15 @@ def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
         "text = client.get('/admin/horsies/task/').content.decode(); print('orders' in text, 'FAILED' in text.upper())"
     )
     assert shop.shell(page).split()[-2:] == ["True", "True"]
+
+    # the cap: shown, overridden for two hours, and a task explained
+    listed, overridden, explained = [
+        shlex.split(line) for line in COMMANDS if "horsies_queue" in line or "explain" in line
+    ]
+    assert re.search(r"mail +.*3", shop.run(*listed))
+    assert "3" in shop.run(*overridden)
+    assert re.search(r"mail +.*1", shop.run(*listed))
+    assert "COMPLETED" in shop.run(*explained[:-1], again)
 
     # the project's own tests, with drain()
     run(shop.python, "manage.py", "test", cwd=shop.project, env=shop.env)

@@ -38,7 +38,7 @@ def test_the_two_options_bound_what_is_in_hand_and_what_a_pass_claims_of_a_queue
     assert hungry.wanted({"sync": 1, "async": 91}, in_hand=10, buffered=0, starting=0).total == 0
 
 
-@pytest.mark.promise("S0.38", "S1.38", "S1.43")
+@pytest.mark.promise("S0.38", "S1.2", "S1.38", "S1.43")
 def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer() -> None:
     soft = Appetite(max_claim_per_worker=6, prefetch=4, lease=LEASE)
     assert soft.wanted({"sync": 2, "async": 0}, in_hand=0, buffered=0, starting=0) == Wanted(2, 0, 4, 6, 0, LEASE)

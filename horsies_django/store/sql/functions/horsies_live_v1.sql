@@ -1,6 +1,7 @@
 -- The queues of a pass that are worth a lock: not those that are paused, and of those with caps not the ones where nothing waits.
--- What is sent while we look wakes the worker again.
--- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked.
+-- What is sent while we look wakes the worker again. Where this pass gave back a permit of a partition there is no looking: until it
+-- commits, another pass counts that permit as held, and may park, unseen, a task that was sent meanwhile.
+-- Locks: none. Index: horsies_tasks_claim.
 CREATE FUNCTION horsies_live_v1(p_limits horsies_limits[], p_cluster int, p_freed text[], p_starting boolean, p_claiming boolean)
 RETURNS horsies_limits[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -18,9 +19,7 @@ BEGIN
         WHERE t.queue_name = v_queue AND t.lane IN ('sync', 'async')
           AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked))
       OR ((p_limits[i].partition_max_concurrency IS NOT NULL OR p_limits[i].partition_local_limit IS NOT NULL)
-          AND v_queue = ANY (p_freed) AND EXISTS (
-        SELECT FROM horsies_tasks t
-        WHERE t.queue_name = v_queue AND t.claimed_by IS NULL AND t.finished_at IS NULL AND t.parked))
+          AND v_queue = ANY (p_freed))
     THEN
       v_live := v_live || p_limits[i];
     END IF;

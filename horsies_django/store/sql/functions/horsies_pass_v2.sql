@@ -67,7 +67,7 @@ BEGIN
       GROUP BY f.queue;
     END IF;
     IF p_starts IS NOT NULL THEN
-      FOR v_claim IN SELECT s.kind, s.id FROM horsies_start_v1(p_worker, v_limits, v_now, p_starts) AS s LOOP
+      FOR v_claim IN SELECT s.kind, s.id FROM horsies_start_v1(p_worker, v_limits, v_cluster, v_now, p_starts) AS s LOOP
         kind := v_claim.kind;
         id := v_claim.id;
         IF kind = 'expired' THEN

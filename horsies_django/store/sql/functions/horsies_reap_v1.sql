@@ -50,14 +50,24 @@ BEGIN
     SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
     WHERE t.id = ANY (v_ids) AND t.status = 'CLAIMED';
     RETURN QUERY SELECT CASE WHEN r.id = ANY (v_failed) THEN 'failed' ELSE 'returned' END, r.id FROM unnest(v_ids) AS r (id);
-    PERFORM horsies_freed_v1(p_channel, v_queues, v_keys);
   END IF;
 
-  v_expired := horsies_expire_v1(ARRAY(
-    SELECT t.id FROM horsies_tasks t
+  -- one that was not parked may have been unparked for a permit, which then waits for the next of its partition
+  SELECT array_agg(l.id), v_queues || array_agg(l.queue_name) FILTER (WHERE l.unparked),
+         v_keys || array_agg(l.partition_key) FILTER (WHERE l.unparked)
+  INTO v_expired, v_queues, v_keys
+  FROM (
+    SELECT t.id, t.queue_name, t.partition_key, NOT t.parked AND t.partition_key IS NOT NULL AS unparked FROM horsies_tasks t
     WHERE t.claimed_by IS NULL AND t.finished_at IS NULL AND t.good_until <= v_now
-    ORDER BY t.good_until LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED), v_now);
-  RETURN QUERY SELECT 'expired', e.id FROM unnest(v_expired) AS e (id);
+    ORDER BY t.good_until LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
+  ) AS l;
+  IF v_expired IS NOT NULL THEN
+    v_expired := horsies_expire_v1(v_expired, v_now);
+    RETURN QUERY SELECT 'expired', e.id FROM unnest(v_expired) AS e (id);
+  END IF;
+  IF v_queues IS NOT NULL THEN  -- once, for all: the locks are taken in their order
+    PERFORM horsies_freed_v1(p_channel, v_queues, v_keys);
+  END IF;
   IF EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now) THEN
     PERFORM pg_notify(p_channel || '_done', string_agg(d.id::text, ' '))
     FROM unnest(v_failed || v_expired) WITH ORDINALITY AS d (id, place) GROUP BY (d.place - 1) / 200;

@@ -2,8 +2,8 @@
 -- good_until has not passed, and their queue and partition have room (only what runs is counted: soft mode). The others expire or
 -- go back; those that are missing in the answer are not this worker's any more, or somebody has their row locked.
 -- Moves CLAIMED -> RUNNING, PENDING (late ones expire). Kinds: 'started', 'expired', 'returned', in the order of p_starts.
--- Locks: the task rows, never waiting; the caller has the advisory locks. Index: primary key, horsies_tasks_holding.
-CREATE FUNCTION horsies_start_v1(p_worker uuid, p_limits horsies_limits[], p_now timestamptz, p_starts jsonb)
+-- Locks: task rows, never waiting; the caller has the advisory locks. Index: primary key, horsies_tasks_holding, horsies_tasks_parked.
+CREATE FUNCTION horsies_start_v1(p_worker uuid, p_limits horsies_limits[], p_cluster int, p_now timestamptz, p_starts jsonb)
 RETURNS TABLE (kind text, id uuid) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ids uuid[];
@@ -42,11 +42,16 @@ BEGIN
   FROM horsies_parts_v1(p_limits, v_queues, v_keys, p_worker, false, p_now) AS a;
   SELECT a.verdicts INTO v_verdicts
   FROM horsies_allot_v1(v_queues, array_fill('sync'::text, ARRAY[v_count]), v_parts, v_late, array_fill(NULL::int, ARRAY[v_count]),
-                        v_everyone, v_rooms, v_part_rooms, v_count, v_count, 0, 0) AS a;
+                        v_everyone, v_rooms, v_part_rooms, CASE p_cluster WHEN 0 THEN 0 ELSE v_count END, v_count, 0, 0) AS a;
 
   UPDATE horsies_tasks t SET status = 'RUNNING', started_at = p_now, claim_expires_at = NULL
   FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE t.id = v.id AND v.verdict = 'start' AND t.status = 'CLAIMED';
-  PERFORM horsies_expire_v1(ARRAY(SELECT v.id FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE v.verdict = 'late'), p_now);
+  IF 'late' = ANY (v_verdicts) THEN
+    PERFORM horsies_expire_v1(ARRAY(SELECT v.id FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE v.verdict = 'late'), p_now);
+    PERFORM horsies_unpark_v1(p_limits[e.queue].queue_name, array_agg(e.key), array_agg(e.permits))  -- they waited behind these
+    FROM (SELECT v.queue, v.key, count(*)::int AS permits FROM unnest(v_queues, v_keys, v_verdicts) AS v (queue, key, verdict)
+          WHERE v.verdict = 'late' AND v.key IS NOT NULL GROUP BY v.queue, v.key) AS e GROUP BY e.queue;
+  END IF;
   UPDATE horsies_tasks t
   SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
   FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE t.id = v.id AND v.verdict NOT IN ('start', 'late') AND t.status = 'CLAIMED';

@@ -1,0 +1,252 @@
+"""The audit: who changed what, when and why; a page to read it, and the lines that other pages show of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.db.models import QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.limits import label_of, shown_limit
+from horsies_django.admin.reading import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
+from horsies_django.admin.showing import NOTHING, absolute, block, json_block, moment, moment_field
+from horsies_django.conf import config
+from horsies_django.models import AuditEntry, Queue
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[AuditEntry]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+ACTIONS = {
+    "queue.declare": gettext_lazy("Settings written"),
+    "queue.set": gettext_lazy("Set"),
+    "queue.override": gettext_lazy("Overridden"),
+    "queue.clear": gettext_lazy("Override cleared"),
+    "queue.expire": gettext_lazy("Override ended"),
+    "queue.pause": gettext_lazy("Paused"),
+    "queue.resume": gettext_lazy("Resumed"),
+}
+OF_QUEUES = "queue."
+LONGEST_CHANGE = 100
+# Columns that say who and when; the entry says so itself.
+BESIDES = {
+    "override_by", "override_at", "override_reason", "paused_at", "paused_by", "paused_reason", "partition_version", "sweep",
+}  # fmt: skip
+
+# The number is DEEPEST; it stands in the text, for a translator to write it as the language does.
+LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Of the newest 100,000 entries.")
+
+
+def entries_of(alias: str, queue: str) -> QuerySet[AuditEntry]:
+    """Return the entries about a queue, the newest first."""
+    entries = AuditEntry.objects.using(alias).filter(subject=queue, action__startswith=OF_QUEUES)
+    return entries.order_by("-at", "-pk")
+
+
+def shown_action(entry: AuditEntry) -> str:
+    """Return what was done, also what only a newer version does."""
+    return str(ACTIONS.get(entry.action, entry.action))
+
+
+def changes(entry: AuditEntry) -> list[str]:
+    """Return what an entry changed, a line for each value: ``concurrency: 4 → 2``."""
+    before, after = _flat(entry.before), _flat(entry.after)
+    lines = []
+    for key in [*before, *(key for key in after if key not in before)]:
+        column, overridden = key
+        old, new = before.get(key, NOTHING), after.get(key, NOTHING)
+        if column not in BESIDES and old != new:
+            label = _("%(column)s (override)") if overridden else "%(column)s"
+            lines.append(f"{label % {'column': label_of(column)}}: {old} → {new}")
+    return lines
+
+
+def _flat(columns: object) -> dict[tuple[str, bool], str]:
+    """Return the columns of an entry as texts, those of an override beside the declared ones; a row may have any shape."""
+    found: dict[tuple[str, bool], str] = {}
+    for column, value in columns.items() if isinstance(columns, dict) else ():
+        if column == "override":
+            override = value if isinstance(value, dict) else {}
+            found |= {(key, True): _text(key, limit) for key, limit in override.items()}
+        else:
+            found[column, False] = _text(column, value)
+    return found
+
+
+def _text(column: str, value: object) -> str:
+    if value is None:
+        limits = column.endswith(("max_concurrency", "local_limit"))
+        return shown_limit(None) if limits else NOTHING
+    if column == "override_until" and (until := _moment(value)):
+        return absolute(until)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return str(Truncator(text).chars(LONGEST_CHANGE))
+
+
+def _moment(value: object) -> dt.datetime | None:
+    try:
+        found = dt.datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return found if timezone.is_aware(found) else None
+
+
+def lines(entries: Iterable[AuditEntry], now: Any) -> list[dict[str, Any]]:
+    """Return entries as a table shows them."""
+    return [
+        {
+            "at": moment(entry.at, now),
+            "actor": entry.actor,
+            "action": shown_action(entry),
+            "changes": changes(entry),
+            "reason": entry.reason or "",
+        }
+        for entry in entries
+    ]
+
+
+class ActionFilter(admin.SimpleListFilter):
+    """Entries of one kind."""
+
+    title = gettext_lazy("action")
+    parameter_name = "action"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Offer every action, whether or not there is such an entry: to know would mean to look."""
+        return list(ACTIONS.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
+        """Narrow to the action. Raises IncorrectLookupParameters for one that does not exist."""
+        value = self.value()
+        if value is not None and value not in ACTIONS:
+            raise IncorrectLookupParameters(repr(value))
+        return queryset.filter(action=value) if value else queryset
+
+
+class SubjectFilter(admin.SimpleListFilter):
+    """Entries about one queue; the address may name anything else."""
+
+    title = gettext_lazy("subject")
+    parameter_name = "subject"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Offer the queues; the subjects of all entries would be a DISTINCT over the whole table."""
+        queues = Queue.objects.using(config().database).only("name").order_by("name")
+        return [(queue.name, str(queue)) for queue in queues]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
+        """Narrow to the subject. Raises IncorrectLookupParameters for a name that PostgreSQL cannot hold."""
+        name = self.value()
+        if name and "\x00" in name:
+            raise IncorrectLookupParameters(repr(name))
+        return queryset.filter(subject=name) if name else queryset
+
+
+class AuditListMixin(NextPageMixin):
+    """The change list of the audit, newest first: one subject down its index, all of them down the primary key."""
+
+    def source(self) -> QuerySet[AuditEntry]:
+        """Return the filtered entries in an order that an index delivers, as far back as the list looks."""
+        entries: QuerySet[AuditEntry] = self.queryset
+        chosen = {type(item): item.value() for item in self.filter_specs if isinstance(item, admin.SimpleListFilter)}
+        if self.query or chosen.get(SubjectFilter):
+            return entries.order_by("-at", "-pk")
+        if chosen.get(ActionFilter):
+            self.note = LOOKED_AT_NEWEST
+            last = AuditEntry.objects.using(entries.db).order_by("-pk").values("pk")[DEEPEST - 1 : DEEPEST]
+            entries = entries.filter(pk__gte=Coalesce(Subquery(last), Value(0)))
+        return entries.order_by("-pk")
+
+    def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
+        """Link what each entry is about."""
+        return [with_subject(self.model_admin, request, row) for row in rows]
+
+
+def with_subject(page: Any, request: HttpRequest, entry: Any) -> Any:
+    """Give an entry ``linked_subject``: what it is about, as a link where the user may go there."""
+    is_queue = entry.action.startswith(OF_QUEUES)
+    text = str(Queue(name=entry.subject)) if is_queue else entry.subject
+    entry.linked_subject = page.link(request, Queue, entry.subject, text) if is_queue else text
+    return entry
+
+
+class AuditAdminMixin(ReadOnlyAdminMixin):
+    """The logic of the audit's pages, for any ModelAdmin."""
+
+    change_list_mixin = AuditListMixin
+    list_display = ("at_", "actor", "shown_action", "shown_subject", "shown_changes", "shown_reason")
+    list_display_links = ("at_",)
+    list_filter = (ActionFilter, SubjectFilter)
+    search_fields = ("subject",)  # shows the box; get_search_results does the search
+    search_help_text = gettext_lazy("The whole name of a queue, or the whole id of a task.")
+    ordering = ("-pk",)
+    fieldsets = (
+        (None, {"fields": (("at_", "actor"), ("shown_action", "shown_subject"), "whole_reason")}),
+        (gettext_lazy("Change"), {"fields": ("shown_before", "shown_after")}),
+    )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
+    ) -> tuple[QuerySet[AuditEntry], bool]:
+        """Search by the whole subject, which an index holds."""
+        return (queryset.filter(subject=search_term.strip()) if search_term else queryset), False
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> AuditEntry | None:
+        """Return the entry with what it is about."""
+        found = super().get_object(request, object_id, from_field)
+        return with_subject(self, request, found) if found else None
+
+    at_ = moment_field(AuditEntry, "at")
+
+    @admin.display(description=gettext_lazy("action"))
+    def shown_action(self, obj: AuditEntry) -> str:
+        """Return what was done."""
+        return shown_action(obj)
+
+    @admin.display(description=gettext_lazy("subject"))
+    def shown_subject(self, obj: Any) -> SafeString | str:
+        """Return what it was done to, as ``with_subject`` linked it."""
+        subject: SafeString | str = obj.linked_subject
+        return subject
+
+    @admin.display(description=gettext_lazy("changes"))
+    def shown_changes(self, obj: AuditEntry) -> str:
+        """Return what it changed, in a line."""
+        return "; ".join(changes(obj)) or NOTHING
+
+    @admin.display(description=gettext_lazy("reason"))
+    def shown_reason(self, obj: AuditEntry) -> str:
+        """Return the beginning of the reason."""
+        return str(Truncator(obj.reason or NOTHING).chars(LONGEST_CHANGE))
+
+    @admin.display(description=gettext_lazy("reason"))
+    def whole_reason(self, obj: AuditEntry) -> SafeString | str:
+        """Return the reason."""
+        return block(obj.reason) if obj.reason else NOTHING
+
+    @admin.display(description=gettext_lazy("before"))
+    def shown_before(self, obj: AuditEntry) -> SafeString | str:
+        """Return the columns as they were."""
+        return NOTHING if obj.before is None else json_block(obj.before)
+
+    @admin.display(description=gettext_lazy("after"))
+    def shown_after(self, obj: AuditEntry) -> SafeString | str:
+        """Return the columns as they became."""
+        return NOTHING if obj.after is None else json_block(obj.after)
+
+
+class AuditAdmin(AuditAdminMixin, ModelAdmin):
+    """The audit's pages of Django's own admin."""

@@ -1,0 +1,191 @@
+"""The forms that change a queue. Each carries its change: ``apply`` calls the verb that the command line calls too."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any, ClassVar
+
+from django import forms
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django import queues
+from horsies_django.admin.limits import LEVELS, label_of, shown_limit
+from horsies_django.conf import LARGEST_LIMIT
+from horsies_django.core.caps import CLUSTER
+from horsies_django.models import Queue
+
+LONGEST_REASON = 1_000
+NOT_OVERRIDDEN = object()
+
+
+class LimitField(forms.CharField):
+    """A limit that may be left alone: empty is NOT_OVERRIDDEN, ``none`` is None, no limit."""
+
+    widget = forms.TextInput(attrs={"class": "vIntegerField", "inputmode": "numeric", "autocomplete": "off"})
+
+    def __init__(self, *, lowest: int, **kwargs: Any) -> None:
+        super().__init__(required=False, **kwargs)
+        self.lowest = lowest
+
+    def clean(self, value: Any) -> Any:
+        """Return the limit. Raises ValidationError for what is neither a number in range, nor ``none``, nor empty."""
+        text = super().clean(value).lower()
+        if not text:
+            return NOT_OVERRIDDEN
+        if text == "none":
+            return None
+        number = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else -1
+        if not self.lowest <= number <= LARGEST_LIMIT:
+            raise forms.ValidationError(
+                _("Write a whole number from %(low)s to %(high)s, “none” for no limit, or nothing.")
+                % {"low": self.lowest, "high": f"{LARGEST_LIMIT:,}"}
+            )
+        return number
+
+
+class ChangeForm(forms.Form):
+    """A change of one queue."""
+
+    action: ClassVar[str]  # what the audit calls it
+    title: ClassVar[str | Promise]
+    button: ClassVar[str | Promise]
+    explanation: ClassVar[str | Promise] = ""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=LONGEST_REASON,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+        help_text=gettext_lazy("Kept in the audit, for whoever finds the change later."),
+    )
+
+    def __init__(self, *args: Any, queue: Queue, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.queue = queue
+
+    def apply(self, actor: str) -> list[str]:
+        """Make the change and return the columns that changed. Raises QueueError."""
+        raise NotImplementedError
+
+    @property
+    def why(self) -> str | None:
+        """The reason that was given, None without one."""
+        return self.cleaned_data["reason"] or None
+
+
+class PauseForm(ChangeForm):
+    """Pauses the queue."""
+
+    action = "queue.pause"
+    title = gettext_lazy("Pause %(queue)s")
+    button = gettext_lazy("Pause")
+    explanation = gettext_lazy(
+        "No further task starts until you resume. Running tasks go on, and sending works as before."
+    )
+
+    def apply(self, actor: str) -> list[str]:
+        """Pause the queue."""
+        return queues.pause(self.queue.name, actor=actor, reason=self.why)
+
+
+class ResumeForm(ChangeForm):
+    """Ends the pause."""
+
+    action = "queue.resume"
+    title = gettext_lazy("Resume %(queue)s")
+    button = gettext_lazy("Resume")
+    explanation = gettext_lazy("Waiting tasks start again, as far as the limits allow.")
+
+    def apply(self, actor: str) -> list[str]:
+        """End the pause."""
+        return queues.resume(self.queue.name, actor=actor, reason=self.why)
+
+
+class ClearForm(ChangeForm):
+    """Removes the override."""
+
+    action = "queue.clear"
+    title = gettext_lazy("Clear the override of %(queue)s")
+    button = gettext_lazy("Clear the override")
+    explanation = gettext_lazy("The declared limits hold again. Running tasks go on.")
+
+    def apply(self, actor: str) -> list[str]:
+        """Remove the override."""
+        return queues.clear(self.queue.name, actor=actor, reason=self.why)
+
+
+class OverrideForm(ChangeForm):
+    """Puts limits in the place of the declared ones. A new override replaces the old one as a whole."""
+
+    action = "queue.override"
+    title = gettext_lazy("Override the limits of %(queue)s")
+    button = gettext_lazy("Override")
+    explanation = gettext_lazy(
+        "Leave a limit empty to keep what is declared; write “none” for no limit. Running tasks go on: under a lower limit"
+        " nothing starts until there is room."
+    )
+
+    max_concurrency = LimitField(lowest=0)
+    local_limit = LimitField(lowest=1)
+    partition_max_concurrency = LimitField(lowest=1)
+    partition_local_limit = LimitField(lowest=1)
+    until = forms.DateTimeField(
+        label=gettext_lazy("Until"),
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+    )
+    field_order = (*LEVELS, "reason", "until")
+
+    def __init__(self, *args: Any, queue: Queue, **kwargs: Any) -> None:
+        super().__init__(*args, queue=queue, **kwargs)
+        self.fields["reason"].required = True
+        zone = timezone.get_current_timezone_name()
+        self.fields["until"].help_text = _("Empty: until it is cleared. In the time zone %(zone)s.") % {"zone": zone}
+        self.initial["until"] = queue.override_until
+        override = queue.override if isinstance(queue.override, dict) else {}
+        for key in LEVELS:
+            field = self.fields[key]
+            field.label = label_of(key).capitalize()
+            declared = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(queue, key))}
+            field.help_text = f"{declared} {_('0 lets nothing start.')}" if key == "max_concurrency" else declared
+            if key in override:
+                self.initial[key] = "none" if override[key] is None else override[key]
+            if queue.name == CLUSTER and key != "max_concurrency":
+                del self.fields[key]
+
+    def clean_until(self) -> dt.datetime | None:
+        """Refuse an end that Python could not read back: in another time zone it may lie in the year 10000."""
+        until: dt.datetime | None = self.cleaned_data["until"]
+        if until is not None and until.year >= dt.MAXYEAR:
+            raise forms.ValidationError(_("This is too far in the future. Leave it empty for no end."))
+        return until
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse an override of nothing."""
+        if not self.errors and not self._limits():
+            raise forms.ValidationError(_("Give at least one limit. To end an override, clear it instead."))
+        return self.cleaned_data
+
+    def apply(self, actor: str) -> list[str]:
+        """Override the limits."""
+        until = self.cleaned_data["until"]
+        if until is not None and timezone.is_naive(until):  # USE_TZ is off
+            until = timezone.make_aware(until)
+        reason = self.cleaned_data["reason"]
+        return queues.override(self.queue.name, self._limits(), actor=actor, reason=reason, until=until)
+
+    def _limits(self) -> dict[str, int | None]:
+        given = {key: self.cleaned_data.get(key, NOT_OVERRIDDEN) for key in LEVELS}
+        return {key: limit for key, limit in given.items() if limit is not NOT_OVERRIDDEN}
+
+
+FORMS: dict[str, type[ChangeForm]] = {
+    "override": OverrideForm,
+    "clear": ClearForm,
+    "pause": PauseForm,
+    "resume": ResumeForm,
+}

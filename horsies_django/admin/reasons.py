@@ -1,0 +1,95 @@
+"""Why a task is not running: the reasons of ``explain``, a line each, with links to what stands in the way."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.reading import read_bounded
+from horsies_django.core.status import Status
+from horsies_django.explaining import Reason, ReasonCode, explain
+from horsies_django.models import Queue, Task, Worker
+
+PATIENCE_MS = 1_000  # the page is about the task; this is beside it
+NAMED = 5  # tasks and workers linked in a line
+Row: TypeAlias = tuple[type[Model], Any, str]  # what a link leads to, and its text
+HIDDEN = gettext_lazy("Its partition is at its limit. To see partitions needs the permission horsies.view_payload.")
+
+
+class Line(NamedTuple):
+    """One reason, and links to the rows it speaks of."""
+
+    code: str
+    text: str
+    links: SafeString
+
+
+class Panel(NamedTuple):
+    """What the page says; ``lines`` None: the database took too long to find out."""
+
+    title: str | Promise
+    lines: list[Line] | None
+
+
+def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel | None:
+    """Explain an unfinished task, None for one that has finished; ``visible``: the user may see its payload."""
+    if task.finished_at is not None:
+        return None
+    title = _("Where does it run?") if task.status == Status.RUNNING else _("Why is it not running?")
+    try:
+        found = read_bounded(task._state.db or "", lambda: explain(task.pk), PATIENCE_MS)
+    except LookupError:  # deleted since the page began
+        return None
+    lines = None if found is None else [_line(page, request, reason, visible) for reason in found.reasons]
+    return Panel(title, lines)
+
+
+def _line(page: Any, request: HttpRequest, reason: Reason, visible: bool) -> Line:
+    hidden = reason.code == ReasonCode.PARTITION_AT_LIMIT and not visible  # its key is made of arguments
+    return Line(reason.code.value, str(HIDDEN) if hidden else reason.text, _links(page, request, reason.details))
+
+
+def _links(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeString:
+    """Return links to the queue, the tasks that hold slots, and the workers that a reason speaks of, where the user may go."""
+    queue = details.get("queue")
+    holding = [details] if "worker_id" in details else []
+    groups: tuple[tuple[str, list[Row]], ...] = (
+        (_("queue"), [(Queue, queue, str(Queue(name=queue)))] if queue else []),
+        (_("held by"), [_task(one) for one in details.get("holders") or ()]),
+        (_("worker"), [_worker(one) for one in holding]),
+        (_("workers"), [_worker(one) for one in _known(details.get("workers") or details.get("former") or ())]),
+    )
+    found = []
+    for label, rows in groups:
+        links = [page.link(request, model, pk, text) for model, pk, text in rows[:NAMED]]
+        if links and isinstance(links[0], SafeString):  # else the user has no such page
+            found.append(
+                (
+                    label,
+                    format_html_join(", ", "{}", ((link,) for link in links)),
+                    "" if rows[:NAMED] == rows else ", …",
+                )
+            )
+    return format_html_join(" · ", "{}: {}{}", found)
+
+
+def _known(workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [one for one in workers if one.get("hostname")]
+
+
+def _task(facts: Mapping[str, Any]) -> Row:
+    return Task, uuid.UUID(str(facts["task_id"])), str(facts["task_name"])
+
+
+def _worker(facts: Mapping[str, Any]) -> Row:
+    name = f"{facts['hostname']}:{facts['pid']}" if facts["hostname"] else str(facts["worker_id"])
+    return Worker, uuid.UUID(str(facts["worker_id"])), name

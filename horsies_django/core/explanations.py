@@ -1,0 +1,49 @@
+"""What an explanation is: why a task does not run at one moment, with a code, a sentence and the facts behind each reason."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from typing import Any, NamedTuple
+
+
+class ReasonCode(enum.StrEnum):
+    """Why a task does not run, or what it does instead; the most decisive first."""
+
+    FINISHED = "FINISHED"
+    RUNNING = "RUNNING"
+    CLAIMED_BY_SILENT_WORKER = "CLAIMED_BY_SILENT_WORKER"
+    CLAIMED_WAITING = "CLAIMED_WAITING"
+    EXPIRED = "EXPIRED"
+    QUEUE_PAUSED = "QUEUE_PAUSED"
+    NO_LIVE_WORKER = "NO_LIVE_WORKER"
+    UNKNOWN_TASK_NAME = "UNKNOWN_TASK_NAME"
+    NOT_DUE = "NOT_DUE"
+    RETRY_WAITING = "RETRY_WAITING"
+    CLUSTER_AT_CAP = "CLUSTER_AT_CAP"
+    QUEUE_AT_CAP = "QUEUE_AT_CAP"
+    PARTITION_AT_LIMIT = "PARTITION_AT_LIMIT"
+    WORKERS_AT_LOCAL_LIMIT = "WORKERS_AT_LOCAL_LIMIT"
+    NO_FREE_SLOT = "NO_FREE_SLOT"
+    BEHIND_OTHERS = "BEHIND_OTHERS"
+    NEXT = "NEXT"
+
+
+class Reason(NamedTuple):
+    """One reason: its code, a sentence, and the facts behind it as JSON has them (ids and moments are texts)."""
+
+    code: ReasonCode
+    text: str
+    details: dict[str, Any]
+
+
+class Explanation(NamedTuple):
+    """Why a task does not run at this moment: all reasons, the most decisive first, never none. ``str()`` is for people."""
+
+    task_id: uuid.UUID
+    status: str
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        lines = (f"  {reason.code}: {reason.text}" for reason in self.reasons)
+        return "\n".join([f"Task {self.task_id} is {self.status}.", *lines])

@@ -1,0 +1,296 @@
+"""Why a task does not run, in words: facts from the database in, reasons out.
+
+The facts carry verdicts that the claim's own functions gave (rooms, orphans, living workers); here they are only read, put in the
+order of how much they decide, and said. Everything that holds at the moment is told, not just the first thing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from horsies_django.core.caps import CLUSTER
+from horsies_django.core.explanations import Explanation, Reason, ReasonCode
+
+Facts = Mapping[str, Any]
+
+
+class Timing(NamedTuple):
+    """What the settings say about time, and the zone in which moments are told.
+
+    A worker is silent after ``silence`` without a beat and counts as dead after ``threshold``; it looks for tasks every ``poll``.
+    """
+
+    poll: dt.timedelta
+    silence: dt.timedelta
+    threshold: dt.timedelta
+    zone: dt.tzinfo
+
+
+def reasoned(facts: Facts, timing: Timing) -> Explanation:
+    """Return what the facts of ``horsies_explain_v1`` say about a task."""
+    task = facts["task"]
+    return Explanation(uuid.UUID(task["id"]), task["status"], tuple(Case(facts, timing).reasons()))
+
+
+class Case:
+    """One task at one moment."""
+
+    def __init__(self, facts: Facts, timing: Timing) -> None:
+        self.facts = facts
+        self.timing = timing
+        self.task: Facts = facts["task"]
+        self.now = moment(facts["now"])
+        heard = [one for one in facts.get("workers", ()) if not self.silent_since(one["beat_at"], timing.threshold)]
+        self.workers: Sequence[Facts] = heard
+
+    def reasons(self) -> Iterator[Reason]:
+        """Give all reasons, the most decisive first."""
+        if self.task["finished_at"]:
+            yield self.finished()
+        elif self.task["status"] == "RUNNING":
+            yield self.silent_holder() or self.running()
+        else:
+            found = list(self.waiting())
+            yield from found or [self.next()]
+
+    def waiting(self) -> Iterator[Reason]:
+        """Give what keeps a task that has not started."""
+        if claimed := self.task["status"] == "CLAIMED":
+            yield self.silent_holder() or self.buffered()
+        yield from self.expired()
+        for name in ("cluster", "queue"):
+            yield from self.paused(name)
+        if not claimed:
+            yield from self.unserved()
+        yield from self.unknown_name()
+        yield from self.not_due()
+        for name in ("cluster", "queue"):
+            yield from self.at_cap(name)
+        yield from self.crowded()
+        yield from self.behind()
+
+    def finished(self) -> Reason:
+        task = self.task
+        code = f" with {task['error_code']}" if task["error_code"] else ""
+        text = f"It ended as {task['status']}{code} at {self.at(task['finished_at'])}."
+        return Reason(ReasonCode.FINISHED, text, pick(task, "status", "finished_at", "error_code"))
+
+    def running(self) -> Reason:
+        child = self.facts["holder"]["child_pid"]
+        where = "" if child is None else f", in process {child}"
+        text = f"It runs since {self.at(self.task['started_at'])} on {worker_name(self.facts['holder'])}{where}."
+        return Reason(ReasonCode.RUNNING, text, {**self.holder(), "since": self.task["started_at"]})
+
+    def buffered(self) -> Reason:
+        """A claim that waits for a slot of its worker (soft mode)."""
+        ends, where = self.task["claim_expires_at"], worker_name(self.facts["holder"])
+        details = {**self.holder(), "since": self.task["claimed_at"], "lease_ends_at": ends}
+        if ends is None:
+            text = f"Worker {where} claimed it at {self.at(self.task['claimed_at'])} and is about to start it."
+        elif moment(ends) > self.now:
+            text = f"It waits in the buffer of worker {where} for a free slot, under a lease until {self.at(ends)}."
+        else:
+            text = f"Its lease on worker {where} ended at {self.at(ends)}: any worker makes it claimable again soon."
+        return Reason(ReasonCode.CLAIMED_WAITING, text, details)
+
+    def silent_holder(self) -> Reason | None:
+        """The worker that holds the task has not been heard for a while, is dead, or is gone."""
+        holder, task = self.facts["holder"], self.task
+        heard = holder["beat_at"] or task["claimed_at"]
+        if not (holder["orphaned"] or self.silent_since(heard, self.timing.silence)):
+            return None
+        rescue = moment(holder["died_at"] or heard)
+        if not holder["died_at"]:
+            rescue += self.timing.threshold
+        does = "runs" if task["status"] == "RUNNING" else "has claimed"
+        becomes = "fails with WORKER_CRASHED" if task["status"] == "RUNNING" else "is pending again"
+        when = f"from {self.at(rescue)} on" if rescue > self.now else "with the next round of a reaper"
+        text = f"Worker {worker_name(holder)}, which {does} it, was last heard at {self.at(heard)}; the task {becomes} {when}."
+        reapers = bool(holder["heard_at"]) and not self.silent_since(holder["heard_at"], self.timing.silence)
+        if not reapers:
+            text += " But no worker lives that could rescue it: start one."
+        details = {**self.holder(), **pick(holder, "beat_at", "died_at"), "rescue_at": rescue.isoformat()}
+        return Reason(ReasonCode.CLAIMED_BY_SILENT_WORKER, text, {**details, "reapers": reapers})
+
+    def expired(self) -> Iterator[Reason]:
+        until = self.task["good_until"]
+        if until and moment(until) <= self.now:
+            text = f"Its good_until passed at {self.at(until)}: it will not run, and becomes EXPIRED when a worker meets it."
+            yield Reason(ReasonCode.EXPIRED, text, {"good_until": until})
+
+    def paused(self, level: str) -> Iterator[Reason]:
+        row = self.facts.get(level)
+        if row is None or row["max_concurrency"] != 0:
+            return
+        details = {"queue": row["name"]}
+        if row["paused_at"]:
+            by, since, why = row["paused_by"], row["paused_at"], row["paused_reason"]
+            said = f"is paused since {self.at(since)} by {by}"
+        elif (row["override"] or {}).get("max_concurrency") == 0:
+            by, since, why = row["override_by"], row["override_at"], row["override_reason"]
+            said = f"has been overridden with a cap of 0 since {self.at(since)} by {by}"
+            details["until"] = row["override_until"]
+        else:
+            by = since = why = None
+            said = "is declared with a cap of 0"
+        text = f"{level_name(row)} {said}{f': {why}' if why else ''}. Nothing of it starts."
+        yield Reason(ReasonCode.QUEUE_PAUSED, text, {**details, "by": by, "since": since, "reason": why})
+
+    def unserved(self) -> Iterator[Reason]:
+        queue = self.task["queue_name"]
+        if self.workers and self.facts.get("queue"):
+            return
+        former = [pick(one, "worker_id", "hostname", "pid", "seen_at", "stopped_at") for one in self.facts["former"]]
+        details = {"queue": queue, "known": self.facts.get("queue") is not None, "former": former}
+        if not details["known"]:
+            text = f"There is no queue {queue!r} in the table, so nothing of it starts: declare it and run 'migrate'."
+        elif former:
+            text = (
+                f"No living worker serves the queue {queue!r}: the last one, {worker_name(former[0])}, "
+                f"{'stopped' if former[0]['stopped_at'] else 'was last heard'} at {self.at(former[0]['seen_at'])}."
+            )
+        else:
+            text = f"No worker serves the queue {queue!r}, and none has: start one that does."
+        yield Reason(ReasonCode.NO_LIVE_WORKER, text, details)
+
+    def unknown_name(self) -> Iterator[Reason]:
+        """No worker knows the task. That does not hold it up: it fails when it is claimed."""
+        if not self.workers or any(one["knows"] for one in self.workers):
+            return
+        name = self.task["task_name"]
+        text = (
+            f"No living worker of its queue knows a task {name!r}: whichever claims it fails it with WORKER_RESOLUTION_ERROR. "
+            "Deploy the code that defines it to the workers."
+        )
+        yield Reason(ReasonCode.UNKNOWN_TASK_NAME, text, {"task_name": name, "workers": self.crew(self.workers)})
+
+    def not_due(self) -> Iterator[Reason]:
+        task, due = self.task, self.task["enqueued_at"]
+        if moment(due) <= self.now:
+            return
+        if task["retry_count"]:
+            text = f"It waits for retry {task['retry_count']} of {task['max_retries']}, which is due at {self.at(due)}."
+            yield Reason(ReasonCode.RETRY_WAITING, text, {"due_at": due, **pick(task, "retry_count", "max_retries")})
+        else:
+            yield Reason(ReasonCode.NOT_DUE, f"It is not due before {self.at(due)}.", {"due_at": due})
+
+    def at_cap(self, level: str) -> Iterator[Reason]:
+        row = self.facts.get(level)
+        if row is None or not row["max_concurrency"] or row["room"] > 0:
+            return
+        cap, taken, holders = row["max_concurrency"], row["taken"], row["holders"]
+        text = f"{level_name(row)} is at its cap: {taken} of {cap} slots are taken{self.longest(holders)}."
+        code = ReasonCode.CLUSTER_AT_CAP if level == "cluster" else ReasonCode.QUEUE_AT_CAP
+        yield Reason(code, text, {"queue": row["name"], "cap": cap, "taken": taken, "holders": holders})
+
+    def crowded(self) -> Iterator[Reason]:
+        """Limits below the queue's: of the partition, of each worker, and the workers' slots.
+
+        A limit that holds in each worker keeps the task only when every worker has one against it.
+        """
+        full = [one for one in self.workers if at_limit(one["partition_room"])]
+        local = [one for one in self.workers if at_limit(one["room"])]
+        busy = [one for one in self.workers if one["busy"] >= one["slots"]]
+        none_can = all(one in full or one in local or one in busy for one in self.workers)
+        yield from self.partition(full if none_can else [])
+        if none_can and local:
+            limit = self.facts["queue"]["local_limit"]
+            text = f"{self.share(local)} at the limit of {limit} per worker."
+            details = {"queue": self.task["queue_name"], "local_limit": limit, "workers": self.crew(local)}
+            yield Reason(ReasonCode.WORKERS_AT_LOCAL_LIMIT, text, details)
+        if none_can and busy:
+            lane = self.task["lane"]
+            taken = f"{sum(one['busy'] for one in busy)} of {sum(one['slots'] for one in busy)}"
+            text = f"{self.share(busy)} without a free slot for {lane} tasks: {taken} are taken."
+            details = {"lane": lane, "workers": self.crew(busy, "slots", "busy")}
+            yield Reason(ReasonCode.NO_FREE_SLOT, text, details)
+
+    def partition(self, full: Sequence[Facts]) -> Iterator[Reason]:
+        """The partition is full: for all workers together, or in each; or it was, and the task is parked still."""
+        found = self.facts.get("partition") or {"partition": None, "room": None, "taken": 0, "holders": []}
+        crowded = at_limit(found["room"])
+        if not (crowded or full or self.task["parked"]):
+            return
+        queue, limit = self.task["queue_name"], None if found["room"] is None else found["room"] + found["taken"]
+        name = f"The partition {found['partition']} of queue {queue!r}" if found["partition"] else "Its partition"
+        longest = self.longest(found["holders"])
+        if crowded:
+            text = f"{name} is at its limit: {found['taken']} of {limit} slots are taken{longest}."
+        elif full:
+            limit = self.facts["queue"]["partition_local_limit"]
+            text = f"{name} is at its limit of {limit} in each worker{longest}."
+        else:
+            text = f"{name} was at its limit when a worker came to the task; now there is room, and it gets in within 30 seconds."
+        details = {"queue": queue, **pick(found, "partition", "taken", "holders"), "limit": limit}
+        yield Reason(ReasonCode.PARTITION_AT_LIMIT, text, {**details, "workers": self.crew(full)})
+
+    def behind(self) -> Iterator[Reason]:
+        count, bound = self.facts.get("before") or 0, self.facts["bound"]
+        if count:
+            shown = "1 task stands" if count == 1 else f"{count:,} tasks stand"
+            if more := count > bound:
+                shown = f"More than {bound:,} tasks stand"
+            details = {"count": min(count, bound), "more": more}
+            yield Reason(ReasonCode.BEHIND_OTHERS, f"{shown} before it and may start earlier.", details)
+
+    def next(self) -> Reason:
+        seconds = self.timing.poll.total_seconds()
+        text = f"Nothing holds it up: it is the next in line, and should start within {seconds:g} s."
+        return Reason(ReasonCode.NEXT, text, {"workers": self.crew(self.workers), "poll_seconds": seconds})
+
+    def holder(self) -> dict[str, Any]:
+        return pick(self.facts["holder"], "worker_id", "hostname", "pid", "child_pid")
+
+    def silent_since(self, heard: str, patience: dt.timedelta) -> bool:
+        return moment(heard) < self.now - patience
+
+    def at(self, text: str | dt.datetime) -> str:
+        """Tell a moment: the time alone on the day of the explanation."""
+        told, now = (moment(one).astimezone(self.timing.zone) for one in (text, self.now))
+        return f"{told:%H:%M:%S}" if told.date() == now.date() else f"{told:%Y-%m-%d %H:%M:%S}"
+
+    def longest(self, holders: Sequence[Facts]) -> str:
+        """Tell who holds a permit for longest; nobody, when it came free a moment ago."""
+        if not holders:
+            return ""
+        first = holders[0]
+        return f", the longest since {self.at(first['since'])} by task {first['task_id']} on {worker_name(first)}"
+
+    def share(self, some: Sequence[Facts]) -> str:
+        """Tell how many of the workers some are."""
+        many = len(self.workers)
+        if many == 1:
+            return "The one living worker that serves its queue is"
+        who = f"All {many}" if len(some) == many else f"{len(some)} of the {many}"
+        return f"{who} living workers that serve its queue are"
+
+    def crew(self, workers: Sequence[Facts], *more: str) -> list[dict[str, Any]]:
+        return [pick(one, "worker_id", "hostname", "pid", *more) for one in workers]
+
+
+def pick(facts: Facts, *names: str) -> dict[str, Any]:
+    """Return some of the facts."""
+    return {name: facts[name] for name in names}
+
+
+def moment(text: str | dt.datetime) -> dt.datetime:
+    """Return a moment as JSON has it."""
+    return text if isinstance(text, dt.datetime) else dt.datetime.fromisoformat(text)
+
+
+def at_limit(room: int | None) -> bool:
+    """Whether there is a limit and no room under it."""
+    return room is not None and room <= 0
+
+
+def worker_name(facts: Facts) -> str:
+    """Name a worker; one whose row is gone by its id."""
+    return f"{facts['hostname']}:{facts['pid']}" if facts["hostname"] else str(facts["worker_id"])
+
+
+def level_name(row: Facts) -> str:
+    """Name a queue, or the whole cluster, at the start of a sentence."""
+    return "The whole cluster" if row["name"] == CLUSTER else f"The queue {row['name']!r}"

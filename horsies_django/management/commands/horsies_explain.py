@@ -1,0 +1,47 @@
+"""``manage.py horsies_explain``: why a task does not run, from the shell."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from horsies_django.core.explanations import Explanation
+from horsies_django.explaining import explain
+
+
+class Command(BaseCommand):
+    """Prints the reasons that hold now."""
+
+    help = "Say why a task does not run at this moment, or what it does instead. Changes nothing."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("task", metavar="ID", help="the id of the task, a UUID")
+        parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+    def handle(self, **options: Any) -> None:
+        try:
+            found = explain(options["task"])
+        except (LookupError, ValueError, ImproperlyConfigured) as error:
+            raise CommandError(f"horsies_explain: {error}") from error
+        except DatabaseError as error:
+            raise CommandError(
+                f"horsies_explain: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
+            ) from error
+        self.stdout.write(as_json(found) if options["json"] else as_text(found))
+
+
+def as_json(explanation: Explanation) -> str:
+    """Return the text for machines."""
+    reasons = [reason._asdict() for reason in explanation.reasons]
+    return json.dumps({**explanation._asdict(), "task_id": str(explanation.task_id), "reasons": reasons}, indent=2)
+
+
+def as_text(explanation: Explanation) -> str:
+    """Return the text for a terminal: what users typed into partitions and reasons cannot move its cursor."""
+    return re.sub(r"[^\n\x20-\x7e\xa0-\U0010ffff]", "?", str(explanation))

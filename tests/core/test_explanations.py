@@ -1,0 +1,119 @@
+"""Facts become sentences: in the reader's zone, with the day where it is another one, and with details that JSON takes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from horsies_django.core.explanations import Explanation, Reason, ReasonCode
+from horsies_django.core.reasoning import Timing, reasoned
+
+ID = uuid.UUID(int=7)
+WORKER = str(uuid.UUID(int=8))
+NOW = "2030-01-31T12:00:00+00:00"
+TIMING = Timing(
+    dt.timedelta(seconds=5), dt.timedelta(seconds=5), dt.timedelta(seconds=10), dt.timezone(dt.timedelta(hours=3))
+)
+TASK = {
+    "id": str(ID), "task_name": "shop.tasks.add", "queue_name": "verify", "lane": "sync", "status": "PENDING", "parked": False,
+    "enqueued_at": "2030-01-31T11:00:00+00:00", "good_until": None, "retry_count": 0, "max_retries": 0, "claimed_at": None,
+    "claim_expires_at": None, "started_at": None, "finished_at": None, "error_code": None,
+}  # fmt: skip
+QUEUE = {
+    "name": "verify", "max_concurrency": None, "local_limit": None, "partition_local_limit": None, "room": None, "taken": 0,
+    "holders": None, "paused_at": None, "paused_by": None, "paused_reason": None, "override": None, "override_until": None,
+}  # fmt: skip
+TAKER = {
+    "worker_id": WORKER, "hostname": "web-1", "pid": 41, "beat_at": NOW, "slots": 2, "busy": 0, "room": None,
+    "partition_room": None, "knows": True,
+}  # fmt: skip
+HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": WORKER}
+
+
+def told(task: dict[str, Any] | None = None, **facts: Any) -> Explanation:
+    """Explain a pending task that nothing holds up, but for what is given."""
+    given = {
+        "now": NOW,
+        "bound": 1_000,
+        "task": TASK | (task or {}),
+        "queue": QUEUE,
+        "workers": [TAKER],
+        "former": [],
+        **facts,
+    }
+    return reasoned(given, TIMING)
+
+
+def only(code: str, explanation: Explanation) -> Reason:
+    (found,) = explanation.reasons
+    assert found.code == code
+    json.dumps(found.details)
+    return found
+
+
+def test_an_explanation_is_never_empty_and_reads_as_lines() -> None:
+    assert str(told()) == (
+        f"Task {ID} is PENDING.\n  NEXT: Nothing holds it up: it is the next in line, and should start within 5 s."
+    )
+    assert told().reasons[0].code is ReasonCode.NEXT
+
+
+def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_another() -> None:
+    soon = only("NOT_DUE", told({"enqueued_at": "2030-01-31T12:30:00+00:00"}))
+    assert soon.text == "It is not due before 15:30:00."
+    assert soon.details == {"due_at": "2030-01-31T12:30:00+00:00"}
+    late = only("NOT_DUE", told({"enqueued_at": "2030-01-31T22:30:00+00:00"}))
+    assert late.text == "It is not due before 2030-02-01 01:30:00."
+
+
+def test_a_cap_names_the_holder_of_the_longest_slot() -> None:
+    holders = [HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}]
+    queue = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": holders}
+    assert only("QUEUE_AT_CAP", told(queue=queue)).text == (
+        f"The queue 'verify' is at its cap: 2 of 2 slots are taken, the longest since 14:02:11 by task {ID} on web-1:41."
+    )
+    gone = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": [holders[0] | {"hostname": None}]}
+    assert only("QUEUE_AT_CAP", told(queue=gone)).text.endswith(f" on {WORKER}."), "the row of the worker is gone"
+
+
+def test_a_cap_whose_holders_left_a_moment_ago_is_told_without_them() -> None:
+    queue = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": []}
+    assert only("QUEUE_AT_CAP", told(queue=queue)).text == "The queue 'verify' is at its cap: 2 of 2 slots are taken."
+
+
+def test_what_each_worker_has_against_a_task_counts_only_when_every_worker_has_something() -> None:
+    busy, limited = TAKER | {"busy": 2}, TAKER | {"room": 0}
+    queue = QUEUE | {"local_limit": 1}
+    only("NEXT", told(queue=queue, workers=[busy, TAKER]))
+    both = told(queue=queue, workers=[busy, limited])
+    assert [reason.code for reason in both.reasons] == ["WORKERS_AT_LOCAL_LIMIT", "NO_FREE_SLOT"]
+    assert both.reasons[0].text.startswith(
+        "1 of the 2 living workers that serve its queue are at the limit of 1 per worker."
+    )
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(9, "NEXT"), (11, "NO_LIVE_WORKER")])
+def test_a_worker_counts_until_its_silence_reaches_the_threshold(seconds: int, code: str) -> None:
+    beat = dt.datetime.fromisoformat(NOW) - dt.timedelta(seconds=seconds)
+    only(code, told(workers=[TAKER | {"beat_at": beat.isoformat()}]))
+
+
+def test_a_claim_without_a_lease_is_about_to_start() -> None:
+    holder = {
+        "worker_id": WORKER, "hostname": "web-1", "pid": 41, "child_pid": None, "beat_at": NOW, "died_at": None,
+        "orphaned": False, "heard_at": NOW,
+    }  # fmt: skip
+    found = told({"status": "CLAIMED", "claimed_at": NOW}, holder=holder)
+    assert only("CLAIMED_WAITING", found).text == "Worker web-1:41 claimed it at 15:00:00 and is about to start it."
+
+
+def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
+    assert only("BEHIND_OTHERS", told(before=1)).text == "1 task stands before it and may start earlier."
+    assert only("BEHIND_OTHERS", told(before=1_000)).text == "1,000 tasks stand before it and may start earlier."
+    more = only("BEHIND_OTHERS", told(before=1_001))
+    assert more.text == "More than 1,000 tasks stand before it and may start earlier."
+    assert more.details == {"count": 1_000, "more": True}

@@ -1,0 +1,79 @@
+"""``manage.py horsies_explain``: what it prints, what it refuses, and what real workers give it to say."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from horsies_django import explain, queues
+from horsies_django.models import Task, Worker
+from tests.conftest import limit, put, wait_until
+from tests.e2e.conftest import WorkerProcess, held_by, let_go
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(*words: str) -> str:
+    """Run the command here and return what it printed."""
+    out = io.StringIO()
+    call_command("horsies_explain", *words, stdout=out)
+    return out.getvalue()
+
+
+def test_it_prints_every_reason_on_a_line_with_its_code() -> None:
+    (id_,) = put()
+    queues.pause("default", actor="ann", reason="a full\x1b[2J disk")
+    first, *reasons = run(str(id_)).splitlines()
+    assert first == f"Task {id_} is PENDING."
+    assert [line.split(":")[0] for line in reasons] == ["  QUEUE_PAUSED", "  NO_LIVE_WORKER"]
+    assert "by ann: a full?[2J disk." in reasons[0], "what would move the cursor is no text"
+
+
+def test_it_prints_json_for_machines() -> None:
+    (id_,) = put()
+    found: dict[str, Any] = json.loads(run(str(id_), "--json"))
+    assert (found["task_id"], found["status"]) == (str(id_), "PENDING")
+    (reason,) = found["reasons"]
+    assert set(reason) == {"code", "text", "details"}
+    assert (reason["code"], reason["details"]["queue"]) == ("NO_LIVE_WORKER", "default")
+
+
+def test_a_mistake_is_a_sentence() -> None:
+    with pytest.raises(CommandError, match="horsies_explain: there is no task"):
+        run(str(uuid.uuid4()))
+    with pytest.raises(CommandError, match="horsies_explain: 'mail' is no task id"):
+        run("mail")
+
+
+def test_it_names_who_holds_the_only_slot_of_a_real_worker_and_that_it_is_free_again(
+    worker: Callable[..., WorkerProcess],
+) -> None:
+    limit("default", max_concurrency=1)
+    worker("--processes=2").ready()
+    holding = tasks.hold.send("first")
+    waiting = tasks.hold.send("second")
+    child = held_by("first")
+    row = Worker.objects.get()
+    assert row.task_names is not None
+    assert "tests.project.tasks.hold" in row.task_names
+    found = {reason.code: reason for reason in explain(waiting.task_id).reasons}
+    assert set(found) == {"QUEUE_AT_CAP"}
+    assert found["QUEUE_AT_CAP"].text.endswith(f"by task {holding.task_id} on {row.hostname}:{row.pid}.")
+    beaten = wait_until(lambda: explain(holding.task_id).reasons[0].details.get("child_pid"), "a beat says who runs it")
+    assert beaten == child
+    unknown = put(name="shop.tasks.gone")[0]
+    assert "UNKNOWN_TASK_NAME" in run(str(unknown))
+    Task.objects.filter(pk=unknown).update(enqueued_at="2100-01-01T00:00Z")
+    let_go("first")
+    held_by("second")
+    assert explain(waiting.task_id).reasons[0].code == "RUNNING"
+    let_go("second")
+    assert waiting.get(timeout_ms=30_000).is_ok()
+    assert explain(waiting.task_id).reasons[0].code == "FINISHED"

@@ -97,6 +97,9 @@ class Rooms:
         self.workers = workers
         self.partitions = Counter((one.queue, one.partition) for one in counted)
         self.partitions_here = Counter((one.queue, one.partition) for one in here)
+        self.ahead: Counter[tuple[str, str | None]] = (
+            Counter()
+        )  # taken ahead by this pass: room that it must not give twice
         self.total = least(budget.total, room(cluster, len(counted)))
         self.queues = {
             name: least(room(limit.max_concurrency, queues[name]), room(limit.local_limit, local[name]), budget.batch)
@@ -111,8 +114,8 @@ class Rooms:
         """Whether the task's partition has no room for this worker."""
         limit, key = self.limits[task.queue], (task.queue, task.partition)
         left = least(
-            room(limit.partition_max_concurrency, self.partitions[key]),
-            room(limit.partition_local_limit, self.partitions_here[key]),
+            room(limit.partition_max_concurrency, self.partitions[key] + self.ahead[key]),
+            room(limit.partition_local_limit, self.partitions_here[key] + self.ahead[key]),
         )
         return task.partition is not None and (left == 0 or self.full_for_everyone(task))
 
@@ -122,13 +125,17 @@ class Rooms:
         together = None if limit.partition_local_limit is None else limit.partition_local_limit * max(self.workers, 1)
         return least(room(limit.partition_max_concurrency, held), room(together, held)) == 0
 
-    def take(self, task: Waiting) -> None:
-        """Count one task more."""
+    def take(self, task: Waiting, *, start: bool) -> None:
+        """Count one task more. Of a partition's permits, only one that starts takes one away from other workers."""
+        key = (task.queue, task.partition)
         left = self.queues[task.queue]
         self.queues[task.queue] = None if left is None else left - 1
         self.total = None if self.total is None else self.total - 1
-        self.partitions[task.queue, task.partition] += 1
-        self.partitions_here[task.queue, task.partition] += 1
+        if start:
+            self.partitions[key] += 1
+            self.partitions_here[key] += 1
+        else:
+            self.ahead[key] += 1
 
 
 def allot(
@@ -159,7 +166,7 @@ def allot(
             if rooms.full_for_everyone(task):
                 found.parked.append(task.id)
         else:
-            rooms.take(task)
+            rooms.take(task, start=slots[task.lane] > 0)
             if slots[task.lane]:
                 slots[task.lane] -= 1
                 found.start.append(task.id)

@@ -92,15 +92,15 @@ class TaskStore:
                 **wanted._asdict(),
             },
         )
-        passed = Passed()
-        for kind, id_, generation, lane, task_name, kwargs, seconds in rows:
-            if kind == "settled":
-                passed.landed.add(id_)
+        passed = Passed({outcome.id for outcome in outcomes} | {claim.id for claim in releases})
+        for kind, id_, generation, lane, task_name, kwargs, number in sorted(rows, key=lambda row: row[6] or 0.0):
+            if kind == "missed":
+                passed.landed.discard(id_)
             elif kind in ("claimed", "buffered"):
                 claim = Claim(id_, generation, lane, task_name, kwargs)
                 (passed.claims if kind == "claimed" else passed.buffered).append(claim)
             elif kind == "due":
-                passed.due_in = max(seconds, 0.0)
+                passed.due_in = max(number, 0.0)
             elif id_ is None:
                 setattr(passed, kind, True)  # again, limited, dead
             else:

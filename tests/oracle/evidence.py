@@ -111,7 +111,8 @@ def epoch(at: dt.datetime) -> float:
 
 def leaks(sent: int, workers: int) -> list[str]:
     """Return what is left behind once everything should be over: permits, tasks, workers that are missing."""
-    found = [f"{count} permit(s) of {queue} are held by the dead" for queue, count in rows(DEAD_HOLDERS)]
+    found = [f"{there} of {workers} workers are there"] if (there := living()) != workers else []
+    found += [f"{count} permit(s) of {queue} are held by the dead" for queue, count in rows(DEAD_HOLDERS)]
     found += [
         f"{count} task(s) of {queue} are {status}{', parked' if parked else ''}"
         for queue, status, parked, count in rows(STUCK)
@@ -123,6 +124,9 @@ def leaks(sent: int, workers: int) -> list[str]:
     found += [f"{count} task(s) ended {' '.join(end)}" for end, count in endings.items() if end not in known]
     if unnoted := rows(UNNOTED)[0][0]:
         found.append(f"{unnoted} task(s) are COMPLETED and noted no end")
-    if (living := rows(LIVING)[0][0]) != workers:
-        found.append(f"{living} of {workers} workers are there")
     return found
+
+
+def living() -> int:
+    """Return how many workers are there; one that was just killed counts until it is known to be dead."""
+    return int(rows(LIVING)[0][0])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from horsies_django import queues
 from tests.oracle import tasks
-from tests.oracle.evidence import clock, unfinished
+from tests.oracle.evidence import clock, living, unfinished
 from tests.oracle.fleet import Member
 from tests.oracle.judge import CLUSTER, Thaw
 from tests.oracle.usage import Span
@@ -201,8 +201,9 @@ class Storm:
             queues.clear(name, actor="storm")
 
     def calm(self) -> list[str]:
-        """Wait until every worker is up and well again."""
+        """Wait until every worker is up and well again, and those that were killed are known to be dead."""
         self.until(lambda: self.tend() or all(member.ready for member in self.fleet), "all workers are up again")
+        self.until(lambda: living() == len(self.fleet), "the killed are known to be dead")
         return []
 
     def until(self, condition: Callable[[], Any], what: str) -> None:

@@ -124,6 +124,18 @@ def test_a_partition_that_filled_up_since_gets_its_tasks_back(claimer: Claimers)
     assert (passed.returned, passed.started) == ([one.id], [two.id])
 
 
+def test_what_one_worker_has_taken_ahead_keeps_no_permit_of_a_partition_from_another(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    put(4, kwargs=['{"tenant": "a"}'] * 4)
+    busy, idle = claimer(), claimer()
+    (claim,) = ahead(busy, 2)
+    assert not Task.objects.filter(parked=True).exists()
+    (started,) = idle.run_pass(wanted=Wanted(sync=2, buffer=2, lease=LEASE)).claims
+    assert (busy.run_pass(starts=[claim]).returned, Task.objects.filter(parked=True).count()) == ([claim.id], 2)
+    (next_,) = idle.run_pass(sync=1, outcomes=[done(started)]).claims
+    assert next_.id == claim.id
+
+
 def test_a_task_that_expires_in_the_buffer_does_not_strand_the_parked_ones_behind_it(claimer: Claimers) -> None:
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
     put(3, kwargs=['{"a": 1}'] * 3)

@@ -139,7 +139,7 @@ MARKS = {
     "horsies_room_v1": (r"(?<!partition_)max_concurrency - ", set()),
     "horsies_cluster_room_v1": (r"cap - \( ?select", set()),
     "horsies_parts_v1": (r"local_limit \*", set()),
-    "horsies_loads_v1": (r"filter \(where claimed_by = \w+\)\)::int", set()),
+    "horsies_loads_v1": (r"filter \(where holds and claimed_by = \w+\)\)::int", set()),
     "horsies_partition_v1": (r"kwargs ->", set()),
     "horsies_orphaned_v1": (r"claimed_at < ", set()),
     "horsies_servers_v1": (r"stopped_at is null", set()),

@@ -281,8 +281,9 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Con
     put(5)
     conn = connect()
     conn.execute("ANALYZE horsies_tasks")
-    explained = conn.execute(
-        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load("queue_pending"), {"names": ["default"], "bound": 10_000}
-    )
-    ((plan,),) = explained.fetchall()
+    asked = {"names": ["default"], "bound": 10_000}
+    assert conn.execute(load("queue_pending"), asked).fetchall() == [
+        ("default", 5)
+    ]  # and the session knows the catalog
+    ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load("queue_pending"), asked).fetchall()
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 200

@@ -3,12 +3,13 @@
 -- partition that is full for every worker are parked: both leave the index of claimable tasks, so nobody meets them again.
 -- Queues come in the order of their priority; queues of one priority share one order. The candidates of a priority are looked at in
 -- rounds: a round ends early when refused candidates may have hidden others behind the end of a scan.
--- Kinds: 'claimed' and 'buffered' tasks, 'expired' ones, 'due' with the moment the next becomes due, 'limited' when a cap left
--- tasks behind, 'again' when the pass grew long and another should follow.
+-- What p_freed of a cap's permits it does not use itself is offered to other workers.
+-- Kinds: 'claimed' and 'buffered' tasks with their place in the order, 'expired' ones, 'due' with the seconds until the next becomes
+-- due, 'limited' when a cap left tasks behind, 'again' when the pass grew long and another should follow.
 -- Locks: the task rows, never waiting; the caller has the advisory locks. Index: horsies_tasks_claim, then the primary key.
-CREATE FUNCTION horsies_claim_v2(p_worker uuid, p_limits horsies_limits[], p_rooms int[], p_now timestamptz, p_lease interval,
-                                 p_total int, p_sync int, p_async int, p_buffer int)
-RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, queue text, moment timestamptz)
+CREATE FUNCTION horsies_claim_v2(p_worker uuid, p_channel text, p_limits horsies_limits[], p_cluster int, p_freed text[], p_rooms int[],
+                                 p_now timestamptz, p_lease interval, p_total int, p_sync int, p_async int, p_buffer int)
+RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, number float8)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_first int := 1;
@@ -22,13 +23,11 @@ DECLARE
   v_queues int[];
   v_lanes text[];
   v_keys text[];
-  v_stale boolean[];
   v_late boolean[];
-  v_cuts int[];
-  v_next timestamptz;
-  v_parts int[];
-  v_part_rooms int[];
-  v_everyone int[];
+  v_count int;
+  v_found record;
+  v_used text[] := '{}';
+  v_part record;
   v_verdicts text[];
   v_start uuid[];
   v_ahead uuid[];
@@ -48,69 +47,68 @@ BEGIN
     v_but := '{}';
     v_extra := 0;
     LOOP
-      SELECT m.ids, m.queues, m.lanes, m.keys, m.stale, m.late, m.cuts, m.due
-      INTO v_ids, v_queues, v_lanes, v_keys, v_stale, v_late, v_cuts, v_next
-      FROM horsies_gather_v1(p_limits, p_rooms, v_first, v_last, v_but, v_extra, p_now, p_total, p_sync, p_async, p_buffer) AS m;
-      v_due := least(v_due, v_next);
+      v_found := horsies_gather_v1(p_limits, p_rooms, v_first, v_last, v_but, v_extra, p_now, p_total, p_sync, p_async, p_buffer);
+      v_due := least(v_due, v_found.due);
+      v_ids := v_found.ids;
       EXIT WHEN v_ids IS NULL;
-      v_met := v_met + cardinality(v_ids);
+      v_queues := v_found.queues;
+      v_lanes := v_found.lanes;
+      v_late := v_found.late;
+      v_count := cardinality(v_ids);
 
-      IF v_first = v_last AND NOT v_partitioned AND p_buffer = 0 AND NOT true = ANY (v_late)
-        AND cardinality(v_ids) <= least(p_total, p_rooms[v_first]) THEN  -- the common case: every candidate has a slot, and room
+      IF v_first = v_last AND NOT v_partitioned AND p_buffer = 0 AND v_count <= least(p_total, p_rooms[v_first])
+        AND NOT true = ANY (v_late) THEN  -- the common case: every candidate has a slot, and room
         v_verdicts := '{}';
         v_stopped := false;
         v_start := v_ids;
         v_ahead := '{}';
-        p_total := p_total - cardinality(v_ids);
-        p_rooms[v_first] := p_rooms[v_first] - cardinality(v_ids);
+        v_used := v_used || array_fill(p_limits[v_first].queue_name::text, ARRAY[v_count]);
+        p_total := p_total - v_count;
+        p_rooms[v_first] := p_rooms[v_first] - v_count;
         p_sync := p_sync - cardinality(array_positions(v_lanes, 'sync'));
         p_async := p_async - cardinality(array_positions(v_lanes, 'async'));
       ELSE
-        v_parts := array_fill(0, ARRAY[cardinality(v_ids)]);
-        v_part_rooms := NULL;
-        v_everyone := NULL;
+        v_keys := v_found.keys;
+        SELECT NULL::int[] AS parts, NULL::int[] AS rooms, NULL::int[] AS everyone INTO v_part;
         IF v_partitioned THEN
-          SELECT a.parts, a.rooms, a.everyone INTO v_parts, v_part_rooms, v_everyone
-          FROM horsies_parts_v1(p_limits, v_queues, v_keys, p_worker, p_lease IS NULL, p_now) AS a;
-          IF true = ANY (v_stale) THEN
+          v_part := horsies_parts_v1(p_limits, v_queues, v_keys, p_worker, p_lease IS NULL, p_now);
+          IF true = ANY (v_found.stale) THEN
             UPDATE horsies_tasks t SET partition_key = c.key, partition_version = p_limits[c.queue].partition_version
-            FROM unnest(v_ids, v_queues, v_keys, v_stale) AS c (id, queue, key, stale) WHERE c.stale AND t.id = c.id;
+            FROM unnest(v_ids, v_queues, v_keys, v_found.stale) AS c (id, queue, key, stale) WHERE c.stale AND t.id = c.id;
           END IF;
         END IF;
         SELECT a.p_rooms, a.p_total, a.p_sync, a.p_async, a.p_buffer, a.verdicts, a.stopped
         INTO p_rooms, p_total, p_sync, p_async, p_buffer, v_verdicts, v_stopped
-        FROM horsies_allot_v1(v_queues, v_lanes, v_parts, v_late, v_cuts, v_everyone,
-                              p_rooms, v_part_rooms, p_total, p_sync, p_async, p_buffer) AS a;
+        FROM horsies_allot_v1(v_queues, v_lanes, v_part.parts, v_late, v_found.cuts, v_part.everyone,
+                              p_rooms, v_part.rooms, p_total, p_sync, p_async, p_buffer) AS a;
         v_start := ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'start');
         v_ahead := ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'buffer');
+        v_used := v_used || ARRAY(SELECT p_limits[u.queue].queue_name::text FROM unnest(v_queues, v_verdicts) AS u (queue, verdict)
+                                  WHERE u.verdict = 'start');
       END IF;
 
       RETURN QUERY
-      WITH claimed AS (
-        UPDATE horsies_tasks t
-        SET status = 'RUNNING', claimed_by = p_worker, claimed_at = p_now, started_at = p_now, claim_generation = t.claim_generation + 1
-        WHERE t.id = ANY (v_start) AND t.status = 'PENDING'
-        RETURNING t.id, t.claim_generation, t.lane, t.task_name, t.kwargs, t.queue_name
-      )
-      SELECT 'claimed', c.id, c.claim_generation, c.lane::text, c.task_name::text, c.kwargs::text, c.queue_name::text, NULL::timestamptz
-      FROM unnest(v_start) WITH ORDINALITY AS picked (id, place) JOIN claimed c ON c.id = picked.id ORDER BY picked.place;
+      UPDATE horsies_tasks t
+      SET status = 'RUNNING', claimed_by = p_worker, claimed_at = p_now, started_at = p_now, claim_generation = t.claim_generation + 1
+      FROM unnest(v_start) WITH ORDINALITY AS picked (id, place)
+      WHERE t.id = picked.id AND t.status = 'PENDING'
+      RETURNING 'claimed', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, (v_met + picked.place)::float8;
       IF v_ahead <> '{}' THEN
         RETURN QUERY
-        WITH claimed AS (
-          UPDATE horsies_tasks t
-          SET status = 'CLAIMED', claimed_by = p_worker, claimed_at = p_now, claim_expires_at = p_now + p_lease,
-              claim_generation = t.claim_generation + 1
-          WHERE t.id = ANY (v_ahead) AND t.status = 'PENDING'
-          RETURNING t.id, t.claim_generation, t.lane, t.task_name, t.kwargs, t.queue_name
-        )
-        SELECT 'buffered', c.id, c.claim_generation, c.lane::text, c.task_name::text, c.kwargs::text, c.queue_name::text, NULL::timestamptz
-        FROM unnest(v_ahead) WITH ORDINALITY AS picked (id, place) JOIN claimed c ON c.id = picked.id ORDER BY picked.place;
+        UPDATE horsies_tasks t
+        SET status = 'CLAIMED', claimed_by = p_worker, claimed_at = p_now, claim_expires_at = p_now + p_lease,
+            claim_generation = t.claim_generation + 1
+        FROM unnest(v_ahead) WITH ORDINALITY AS picked (id, place)
+        WHERE t.id = picked.id AND t.status = 'PENDING'
+        RETURNING 'buffered', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, (v_met + picked.place)::float8;
       END IF;
+      v_met := v_met + v_count;
 
       IF 'late' = ANY (v_verdicts) THEN
         v_expired := horsies_expire_v1(
           ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'late'), p_now);
-        RETURN QUERY SELECT 'expired', e.id, NULL::int, NULL, NULL, NULL, NULL, NULL::timestamptz FROM unnest(v_expired) AS e (id);
+        PERFORM horsies_final_v1(p_channel, v_expired);
+        RETURN QUERY SELECT 'expired', e.id, NULL::int, NULL, NULL, NULL, NULL::float8 FROM unnest(v_expired) AS e (id);
         IF v_partitioned THEN  -- what expired may have been the head that a free permit waited for
           SELECT v_stopped OR coalesce(sum(horsies_unpark_v1(p_limits[e.queue].queue_name, e.keys, e.permits)) > 0, false) INTO v_stopped
           FROM (SELECT k.queue, array_agg(k.key) AS keys, array_agg(k.permits) AS permits
@@ -131,7 +129,7 @@ BEGIN
       END IF;
       EXIT WHEN NOT v_stopped OR p_total <= 0;
       IF v_met >= 2000 THEN  -- a pass stays short; the engine comes round again
-        RETURN QUERY SELECT 'again', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL, NULL::timestamptz;
+        RETURN QUERY SELECT 'again', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::float8;
         p_total := 0;
         EXIT;
       END IF;
@@ -140,10 +138,13 @@ BEGIN
     v_first := v_last + 1;
   END LOOP;
   IF v_limited OR p_total <= 0 OR 0 = ANY (p_rooms) THEN
-    RETURN QUERY SELECT 'limited', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL, NULL::timestamptz;
+    RETURN QUERY SELECT 'limited', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::float8;
   END IF;
   IF v_due IS NOT NULL THEN
-    RETURN QUERY SELECT 'due', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL, v_due;
+    RETURN QUERY SELECT 'due', NULL::uuid, NULL::int, NULL, NULL, NULL, extract(epoch FROM v_due - clock_timestamp())::float8;
+  END IF;
+  IF p_freed <> '{}' THEN
+    PERFORM horsies_offer_v1(p_channel, p_limits, p_cluster, p_freed, v_used);
   END IF;
 END
 $$;

@@ -9,6 +9,8 @@ CREATE FUNCTION horsies_gather_v1(p_limits horsies_limits[], p_rooms int[], p_fi
                                   OUT late boolean[], OUT cuts int[], OUT due timestamptz)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  v_limit horsies_limits;
+  v_but text[];
   v_lane text;
   v_slots int;
   v_want int;
@@ -20,15 +22,17 @@ DECLARE
 BEGIN
   FOR v_queue IN p_first .. p_last LOOP
     CONTINUE WHEN p_rooms[v_queue] <= 0;
+    v_limit := p_limits[v_queue];
+    v_but := NULL;
+    IF p_but ? v_queue::text THEN
+      v_but := ARRAY(SELECT jsonb_array_elements_text(p_but -> v_queue::text));
+    END IF;
     FOREACH v_lane IN ARRAY ARRAY['sync', 'async'] LOOP
       v_slots := p_buffer + CASE v_lane WHEN 'sync' THEN p_sync ELSE p_async END;
       CONTINUE WHEN v_slots <= 0;
       v_want := least(p_total, p_rooms[v_queue], v_slots) + p_extra;
-      SELECT c.* INTO v_scan
-      FROM horsies_candidates_v2(
-        p_limits[v_queue].queue_name, p_limits[v_queue].partition_by_args, p_limits[v_queue].partition_by_task,
-        p_limits[v_queue].partition_version, v_lane, v_want,
-        CASE WHEN p_but ? v_queue::text THEN ARRAY(SELECT jsonb_array_elements_text(p_but -> v_queue::text)) END, p_now) AS c;
+      v_scan := horsies_candidates_v2(v_limit.queue_name, v_limit.partition_by_args, v_limit.partition_by_task,
+                                      v_limit.partition_version, v_lane, v_want, v_but, p_now);
       due := least(due, v_scan.due);
       v_count := cardinality(v_scan.ids);
       CONTINUE WHEN v_count IS NULL;

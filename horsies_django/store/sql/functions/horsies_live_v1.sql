@@ -6,22 +6,23 @@ CREATE FUNCTION horsies_live_v1(p_limits horsies_limits[], p_cluster int, p_free
 RETURNS horsies_limits[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_live horsies_limits[] := '{}';
-  v_queue text;
+  v_limit horsies_limits;
+  v_partitioned boolean;
 BEGIN
-  FOR i IN 1 .. cardinality(p_limits) LOOP
-    CONTINUE WHEN p_limits[i].max_concurrency = 0;
-    v_queue := p_limits[i].queue_name;
+  FOREACH v_limit IN ARRAY p_limits LOOP
+    CONTINUE WHEN v_limit.max_concurrency = 0;
+    v_partitioned := v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL;
     IF p_starting
-      OR (p_cluster IS NULL AND p_limits[i].max_concurrency IS NULL AND p_limits[i].partition_max_concurrency IS NULL
-          AND p_limits[i].partition_local_limit IS NULL)
-      OR (p_claiming AND EXISTS (
-        SELECT FROM horsies_tasks t
-        WHERE t.queue_name = v_queue AND t.lane IN ('sync', 'async')
-          AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked))
-      OR ((p_limits[i].partition_max_concurrency IS NOT NULL OR p_limits[i].partition_local_limit IS NOT NULL)
-          AND v_queue = ANY (p_freed))
+      OR (p_cluster IS NULL AND v_limit.max_concurrency IS NULL AND NOT v_partitioned)
+      OR (v_partitioned AND v_limit.queue_name = ANY (p_freed))
     THEN
-      v_live := v_live || p_limits[i];
+      v_live := v_live || v_limit;
+    ELSIF p_claiming AND EXISTS (
+      SELECT FROM horsies_tasks t
+      WHERE t.queue_name = v_limit.queue_name AND t.lane IN ('sync', 'async')
+        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked)
+    THEN
+      v_live := v_live || v_limit;
     END IF;
   END LOOP;
   RETURN v_live;

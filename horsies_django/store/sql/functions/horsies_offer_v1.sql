@@ -5,6 +5,9 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_freed record;
 BEGIN
+  IF p_freed <@ p_used AND cardinality(p_freed) <= 1 THEN
+    RETURN;  -- as it is under load, permit by permit
+  END IF;
   IF p_cluster IS NOT NULL THEN
     IF cardinality(p_freed) > cardinality(p_used) AND EXISTS (
       SELECT FROM horsies_tasks t WHERE t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked

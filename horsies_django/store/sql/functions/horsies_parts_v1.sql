@@ -12,7 +12,7 @@ BEGIN
            (p_limits[d.queue]).partition_max_concurrency AS cap, (p_limits[d.queue]).partition_local_limit AS local_limit
     FROM (SELECT DISTINCT asked.queue, asked.key FROM asked WHERE asked.key IS NOT NULL) AS d
   ), loads AS MATERIALIZED (
-    SELECT q.queue, l.key, l.held, l.here
+    SELECT q.queue, l.key, l.held, l.here, l.ahead
     FROM (SELECT DISTINCT part.queue FROM part WHERE part.cap IS NOT NULL OR part.local_limit IS NOT NULL) AS q
     CROSS JOIN LATERAL horsies_loads_v1(p_limits[q.queue], p_worker, p_claimed, p_now) AS l
   ), serving AS MATERIALIZED (
@@ -20,7 +20,7 @@ BEGIN
     FROM (SELECT DISTINCT part.queue FROM part WHERE part.local_limit IS NOT NULL) AS q
   ), room AS MATERIALIZED (
     SELECT part.queue, part.key, part.number,
-           least(part.cap - coalesce(loads.held, 0), part.local_limit - coalesce(loads.here, 0)) AS here,
+           least(part.cap - coalesce(loads.held, 0), part.local_limit - coalesce(loads.here, 0)) - coalesce(loads.ahead, 0) AS here,
            least(part.cap, part.local_limit * greatest(serving.workers, 1)) - coalesce(loads.held, 0) AS everyone
     FROM part LEFT JOIN loads ON loads.queue = part.queue AND loads.key = part.key LEFT JOIN serving ON serving.queue = part.queue
   )

@@ -3,45 +3,61 @@
 -- The limits are read first of all: a change of them locks that table, so no pass is under way while one is made.
 -- Finished ids are announced to waiting processes, if there are any; a queue where permits came free and were not used, though tasks
 -- wait, is announced to the workers. p_lease: soft mode, for tasks taken ahead. p_sweep: look for claims whose lease ended.
--- Kinds: those of horsies_claim_v2 and horsies_start_v1, 'settled' per outcome or release that landed, and 'dead' instead of claims
--- when the worker was declared dead.
+-- Kinds: those of horsies_claim_v2 and horsies_start_v1, 'missed' per outcome or release that did not land, and 'dead' instead of
+-- claims when the worker was declared dead. number: the place of a claim in the order of claims, or the seconds until what is due.
+-- Every statement and every call by one costs this function dearly after an idle moment, when nothing of it is in the CPU's caches:
+-- what needs no table is written as expressions, and what nothing calls for is not asked.
 -- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
 CREATE FUNCTION horsies_pass_v2(p_worker uuid, p_channel text, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_queues text[],
                                 p_sync int, p_async int, p_buffer int, p_total int, p_batch int, p_lease interval, p_sweep boolean)
-RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, seconds float8)
+RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, number float8)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  v_limits horsies_limits[];
+  v_limits horsies_limits[] := '{}';
   v_live horsies_limits[];
+  v_limit horsies_limits;
   v_cluster int;
-  v_capped boolean;
-  v_done uuid[] := '{}';
+  v_capped boolean := false;
+  v_partitioned boolean := false;
+  v_written record;
+  v_done uuid[];
   v_freed text[] := '{}';
   v_keys text[] := '{}';
-  v_back record;
-  v_used text[] := '{}';
+  v_claiming boolean := p_sync > 0 OR p_async > 0 OR p_buffer > 0;
+  v_offered boolean := false;
   v_now timestamptz;
   v_rooms int[];
-  v_claim record;
 BEGIN
-  SELECT array_agg(l ORDER BY l.priority, l.queue_name) FILTER (WHERE l.queue_name <> '*'),
-         min(l.max_concurrency) FILTER (WHERE l.queue_name = '*')
-  INTO v_limits, v_cluster FROM horsies_limits l WHERE l.queue_name = ANY (p_queues || '*'::text);
-  v_capped := v_cluster IS NOT NULL OR EXISTS (
-    SELECT FROM unnest(v_limits) AS l
-    WHERE l.max_concurrency IS NOT NULL OR l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL);
+  FOREACH v_limit IN ARRAY ARRAY(
+    SELECT l FROM horsies_limits l WHERE l.queue_name = ANY (p_queues || '*'::text) ORDER BY l.priority, l.queue_name)
+  LOOP
+    IF v_limit.queue_name = '*' THEN
+      v_cluster := v_limit.max_concurrency;
+    ELSE
+      v_limits := v_limits || v_limit;
+      v_partitioned := v_partitioned OR v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL;
+      v_capped := v_capped OR v_partitioned OR v_limit.max_concurrency IS NOT NULL;
+    END IF;
+  END LOOP;
+  v_capped := v_capped OR v_cluster IS NOT NULL;
 
   IF p_outcomes IS NOT NULL THEN
-    SELECT coalesce(s.ids, '{}'), coalesce(s.queues, '{}'), coalesce(s.keys, '{}') INTO v_done, v_freed, v_keys
-    FROM horsies_settle_v2(p_worker, p_outcomes) AS s;
-    RETURN QUERY SELECT 'settled', s.id, NULL::int, NULL, NULL, NULL, NULL::float8 FROM unnest(v_done) AS s (id);
+    v_written := horsies_settle_v2(p_worker, p_outcomes);
+    v_done := v_written.ids;
+    v_freed := v_written.queues;
+    v_keys := v_written.keys;
+    IF cardinality(v_done) < jsonb_array_length(p_outcomes) THEN
+      RETURN QUERY SELECT m.* FROM horsies_missed_v1(p_outcomes, v_done) AS m;
+    END IF;
   END IF;
   IF p_releases IS NOT NULL THEN
-    SELECT r.ids, r.queues, r.keys INTO v_back FROM horsies_release_v2(p_worker, p_releases, p_channel) AS r;
-    v_freed := v_freed || v_back.queues;
-    v_keys := v_keys || v_back.keys;
-    RETURN QUERY SELECT 'settled', s.id, NULL::int, NULL, NULL, NULL, NULL::float8 FROM unnest(v_back.ids) AS s (id);
+    v_written := horsies_release_v2(p_worker, p_releases, p_channel);
+    v_freed := v_freed || v_written.queues;
+    v_keys := v_keys || v_written.keys;
+    IF cardinality(v_written.ids) < jsonb_array_length(p_releases) THEN
+      RETURN QUERY SELECT m.* FROM horsies_missed_v1(p_releases, v_written.ids) AS m;
+    END IF;
   END IF;
   IF p_sweep THEN
     PERFORM horsies_lapse_v1(p_queues);
@@ -49,16 +65,16 @@ BEGIN
 
   IF EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) THEN
     RETURN QUERY SELECT 'dead', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::float8;  -- its tasks are being given away
-  ELSIF p_sync > 0 OR p_async > 0 OR p_buffer > 0 OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
+  ELSIF v_claiming OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
     v_live := v_limits;
     IF v_capped THEN
-      v_live := horsies_live_v1(v_limits, v_cluster, v_freed, p_starts IS NOT NULL, p_sync > 0 OR p_async > 0 OR p_buffer > 0);
+      v_live := horsies_live_v1(v_limits, v_cluster, v_freed, p_starts IS NOT NULL, v_claiming);
       IF v_live <> '{}' THEN
         PERFORM horsies_lock_v1(v_live, v_cluster);
       END IF;
     END IF;
     v_now := clock_timestamp();
-    IF v_capped THEN
+    IF v_partitioned AND v_freed <> '{}' THEN
       PERFORM horsies_unpark_v1(f.queue, array_agg(f.key), array_agg(f.permits))
       FROM (SELECT u.queue, u.key, count(*)::int AS permits FROM unnest(v_freed, v_keys) AS u (queue, key)
             WHERE u.key IS NOT NULL GROUP BY u.queue, u.key) AS f
@@ -67,47 +83,28 @@ BEGIN
       GROUP BY f.queue;
     END IF;
     IF p_starts IS NOT NULL THEN
-      FOR v_claim IN SELECT s.kind, s.id FROM horsies_start_v1(p_worker, v_limits, v_cluster, v_now, p_starts) AS s LOOP
-        kind := v_claim.kind;
-        id := v_claim.id;
-        IF kind = 'expired' THEN
-          v_done := v_done || id;
-        END IF;
-        RETURN NEXT;
-      END LOOP;
+      RETURN QUERY
+      SELECT s.kind, s.id, NULL::int, NULL, NULL, NULL, NULL::float8
+      FROM horsies_start_v1(p_worker, p_channel, v_limits, v_cluster, v_now, p_starts) AS s;
     END IF;
-    IF (p_sync > 0 OR p_async > 0 OR p_buffer > 0) AND v_live <> '{}' THEN
+    IF v_claiming AND v_live <> '{}' THEN
       v_rooms := horsies_rooms_v1(v_live, p_worker, p_lease IS NULL, nullif(p_batch, 0), v_now);
       IF v_cluster IS NOT NULL THEN
         p_total := least(p_total, horsies_cluster_room_v1(v_cluster, v_now));
       END IF;
-      FOR v_claim IN
-        SELECT c.* FROM horsies_claim_v2(p_worker, v_live, v_rooms, v_now, p_lease, p_total, p_sync, p_async, p_buffer) AS c
-      LOOP
-        kind := v_claim.kind;
-        id := v_claim.id;
-        generation := v_claim.generation;
-        lane := v_claim.lane;
-        task_name := v_claim.task_name;
-        kwargs := v_claim.kwargs;
-        seconds := extract(epoch FROM v_claim.moment - clock_timestamp())::float8;
-        IF kind = 'claimed' THEN
-          v_used := v_used || v_claim.queue;
-        ELSIF kind = 'expired' THEN
-          v_done := v_done || id;
-        END IF;
-        RETURN NEXT;
-      END LOOP;
+      v_offered := true;
+      RETURN QUERY
+      SELECT c.kind, c.id, c.generation, c.lane, c.task_name, c.kwargs, c.number
+      FROM horsies_claim_v2(p_worker, p_channel, v_live, v_cluster, CASE WHEN v_capped THEN v_freed ELSE '{}' END, v_rooms, v_now, p_lease,
+                            p_total, p_sync, p_async, p_buffer) AS c;
     END IF;
   END IF;
 
-  IF v_capped AND v_freed <> '{}' THEN
-    PERFORM horsies_offer_v1(p_channel, v_limits, v_cluster, v_freed, v_used);
+  IF v_capped AND NOT v_offered AND v_freed <> '{}' THEN
+    PERFORM horsies_offer_v1(p_channel, v_limits, v_cluster, v_freed, '{}');
   END IF;
-  IF v_done <> '{}' AND EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > clock_timestamp()) THEN
-    -- 200 ids of 36 characters stay below the 8,000 bytes that a payload may have
-    PERFORM pg_notify(p_channel || '_done', string_agg(d.id::text, ' '))
-    FROM unnest(v_done) WITH ORDINALITY AS d (id, place) GROUP BY (d.place - 1) / 200;
+  IF v_done <> '{}' THEN
+    PERFORM horsies_final_v1(p_channel, v_done);
   END IF;
 END
 $$;

@@ -19,7 +19,7 @@ BEGIN
       AND t.claim_generation = c.generation AND t.claimed_by = p_worker AND t.status IN ('CLAIMED', 'RUNNING')
     RETURNING t.id, t.queue_name, t.partition_key, t.enqueued_at
   )
-  SELECT array_agg(r.id), array_agg(r.queue_name), array_agg(r.partition_key) INTO ids, queues, keys FROM released r;
+  SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.queue_name::text), '{}'), coalesce(array_agg(r.partition_key), '{}') INTO ids, queues, keys FROM released r;
   PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.enqueued_at)) || ' ' || t.queue_name)
   FROM horsies_tasks t WHERE t.id = ANY (ids) GROUP BY t.queue_name;
 END

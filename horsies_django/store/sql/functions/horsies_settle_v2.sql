@@ -29,6 +29,6 @@ BEGIN
            s.started_at, v_now, o.error_code, o.error_message, p_worker, o.child_pid
     FROM settled s JOIN outcome o ON o.id = s.id
   )
-  SELECT array_agg(s.id), array_agg(s.queue_name), array_agg(s.partition_key) INTO ids, queues, keys FROM settled s;
+  SELECT coalesce(array_agg(s.id), '{}'), coalesce(array_agg(s.queue_name::text), '{}'), coalesce(array_agg(s.partition_key), '{}') INTO ids, queues, keys FROM settled s;
 END
 $$;

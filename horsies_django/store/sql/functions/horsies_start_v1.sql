@@ -3,7 +3,7 @@
 -- go back; those that are missing in the answer are not this worker's any more, or somebody has their row locked.
 -- Moves CLAIMED -> RUNNING, PENDING (late ones expire). Kinds: 'started', 'expired', 'returned', in the order of p_starts.
 -- Locks: task rows, never waiting; the caller has the advisory locks. Index: primary key, horsies_tasks_holding, horsies_tasks_parked.
-CREATE FUNCTION horsies_start_v1(p_worker uuid, p_limits horsies_limits[], p_cluster int, p_now timestamptz, p_starts jsonb)
+CREATE FUNCTION horsies_start_v1(p_worker uuid, p_channel text, p_limits horsies_limits[], p_cluster int, p_now timestamptz, p_starts jsonb)
 RETURNS TABLE (kind text, id uuid) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ids uuid[];
@@ -47,7 +47,8 @@ BEGIN
   UPDATE horsies_tasks t SET status = 'RUNNING', started_at = p_now, claim_expires_at = NULL
   FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE t.id = v.id AND v.verdict = 'start' AND t.status = 'CLAIMED';
   IF 'late' = ANY (v_verdicts) THEN
-    PERFORM horsies_expire_v1(ARRAY(SELECT v.id FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE v.verdict = 'late'), p_now);
+    PERFORM horsies_final_v1(p_channel, horsies_expire_v1(
+      ARRAY(SELECT v.id FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE v.verdict = 'late'), p_now));
     PERFORM horsies_unpark_v1(p_limits[e.queue].queue_name, array_agg(e.key), array_agg(e.permits))  -- they waited behind these
     FROM (SELECT v.queue, v.key, count(*)::int AS permits FROM unnest(v_queues, v_keys, v_verdicts) AS v (queue, key, verdict)
           WHERE v.verdict = 'late' AND v.key IS NOT NULL GROUP BY v.queue, v.key) AS e GROUP BY e.queue;

@@ -22,7 +22,8 @@ class Migration(migrations.Migration):
             "task",
             Index(
                 F("queue_name"),
-                F("claimed_at"),
+                F("partition_version"),
+                F("partition_key"),
                 condition=Q(claimed_by__isnull=False, finished_at__isnull=True),
                 name="horsies_tasks_holding",
             ),

@@ -86,7 +86,10 @@ class Task(ReadOnlyRow):
                 F("queue_name"), F("lane"), F("priority"), F("enqueued_at"), F("id"),
                 condition=PENDING & Q(parked=False), name="horsies_tasks_claim",
             ),
-            models.Index(F("queue_name"), F("claimed_at"), condition=IN_FLIGHT, name="horsies_tasks_holding"),
+            models.Index(
+                F("queue_name"), F("partition_version"), F("partition_key"),
+                condition=IN_FLIGHT, name="horsies_tasks_holding",
+            ),
             models.Index(
                 F("queue_name"), F("partition_key"), F("lane"), F("priority"), F("enqueued_at"), F("id"),
                 condition=PENDING & Q(parked=True), name="horsies_tasks_parked",

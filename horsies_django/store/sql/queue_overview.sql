@@ -23,8 +23,8 @@ LEFT JOIN held ON held.name = queue.name
 LEFT JOIN LATERAL (
   SELECT count(*) AS partitions
   FROM horsies_parts_v1(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part,
-       horsies_loads_v1(effective, NULL, %(claimed)s::boolean, moment.now) AS load
-  WHERE load.key IS NOT NULL AND load.held >= part.everyone[1]  -- '' is nobody's key: its room is the limit
+       horsies_loads_v1(effective, horsies_keys_v1(effective), NULL, %(claimed)s::boolean, moment.now) AS load
+  WHERE load.held >= part.everyone[1]  -- '' is nobody's key: its room is the limit
 ) AS crowded ON effective.partition_max_concurrency IS NOT NULL OR effective.partition_local_limit IS NOT NULL
 WHERE CASE WHEN %(names)s::text[] IS NOT NULL THEN queue.name = ANY (%(names)s::text[])
            ELSE queue.name <> '*' OR coalesce(queue.max_concurrency, effective.max_concurrency) IS NOT NULL

@@ -8,8 +8,8 @@ FROM (
   CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
   CROSS JOIN LATERAL horsies_effective_v1(queue) AS effective
   CROSS JOIN LATERAL horsies_parts_v1(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part
-  CROSS JOIN LATERAL horsies_loads_v1(effective, NULL, %(claimed)s::boolean, moment.now) AS l
-  WHERE queue.name = %(queue)s::text AND l.key IS NOT NULL
+  CROSS JOIN LATERAL horsies_loads_v1(effective, horsies_keys_v1(effective), NULL, %(claimed)s::boolean, moment.now) AS l
+  WHERE queue.name = %(queue)s::text AND l.held > 0
   ORDER BY l.held DESC, l.key LIMIT %(many)s::int
 ) AS load
 CROSS JOIN LATERAL (

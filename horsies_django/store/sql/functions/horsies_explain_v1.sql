@@ -84,7 +84,7 @@ BEGIN
   END IF;
   IF v_key IS NOT NULL THEN
     SELECT a.everyone[1] INTO v_everyone FROM horsies_parts_v1(ARRAY[v_limits], ARRAY[1], ARRAY[v_key], NULL, p_claimed, v_now) AS a;
-    SELECT l.held INTO v_held FROM horsies_loads_v1(v_limits, NULL, p_claimed, v_now) AS l WHERE l.key = v_key;
+    SELECT l.held INTO v_held FROM horsies_loads_v1(v_limits, ARRAY[v_key], NULL, p_claimed, v_now) AS l;
     v_facts := v_facts || jsonb_build_object('partition', jsonb_build_object(
       'partition', v_key, 'room', v_everyone, 'taken', coalesce(v_held, 0),
       'holders', horsies_holders_v1(v_limits, v_key, p_claimed, v_now, p_many)));

@@ -8,10 +8,10 @@ BEGIN
   IF p_limits.partition_max_concurrency IS NULL AND p_limits.partition_local_limit IS NULL THEN
     RETURN '{}';
   END IF;
-  SELECT array_agg(l.key) INTO v_keys FROM horsies_loads_v1(p_limits, p_worker, p_claimed, p_now) AS l WHERE l.key IS NOT NULL;
+  v_keys := horsies_keys_v1(p_limits);
   RETURN ARRAY(
     SELECT k.key
-    FROM horsies_parts_v1(ARRAY[p_limits], array_fill(1, ARRAY[coalesce(cardinality(v_keys), 0)]), v_keys, p_worker, p_claimed, p_now) AS a
+    FROM horsies_parts_v1(ARRAY[p_limits], array_fill(1, ARRAY[cardinality(v_keys)]), v_keys, p_worker, p_claimed, p_now) AS a
     CROSS JOIN LATERAL unnest(v_keys, a.parts) AS k (key, part)
     WHERE least(a.rooms[k.part], a.everyone[k.part]) <= 0);
 END

@@ -3,31 +3,28 @@
 CREATE FUNCTION horsies_offer_v1(p_channel text, p_limits horsies_limits[], p_cluster int, p_freed text[], p_used text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_freed record;
+  v_limit horsies_limits;
+  v_freed int;
 BEGIN
   IF p_freed <@ p_used AND cardinality(p_freed) <= 1 THEN
     RETURN;  -- as it is under load, permit by permit
   END IF;
-  IF p_cluster IS NOT NULL THEN
-    IF cardinality(p_freed) > cardinality(p_used) AND EXISTS (
-      SELECT FROM horsies_tasks t WHERE t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-    ) THEN
+  IF p_cluster IS NOT NULL THEN  -- queues that this worker does not serve wait for the same permits
+    IF cardinality(p_freed) > cardinality(p_used)
+      AND EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name <> '*' AND horsies_due_v1(l.queue_name, clock_timestamp()))
+    THEN
       PERFORM pg_notify(p_channel || '_new', '0 *');
     END IF;
     RETURN;
   END IF;
-  FOR v_freed IN
-    SELECT f.queue FROM unnest(p_freed) AS f (queue) JOIN unnest(p_limits) AS l ON l.queue_name = f.queue
-    WHERE l.max_concurrency > 0 OR l.partition_max_concurrency IS NOT NULL
-    GROUP BY f.queue
-    HAVING count(*) > (SELECT count(*) FROM unnest(p_used) AS u (queue) WHERE u.queue = f.queue)
-  LOOP
-    IF EXISTS (
-      SELECT FROM horsies_tasks t
-      WHERE t.queue_name = v_freed.queue AND t.lane IN ('sync', 'async') AND t.enqueued_at <= clock_timestamp()
-        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-    ) THEN
-      PERFORM pg_notify(p_channel || '_new', '0 ' || v_freed.queue);
+  FOREACH v_limit IN ARRAY p_limits LOOP
+    IF v_limit.max_concurrency > 0 OR v_limit.partition_max_concurrency IS NOT NULL THEN
+      v_freed := cardinality(array_positions(p_freed, v_limit.queue_name::text));
+      IF v_freed > cardinality(array_positions(p_used, v_limit.queue_name::text))
+        AND horsies_due_v1(v_limit.queue_name, clock_timestamp())
+      THEN
+        PERFORM pg_notify(p_channel || '_new', '0 ' || v_limit.queue_name);
+      END IF;
     END IF;
   END LOOP;
 END

@@ -13,8 +13,9 @@ BEGIN
     FROM (SELECT DISTINCT asked.queue, asked.key FROM asked WHERE asked.key IS NOT NULL) AS d
   ), loads AS MATERIALIZED (
     SELECT q.queue, l.key, l.held, l.here, l.ahead
-    FROM (SELECT DISTINCT part.queue FROM part WHERE part.cap IS NOT NULL OR part.local_limit IS NOT NULL) AS q
-    CROSS JOIN LATERAL horsies_loads_v1(p_limits[q.queue], p_worker, p_claimed, p_now) AS l
+    FROM (SELECT part.queue, array_agg(part.key) AS keys FROM part
+          WHERE part.cap IS NOT NULL OR part.local_limit IS NOT NULL GROUP BY part.queue) AS q
+    CROSS JOIN LATERAL horsies_loads_v1(p_limits[q.queue], q.keys, p_worker, p_claimed, p_now) AS l
   ), serving AS MATERIALIZED (
     SELECT q.queue, horsies_serving_v1((p_limits[q.queue]).queue_name) AS workers
     FROM (SELECT DISTINCT part.queue FROM part WHERE part.local_limit IS NOT NULL) AS q

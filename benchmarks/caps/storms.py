@@ -12,7 +12,6 @@ from benchmarks.caps.ratios import Ratio, compare
 from benchmarks.machine import ROOT, empty_tables, versions
 
 CLUSTER_CAP = 12
-ENOUGH_SECONDS = 10  # of calm: over less the use of a cap says little
 VARIANTS = {"queue caps": (), "a cluster cap": (f"--cluster-cap={CLUSTER_CAP}",)}
 
 

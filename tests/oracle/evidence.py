@@ -27,6 +27,10 @@ HELD = """
 SELECT t.queue_name, extract(epoch FROM a.started_at)::float8, extract(epoch FROM a.finished_at)::float8
 FROM horsies_task_attempts a JOIN horsies_tasks t ON t.id = a.task_id
 """
+WAITED = """
+SELECT t.queue_name, extract(epoch FROM t.enqueued_at)::float8, extract(epoch FROM min(a.started_at))::float8
+FROM horsies_tasks t JOIN horsies_task_attempts a ON a.task_id = t.id WHERE t.lane = 'async' GROUP BY t.id
+"""
 UNFINISHED = """
 SELECT (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
      + (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND parked)
@@ -82,6 +86,14 @@ def held() -> dict[str, list[tuple[float, float]]]:
     """Return from when to when the attempts of each queue held a permit, by the queue's own records."""
     spans = defaultdict(list)
     for queue, start, end in rows(HELD):
+        spans[queue].append((start, end))
+    return spans
+
+
+def waited() -> dict[str, list[tuple[float, float]]]:
+    """Return from when to when the async tasks of each queue waited: there are slots enough for those."""
+    spans = defaultdict(list)
+    for queue, start, end in rows(WAITED):
         spans[queue].append((start, end))
     return spans
 

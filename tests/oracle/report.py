@@ -8,7 +8,7 @@ from typing import Any
 from tests.oracle import evidence
 from tests.oracle.judge import CLUSTER, Chronicle, Run, fates, ghosts, judge, strangers
 from tests.oracle.storm import Storm
-from tests.oracle.usage import calm_spans, usage
+from tests.oracle.usage import calm_spans, common, union, usage
 
 SHOWN = 20
 CAPPED = ("tight", "wide", "pausing")
@@ -37,15 +37,18 @@ def report(storm: Storm, chronicles: Mapping[str, Chronicle]) -> dict[str, Any]:
 
 
 def used(storm: Storm, runs: list[Run], chronicles: Mapping[str, Chronicle]) -> dict[str, Any]:
-    """Return how much of each cap was used while work was there and nobody was hurt lately."""
-    held = evidence.held()
+    """Return how much of each cap was used while work was there and nobody was hurt lately.
+
+    Under the cap of the cluster work is surely there while tasks of the queue without limits wait.
+    """
+    held, waited = evidence.held(), evidence.waited()
     names = [CLUSTER] if storm.shape.cluster_cap else list(CAPPED)
     figures = {}
     for name in names:
         mine = [span for queue, spans in held.items() for span in spans if name in (CLUSTER, queue)]
         running = [(run.started_at, run.until) for run in runs if name in (CLUSTER, run.queue)]
-        last = max((start for start, _ in mine), default=storm.began)
-        calm = calm_spans((storm.began + 1.0, last), storm.disturbed)
+        work = union(waited["free" if name == CLUSTER else name])
+        calm = common(calm_spans((storm.began + 1.0, storm.ended), storm.disturbed), work)
         found = usage(mine, running, limits(chronicles[name]), calm)
         if found is not None:
             figures[name] = {key: round(value, 3) for key, value in found._asdict().items()}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracle.judge import CLUSTER, Chronicle, Run, Thaw, fates, ghosts, judge, strangers, sweep
-from tests.oracle.usage import calm_spans, usage
+from tests.oracle.usage import calm_spans, common, union, usage
 
 ROW = {"max_concurrency": None, "local_limit": None, "partition_by_args": None, "partition_by_task": False}
 
@@ -180,3 +180,9 @@ def test_usage_follows_the_limit_and_leaves_pauses_out() -> None:
 def test_calm_is_what_disturbances_leave() -> None:
     assert calm_spans((0.0, 10.0), [(4.0, 6.0), (5.0, 7.0), (9.0, 12.0)]) == [(0.0, 4.0), (7.0, 9.0)]
     assert calm_spans((0.0, 10.0), []) == [(0.0, 10.0)]
+
+
+def test_work_is_there_while_any_task_waits_and_counts_only_while_it_is_calm() -> None:
+    waited = union([(5.0, 6.0), (1.0, 3.0), (2.0, 4.0), (8.0, 9.0)])
+    assert waited == [(1.0, 4.0), (5.0, 6.0), (8.0, 9.0)]
+    assert common([(0.0, 2.0), (3.0, 5.5), (6.5, 7.0)], waited) == [(1.0, 2.0), (3.0, 4.0), (5.0, 5.5)]

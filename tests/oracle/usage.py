@@ -74,3 +74,26 @@ def calm_spans(whole: Span, disturbed: Iterable[Span]) -> list[Span]:
         begin = max(begin, stop)
     left.append((begin, end))
     return [(low, high) for low, high in left if low < high]
+
+
+def union(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in which at least one of some spans lies, in order."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def common(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
+    """Return what two rows of spans have in common; ``second`` is in order and does not overlap itself."""
+    ends = [end for _, end in second]
+    found = []
+    for begin, over in first:
+        for start, end in second[bisect_right(ends, begin) :]:
+            if start >= over:
+                break
+            found.append((max(begin, start), min(over, end)))
+    return found

@@ -38,6 +38,8 @@ FUNCTIONS = {
     "horsies_due_v1": "text, timestamptz",
     "horsies_offer_v1": "text, horsies_limits[], int, text[], text[]",
     "horsies_pass_v2": "uuid, text, jsonb, jsonb, jsonb, text[], int, int, int, int, int, interval, boolean",
+    "horsies_in_flight_v1": "timestamptz",
+    "horsies_holding_v1": "text, int, timestamptz",
     "horsies_pending_v1": "text[], int",
     "horsies_effective_v1": "horsies_queues",
     "horsies_configure_v1": "text, jsonb, boolean, text, text, text, text",

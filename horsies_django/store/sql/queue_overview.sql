@@ -1,16 +1,9 @@
 -- Read queues as they stand: what is declared, overridden and in force, what is in flight, partitions at their limit, living workers.
 -- Effective limits follow from horsies_queues; horsies_limits is left alone, for a change must not wait for whoever looks. The row of
 -- the cluster comes first, if it says anything or was asked for by name.
--- Locks: none. Index: horsies_tasks_holding: as many entries as tasks are in flight, however many wait.
+-- Locks: none. Index: see functions/horsies_in_flight_v1.sql.
 WITH moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now
-), held AS MATERIALIZED (
-  SELECT coalesce(task.queue_name, '*') AS name,  -- the total is the cluster's
-         count(*) FILTER (WHERE horsies_holds_v1(task.status, task.claim_expires_at, false, moment.now)) AS running,
-         count(*) FILTER (WHERE horsies_holds_v1(task.status, task.claim_expires_at, true, moment.now)) AS permits
-  FROM horsies_tasks task CROSS JOIN moment
-  WHERE task.claimed_by IS NOT NULL AND task.finished_at IS NULL
-  GROUP BY GROUPING SETS ((task.queue_name), ())
 )
 SELECT queue.name, to_jsonb(queue), queue.override, queue.override_by, queue.override_reason, queue.override_at, queue.override_until,
        queue.paused_at, queue.paused_by, queue.paused_reason, to_jsonb(effective),
@@ -19,7 +12,7 @@ SELECT queue.name, to_jsonb(queue), queue.override, queue.override_by, queue.ove
 FROM horsies_queues queue
 CROSS JOIN moment
 CROSS JOIN LATERAL horsies_effective_v1(queue) AS effective
-LEFT JOIN held ON held.name = queue.name
+LEFT JOIN horsies_in_flight_v1((SELECT moment.now FROM moment)) AS held ON held.name = queue.name
 LEFT JOIN LATERAL (
   SELECT count(*) AS partitions
   FROM horsies_parts_v1(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part,

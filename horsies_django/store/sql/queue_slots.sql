@@ -3,15 +3,9 @@
 SELECT task.id, task.task_name, task.status,
        horsies_partition_v1(queue.partition_by_args, queue.partition_by_task, task.kwargs, task.task_name),
        task.claimed_by, worker.hostname, child.pid, coalesce(task.started_at, task.claimed_at),
-       NOT horsies_orphaned_v1(task.claimed_by, task.claimed_at, task.now)
-FROM (
-  SELECT t.*, moment.now
-  FROM horsies_tasks t CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
-  WHERE (t.queue_name = %(queue)s::text OR %(queue)s::text = '*')
-    AND t.claimed_by IS NOT NULL AND t.finished_at IS NULL
-    AND horsies_holds_v1(t.status, t.claim_expires_at, true, moment.now)
-  ORDER BY t.claimed_at, t.id LIMIT %(many)s::int
-) AS task
+       NOT horsies_orphaned_v1(task.claimed_by, task.claimed_at, moment.now)
+FROM (SELECT clock_timestamp() AS now OFFSET 0) AS moment
+CROSS JOIN LATERAL horsies_holding_v1(%(queue)s::text, %(many)s::int, moment.now) AS task
 LEFT JOIN horsies_queues queue ON queue.name = task.queue_name
 LEFT JOIN horsies_workers worker ON worker.id = task.claimed_by
 LEFT JOIN LATERAL (

@@ -203,9 +203,9 @@ def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
     listed, overridden, explained = [
         shlex.split(line) for line in COMMANDS if "horsies_queue" in line or "explain" in line
     ]
-    assert re.search(r"mail +.*3", shop.run(*listed))
-    assert "3" in shop.run(*overridden)
-    assert re.search(r"mail +.*1", shop.run(*listed))
+    assert re.search(r"mail +.*\b3\b", shop.run(*listed))
+    assert '"max_concurrency": 1' in shop.run(*overridden)
+    assert re.search(r"mail +.*\b1\b", shop.run(*listed))
     assert "COMPLETED" in shop.run(*explained[:-1], again)
 
     # the project's own tests, with drain()

@@ -7,14 +7,26 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from horsies_django.core.errors import TaskDefinitionError, TaskNotCommitted, TaskSendError
+    from horsies_django.core.errors import (
+        TaskCancelled,
+        TaskDefinitionError,
+        TaskNotCommitted,
+        TaskSendError,
+        TaskTimeout,
+    )
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
+    from horsies_django.core.retry import Retry, RetryPolicy
+    from horsies_django.current import CurrentTask, current_task
     from horsies_django.definition import task
     from horsies_django.explaining import explain
     from horsies_django.handles import TaskHandle, get_handle
 
 # name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
 _HOMES = {
+    "CurrentTask": "current",
+    "Retry": "core.retry",
+    "RetryPolicy": "core.retry",
+    "TaskCancelled": "core.errors",
     "TaskDefinitionError": "core.errors",
     "TaskError": "core.results",
     "TaskFailed": "core.results",
@@ -22,12 +34,18 @@ _HOMES = {
     "TaskNotCommitted": "core.errors",
     "TaskResult": "core.results",
     "TaskSendError": "core.errors",
+    "TaskTimeout": "core.errors",
+    "current_task": "current",
     "explain": "explaining",
     "get_handle": "handles",
     "task": "definition",
 }
 
 __all__ = [
+    "CurrentTask",
+    "Retry",
+    "RetryPolicy",
+    "TaskCancelled",
     "TaskDefinitionError",
     "TaskError",
     "TaskFailed",
@@ -35,6 +53,8 @@ __all__ = [
     "TaskNotCommitted",
     "TaskResult",
     "TaskSendError",
+    "TaskTimeout",
+    "current_task",
     "explain",
     "get_handle",
     "task",

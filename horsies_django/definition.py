@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID
 
@@ -14,9 +14,19 @@ from asgiref.sync import sync_to_async
 from horsies_django import registry
 from horsies_django.core.codec import ArgumentsCodec, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 from horsies_django.core.results import TaskResult
+from horsies_django.core.retry import RetryPolicy
 from horsies_django.handles import TaskHandle
-from horsies_django.sending import SendOptions, When, refuse_running_loop, send_call, send_calls
+from horsies_django.sending import (
+    SendOptions,
+    When,
+    policy_problem,
+    refuse_running_loop,
+    send_call,
+    send_calls,
+    timeout_problem,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,21 +71,21 @@ class Sender(Generic[P, T]):
         return [self._handle(id_) for id_ in await sync_to_async(send_calls)(self._task, self._options, calls)]
 
     def with_options(
-        self, *, queue: str | None = None, priority: int | None = None, good_until: datetime | None = None
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        good_until: datetime | None = None,
+        retry_policy: RetryPolicy | None = None,
+        timeout_ms: int | timedelta | None = None,
     ) -> Sender[P, T]:
-        """Return the same verbs with other options: ``queue``, ``priority`` (1 first, 100 last), and ``good_until``.
+        """Return the same verbs with other options: those of the decorator, and ``good_until``.
 
-        ``good_until`` is an aware datetime; a task not started by then becomes EXPIRED and never runs.
+        ``good_until`` is an aware datetime; a task not started by then becomes EXPIRED and never runs, and no retry starts later.
         """
-        before = self._options
-        return Sender(
-            self._task,
-            SendOptions(
-                before.queue if queue is None else queue,
-                before.priority if priority is None else priority,
-                before.good_until if good_until is None else good_until,
-            ),
-        )
+        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms)
+        chosen = {name: value for name, value in options._asdict().items() if value is not None}
+        return Sender(self._task, self._options._replace(**chosen))
 
     def _handle(self, task_id: UUID) -> TaskHandle[T]:
         return TaskHandle(task_id, self._task.result)
@@ -84,7 +94,17 @@ class Sender(Generic[P, T]):
 class TaskFunction(Sender[P, T]):
     """A function registered as a task. Calling it runs it here and now; the verbs of Sender send it."""
 
-    def __init__(self, function: Callable[P, Any], *, name: str | None, queue: str | None, priority: int) -> None:
+    def __init__(
+        self,
+        function: Callable[P, Any],
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        priority: int = 100,
+        retry_policy: RetryPolicy | None = None,
+        exception_mapper: Mapper = EMPTY,
+        timeout_ms: int | timedelta | None = None,
+    ) -> None:
         super().__init__(self, SendOptions())
         self.origin: str
         if isinstance(function, TaskFunction):
@@ -98,6 +118,9 @@ class TaskFunction(Sender[P, T]):
         self.name = self.origin if name is None else name
         self.queue = queue
         self.priority = priority
+        self.retry_policy = retry_policy
+        self.exception_mapper = exception_mapper
+        self.timeout_ms = timeout_ms
         self.lane = "async" if inspect.iscoroutinefunction(function) else "sync"
         self._refuse_bad_options()
         self.arguments = ArgumentsCodec.of(function)
@@ -117,6 +140,10 @@ class TaskFunction(Sender[P, T]):
             raise TaskDefinitionError(f"{self.origin}: queue is the name of a queue (a str), not {self.queue!r}")
         if isinstance(self.priority, bool) or not isinstance(self.priority, int) or not 1 <= self.priority <= 100:
             raise TaskDefinitionError(f"{self.origin}: priority is an int from 1 (first) to 100, not {self.priority!r}")
+        if problem := policy_problem(self.retry_policy) or timeout_problem(self.timeout_ms):
+            raise TaskDefinitionError(f"{self.origin}: {problem}")
+        if problems := mapper_problems(self.exception_mapper):
+            raise TaskDefinitionError(f"{self.origin}: exception_mapper: {'; '.join(problems)}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function here and now, without the queue; an ``async def`` returns its coroutine."""
@@ -133,8 +160,8 @@ class TaskFunction(Sender[P, T]):
 class Decorator:
     """What ``@task(...)`` returns: waits for the function."""
 
-    def __init__(self, name: str | None, queue: str | None, priority: int) -> None:
-        self.options: dict[str, Any] = {"name": name, "queue": queue, "priority": priority}
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /) -> TaskFunction[P, T]: ...
@@ -159,7 +186,15 @@ def task(function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T]: ..
 @overload
 def task(function: Callable[P, T], /) -> TaskFunction[P, T]: ...
 @overload
-def task(*, name: str | None = ..., queue: str | None = ..., priority: int = ...) -> Decorator: ...
+def task(
+    *,
+    name: str | None = ...,
+    queue: str | None = ...,
+    priority: int = ...,
+    retry_policy: RetryPolicy | None = ...,
+    exception_mapper: Mapper = ...,
+    timeout_ms: int | timedelta | None = ...,
+) -> Decorator: ...
 def task(
     function: Callable[..., Any] | None = None,
     /,
@@ -167,12 +202,19 @@ def task(
     name: str | None = None,
     queue: str | None = None,
     priority: int = 100,
+    retry_policy: RetryPolicy | None = None,
+    exception_mapper: Mapper = EMPTY,
+    timeout_ms: int | timedelta | None = None,
 ) -> Any:
     """Make a task of a function, plain (``@task``) or with options (``@task(queue="mail")``).
 
     ``name`` defaults to the function's dotted path, ``queue`` to "default"; ``priority`` orders the tasks of a queue, from
-    1 (first) to 100. Parameters and the return value need annotations: they say how values travel. Raises
-    TaskDefinitionError with what to write instead.
+    1 (first) to 100. ``retry_policy`` says which failures are tried again; ``exception_mapper`` gives exception classes
+    error codes, before the mapper of the settings; ``timeout_ms`` ends an attempt that takes longer. Parameters and the
+    return value need annotations: they say how values travel. Raises TaskDefinitionError with what to write instead.
     """
-    decorator = Decorator(name, queue, priority)
+    decorator = Decorator(
+        name=name, queue=queue, priority=priority, retry_policy=retry_policy, exception_mapper=exception_mapper,
+        timeout_ms=timeout_ms
+    )  # fmt: skip
     return decorator if function is None else decorator(function)

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from horsies_django.acting import cancel
 from horsies_django.conf import config
 from horsies_django.core.codec import ResultCodec
 from horsies_django.core.errors import OperationalErrorCode, RetrievalCode, TaskNotCommitted
@@ -109,6 +110,21 @@ class TaskHandle(Generic[T]):
             if seen is None or seen.status in FINAL:
                 return self._tell(seen)
         return self._timed_out()
+
+    def cancel(self, *, terminate: bool = False) -> str:
+        """Cancel the task, in the transaction that is open here, if any, and return what that did.
+
+        "CANCELLED": it had not started and never will. "REQUESTED": it runs, and hears of it; with ``terminate`` its process is
+        killed if it goes on for KILL_GRACE_MS. "FINISHED": it was over already. Raises LookupError when there is no such task.
+        """
+        verdict = cancel([self.task_id], terminate=terminate).get(self.task_id)
+        if verdict is None:
+            raise LookupError(f"there is no task {self.task_id}: never sent, rolled back, or deleted since")
+        return verdict
+
+    async def acancel(self, *, terminate: bool = False) -> str:
+        """Cancel from async code, as ``cancel`` does."""
+        return await sync_to_async(self.cancel)(terminate=terminate)
 
     def info(self) -> TaskInfo | None:
         """Return the task's row and its attempts in plain values, or None when there is no such task."""

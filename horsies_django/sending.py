@@ -8,17 +8,18 @@ import logging
 import os
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.apps import apps
 from django.db import DataError, InterfaceError, OperationalError, connections, transaction
 
 from horsies_django import registry
-from horsies_django.conf import config
+from horsies_django.conf import RANGES, config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
+from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
+from horsies_django.core.retry import RetryPolicy
 from horsies_django.ids import uuid7
 from horsies_django.store.tasks import TaskStore
 
@@ -34,13 +35,14 @@ When = float | dt.timedelta | dt.datetime
 _warned: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class SendOptions:
+class SendOptions(NamedTuple):
     """What a send may choose beside its arguments; None leaves the task's own choice."""
 
     queue: str | None = None
     priority: int | None = None
     good_until: dt.datetime | None = None
+    retry_policy: RetryPolicy | None = None
+    timeout_ms: int | dt.timedelta | None = None
 
 
 def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
@@ -124,8 +126,36 @@ def prepare(task: TaskFunction[Any, Any], options: SendOptions, when: When | Non
         raise refuse(f"{task.name}: priority must be an int from 1 (first) to 100, not {priority!r}")
     if options.good_until is not None:
         refuse_naive(task, "good_until", options.good_until)
+    policy = task.retry_policy if options.retry_policy is None else options.retry_policy
+    timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
+    if problem := policy_problem(policy) or timeout_problem(timeout):
+        raise refuse(f"{task.name}: {problem}")
     delay, due_at = due(task, when)
-    return NewTasks(task.name, queue, task.lane, priority, [], [], delay, due_at, options.good_until)
+    return NewTasks(
+        task.name, queue, task.lane, priority, [], [], delay, due_at, options.good_until,
+        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout)),
+    )  # fmt: skip
+
+
+def policy_problem(policy: object) -> str | None:
+    """Return what is wrong with a retry policy, or None."""
+    if policy is None or isinstance(policy, RetryPolicy):
+        return None
+    return f"retry_policy is made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
+
+
+def timeout_problem(timeout: object) -> str | None:
+    """Return what is wrong with a timeout, or None."""
+    low, high = RANGES["TASK_TIMEOUT_MS"]
+    span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
+    if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
+        return None
+    return f"timeout_ms is an int of milliseconds or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
+
+
+def milliseconds(span: int | dt.timedelta | None) -> int | None:
+    """Return a span in whole milliseconds."""
+    return span // dt.timedelta(milliseconds=1) if isinstance(span, dt.timedelta) else span
 
 
 def due(task: TaskFunction[Any, Any], when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:

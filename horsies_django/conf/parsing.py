@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import TypeVar
+
+from django.utils.module_loading import import_string
 
 from horsies_django.conf.queues import read_queues
 from horsies_django.conf.section import Problem, Section, must_be, shown
 from horsies_django.conf.values import Config, Recovery, Resilience
 from horsies_django.core.errors import code_problem
+from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 
 Numbers = TypeVar("Numbers", Recovery, Resilience)
 
@@ -31,6 +35,10 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         prefetch_buffer=top.integer("PREFETCH_BUFFER", default.prefetch_buffer),
         claim_lease_ms=top.integer_or_none("CLAIM_LEASE_MS"),
         forget_overrides_after_ms=top.integer_or_none("FORGET_OVERRIDES_AFTER_MS", default.forget_overrides_after_ms),
+        task_timeout_ms=top.integer_or_none("TASK_TIMEOUT_MS"),
+        report_running_after_ms=top.integer_or_none("REPORT_RUNNING_AFTER_MS", default.report_running_after_ms),
+        kill_grace_ms=top.integer("KILL_GRACE_MS", default.kill_grace_ms),
+        exception_mapper=_exception_mapper(top),
         recovery=_numbers(recovery, default.recovery),
         resilience=_numbers(resilience, default.resilience),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
@@ -74,6 +82,27 @@ def _error_code(top: Section, default: str) -> str:
         top.report("E007", "DEFAULT_UNHANDLED_ERROR_CODE", f"{problem[0].upper()}{problem[1:]}.", hint)
         return default
     return str.__str__(code)  # the plain text of a member of the user's own str enum
+
+
+def _exception_mapper(top: Section) -> Mapper:
+    """Return the mapper with its dotted names resolved: a name that leads nowhere is found here, not at the first failure."""
+    raw = top.values.get("EXCEPTION_MAPPER", EMPTY)
+    hint = "Write {SomeError or 'package.module.SomeError': 'MY_CODE'}."
+    if not isinstance(raw, Mapping):
+        top.report("E001", "EXCEPTION_MAPPER", must_be(raw, "a dict"), hint)
+        return EMPTY
+    found = {}
+    for key, code in raw.items():
+        try:
+            resolved = import_string(key) if isinstance(key, str) else key
+        except ImportError as error:
+            top.report("E020", "EXCEPTION_MAPPER", f"{shown(key)} cannot be imported: {error}.", hint)
+            continue
+        if problems := mapper_problems({resolved: code}):
+            top.report("E020", "EXCEPTION_MAPPER", f"{problems[0][0].upper()}{problems[0][1:]}.", hint)
+        else:
+            found[resolved] = str.__str__(code)
+    return MappingProxyType(found)
 
 
 def _refuse_unfit_buffer(found: Config, top: Section) -> None:

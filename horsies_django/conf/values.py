@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.mapping import EMPTY, Mapper
 
 DEFAULT_QUEUE = "default"
 MODES = ("DEFAULT", "CUSTOM")
@@ -36,6 +37,10 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "CLAIMER_HEARTBEAT_INTERVAL_MS": (1_000, 120_000),
         "RUNNING_STALE_THRESHOLD_MS": (1_000, 7_200_000),
         "CHECK_INTERVAL_MS": (1_000, 600_000),
+        "MAX_CRASHES": (0, 1_000),
+        "REPORT_RUNNING_AFTER_MS": (1_000, HUNDRED_YEARS_MS),
+        "TASK_TIMEOUT_MS": (100, 30 * 24 * 60 * 60 * 1_000),
+        "KILL_GRACE_MS": (0, 3_600_000),
         "FORGET_OVERRIDES_AFTER_MS": (60_000, HUNDRED_YEARS_MS),
         "MAX_PAYLOAD_BYTES": (1_024, None),
     }
@@ -82,18 +87,25 @@ class Resilience:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How often workers show that they live, and after how long a silence their tasks are rescued."""
+    """How often workers show that they live, after how long a silence their tasks are rescued, and when a task is poison.
+
+    ``max_crashes``: a task that took so many processes or workers with it is not run again; 0 is no bound.
+    """
 
     claimer_heartbeat_interval_ms: int = 2_500
     running_stale_threshold_ms: int = 10_000
     check_interval_ms: int = 1_000
+    max_crashes: int = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. ``queues`` is read-only.
 
-    ``prefetch_buffer`` 0 is hard mode (S0.18): a worker claims only what it starts at once, so nothing waits under a lease.
+    ``task_timeout_ms`` holds for tasks without a timeout of their own, None is none. A task that goes on for
+    ``kill_grace_ms`` after its timeout, or after it was to be terminated, loses its process. ``exception_mapper`` has classes
+    as keys, resolved already. ``prefetch_buffer`` 0 is hard mode (S0.18): a worker claims only what it starts at once, so
+    nothing waits under a lease.
     """
 
     database: str = "default"
@@ -106,6 +118,10 @@ class Config:
     prefetch_buffer: int = 0
     claim_lease_ms: int | None = None
     forget_overrides_after_ms: int | None = 7 * 24 * 60 * 60 * 1_000
+    task_timeout_ms: int | None = None
+    kill_grace_ms: int = 5_000
+    report_running_after_ms: int | None = 60 * 60 * 1_000
+    exception_mapper: Mapper = field(default_factory=lambda: EMPTY)
     recovery: Recovery = field(default_factory=Recovery)
     resilience: Resilience = field(default_factory=Resilience)
     max_payload_bytes: int = 16 * 2**20

@@ -21,6 +21,7 @@ class OperationalErrorCode(ErrorCode):
     WORKER_RESOLUTION_ERROR = "WORKER_RESOLUTION_ERROR"
     WORKER_SERIALIZATION_ERROR = "WORKER_SERIALIZATION_ERROR"
     RESULT_DESERIALIZATION_ERROR = "RESULT_DESERIALIZATION_ERROR"
+    POISON = "POISON"
 
 
 class ContractCode(ErrorCode):
@@ -41,6 +42,8 @@ class OutcomeCode(ErrorCode):
 
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_CANCELLED = "TASK_CANCELLED"
+    TASK_TIMEOUT = "TASK_TIMEOUT"
+    RETRY_REQUESTED = "RETRY_REQUESTED"
 
 
 class TaskSendErrorCode(ErrorCode):
@@ -99,9 +102,25 @@ class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not
     """``get()`` would wait for ever: the task was sent in this transaction, which no worker can see yet."""
 
 
+class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
+    """A task was not run again: it completed, it has not ended, or its arguments are gone."""
+
+
 class QueueError(HorsiesError):
     """A queue was not changed: no such queue, a limit that cannot be, or limits that somebody keeps locked."""
 
 
 class WorkerStartError(HorsiesError):
     """The worker refuses to start; the message says why and what to do."""
+
+
+class TaskCancelled(HorsiesError):  # noqa: N818 - somebody wanted it so
+    """Raised by ``current_task().raise_if_cancelled()``: a task that ends with it is CANCELLED."""
+
+
+class TaskTimeout(BaseException):  # noqa: N818 - the time was over; nothing broke
+    """Raised in the middle of a sync task whose ``timeout_ms`` has passed; an async one is cancelled instead.
+
+    It passes ``except Exception``. Code that must clean up catches it, does so, and lets it go on: after a grace the process
+    is killed.
+    """

@@ -11,7 +11,8 @@ class NewTasks(NamedTuple):
     """Tasks of one function as the sender made them: checked, encoded, not written yet.
 
     ``ids`` and ``kwargs`` (JSON texts) run side by side; the rest holds for all of them. At most one of ``delay`` (from
-    now, on the database's clock) and ``due_at`` (aware) is set.
+    now, on the database's clock) and ``due_at`` (aware) is set. ``options`` is the JSON text of what travels with the task to the
+    worker (``core/options.py``), None when there is nothing.
     """
 
     task_name: str
@@ -23,12 +24,15 @@ class NewTasks(NamedTuple):
     delay: dt.timedelta | None = None
     due_at: dt.datetime | None = None
     good_until: dt.datetime | None = None
+    max_retries: int = 0
+    options: str | None = None
 
 
 class Claim(NamedTuple):
     """A task that this worker holds: what a child needs to run it, and the generation that fences every later write.
 
-    ``kwargs`` stays the JSON text that the database sent; only the child decodes it.
+    ``kwargs`` stays the JSON text that the database sent; only the child decodes it. ``attempt`` counts from 1; ``options``
+    is the JSON text that was sent along, mostly None.
     """
 
     id: uuid.UUID
@@ -36,6 +40,8 @@ class Claim(NamedTuple):
     lane: str
     task_name: str
     kwargs: str
+    attempt: int = 1
+    options: str | None = None
 
 
 class Wanted(NamedTuple):
@@ -55,7 +61,8 @@ class Wanted(NamedTuple):
 class Outcome(NamedTuple):
     """What shall become of a running task.
 
-    ``status`` is COMPLETED or FAILED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
+    ``status`` is COMPLETED, FAILED or CANCELLED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
+    ``retry`` is True, or a number of seconds, for a task that asked to be tried again; a policy may retry others as well.
     ``crashed`` marks an attempt that ended with its process.
     """
 
@@ -65,6 +72,7 @@ class Outcome(NamedTuple):
     result: str
     error_code: str | None = None
     error_message: str | None = None
+    retry: float | bool | None = None
     child_pid: int | None = None
     crashed: bool = False
 

@@ -31,10 +31,14 @@ TRANSITIONS: Mapping[str, tuple[frozenset[Status], frozenset[Status]]] = Mapping
         "claim": (frozenset({Status.PENDING}), frozenset({Status.RUNNING, Status.CLAIMED})),
         "start": (frozenset({Status.CLAIMED}), frozenset({Status.RUNNING})),
         "expire": (frozenset({Status.PENDING, Status.CLAIMED}), frozenset({Status.EXPIRED})),
-        "settle": (frozenset({Status.RUNNING}), frozenset({Status.COMPLETED, Status.FAILED})),
+        "settle": (
+            frozenset({Status.RUNNING}),
+            frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.PENDING}),
+        ),
         "release": (frozenset({Status.CLAIMED, Status.RUNNING}), frozenset({Status.PENDING})),
         "refuse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
         "lapse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
-        "rescue": (frozenset({Status.RUNNING}), frozenset({Status.FAILED})),
+        "rescue": (frozenset({Status.RUNNING}), frozenset({Status.FAILED, Status.PENDING})),
+        "cancel": (frozenset({Status.PENDING, Status.CLAIMED}), frozenset({Status.CANCELLED})),
     }
 )

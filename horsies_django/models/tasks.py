@@ -66,6 +66,7 @@ class Task(ReadOnlyRow):
     started_at = models.DateTimeField(_("started"), null=True)
     finished_at = models.DateTimeField(_("finished"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
+    terminate = models.BooleanField(_("to be terminated"), default=False, db_default=False)
     retry_count = models.SmallIntegerField(_("retries"), default=0, db_default=0)
     max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
     next_retry_at = models.DateTimeField(_("next retry"), null=True)
@@ -143,7 +144,8 @@ class TaskAttempt(ReadOnlyRow):
         default_permissions = ("view",)
         constraints = (
             models.CheckConstraint(
-                condition=Q(outcome__in=("COMPLETED", "FAILED", "WORKER_FAILURE")), name="horsies_task_attempts_outcome"
+                condition=Q(outcome__in=("COMPLETED", "FAILED", "CANCELLED", "WORKER_FAILURE")),
+                name="horsies_task_attempts_outcome",
             ),
         )
 

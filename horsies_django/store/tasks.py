@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, NewTasks, Outcome, Wanted
 from horsies_django.store.base import Connection, execute, run
@@ -52,6 +52,23 @@ class Found(NamedTuple):
     result: str | None
 
 
+class Held(NamedTuple):
+    """A task in flight of one worker: its claim generation, whether it was cancelled, and whether its process may be killed
+    for it."""
+
+    id: uuid.UUID
+    generation: int
+    cancelled: bool
+    terminate: bool
+
+
+class Copied(NamedTuple):
+    """The status of a task that was to be sent once more, and whether it was."""
+
+    status: str
+    copied: bool
+
+
 class TaskStore:
     """Runs the task statements on the given connection."""
 
@@ -73,10 +90,12 @@ class TaskStore:
         releases: Sequence[Claim] = (),
         starts: Sequence[Claim] = (),
         sweep: bool = False,
+        max_crashes: int = 0,
     ) -> Passed:
         """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
 
-        ``sweep`` also takes back claims of any worker whose lease ended.
+        ``sweep`` also takes back claims of any worker whose lease ended. A task that took ``max_crashes`` processes with it is
+        poison and not retried, 0 never.
         """
         rows = run(
             self.connection,
@@ -89,15 +108,16 @@ class TaskStore:
                 "starts": claims_json(starts) if starts else None,
                 "queues": served.queues_array,
                 "sweep": sweep,
+                "max_crashes": max_crashes,
                 **wanted._asdict(),
             },
         )
         passed = Passed({outcome.id for outcome in outcomes} | {claim.id for claim in releases})
-        for kind, id_, generation, lane, task_name, kwargs, number in sorted(rows, key=lambda row: row[6] or 0.0):
+        for kind, id_, generation, lane, task_name, kwargs, attempt, options, number in sorted(rows, key=place):
             if kind == "missed":
                 passed.landed.discard(id_)
             elif kind in ("claimed", "buffered"):
-                claim = Claim(id_, generation, lane, task_name, kwargs)
+                claim = Claim(id_, generation, lane, task_name, kwargs, attempt, options)
                 (passed.claims if kind == "claimed" else passed.buffered).append(claim)
             elif kind == "due":
                 passed.due_in = max(number, 0.0)
@@ -112,18 +132,42 @@ class TaskStore:
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
         return dict(run(self.connection, "task_unsettled", {"worker": worker, "ids": ids, "generations": generations}))
 
-    def held(self, worker: uuid.UUID) -> dict[uuid.UUID, int]:
-        """Return the tasks in flight that the database says ``worker`` holds, with their claim generation."""
-        return dict(run(self.connection, "task_held", {"worker": worker}))
+    def held(self, worker: uuid.UUID) -> list[Held]:
+        """Return the tasks in flight that the database says ``worker`` holds."""
+        return [Held(*row) for row in run(self.connection, "task_held", {"worker": worker})]
+
+    def cancel(self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool) -> dict[uuid.UUID, str]:
+        """Cancel tasks and return the verdict on each that exists: "CANCELLED", "REQUESTED" (it runs) or "FINISHED"."""
+        params = {"ids": list(ids), "terminate": terminate, "channel": channel}
+        return dict(run(self.connection, "task_cancel", params))
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
         """Let the leases of tasks that wait in the buffer end ``lease`` from now; return how many are still this worker's."""
         return execute(self.connection, "task_renew", {"worker": worker, "claims": claims_json(claims), "lease": lease})
 
+    def hasten(self, id_: uuid.UUID, channel: str) -> bool:
+        """Make a task due now that waits for its next attempt; return whether it did wait."""
+        return bool(run(self.connection, "task_hasten", {"id": id_, "channel": channel}))
+
+    def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
+        """Send a task once more under the id ``new`` if it ended without success; None when there is none."""
+        rows = run(self.connection, "task_copy", {"id": id_, "new": new})
+        return Copied(*rows[0]) if rows else None
+
+    def note(self, id_: uuid.UUID, action: str, actor: str, reason: str | None, after: Mapping[str, str]) -> None:
+        """Write into the audit what was done to a task."""
+        params = {"actor": actor, "action": action, "subject": str(id_), "reason": reason, "after": json.dumps(after)}
+        execute(self.connection, "audit_note", params)
+
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that this connection can see."""
         rows = run(self.connection, "task_find", {"ids": list(ids)})
         return {id_: Found(status, result) for id_, status, result in rows}
+
+
+def place(row: Sequence[Any]) -> float:
+    """Return the place of a row of the pass in the order of claims."""
+    return row[-1] or 0.0
 
 
 def array_element(text: str) -> str:
@@ -139,10 +183,15 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> str:
 
 def outcome_json(outcome: Outcome) -> str:
     """Write one outcome as an object of that JSON."""
-    return (
+    text = (
         f'{{"id":"{outcome.id}","generation":{outcome.generation},"status":"{outcome.status}","result":{outcome.result},'
-        f'"error_code":{json.dumps(outcome.error_code)},"error_message":{json.dumps(outcome.error_message)},'
-        f'"child_pid":{json.dumps(outcome.child_pid)},"crashed":{json.dumps(outcome.crashed)}}}'
+        f'"child_pid":{json.dumps(outcome.child_pid)}'
+    )
+    if outcome.error_code is None:
+        return text + "}"
+    return (
+        f'{text},"error_code":{json.dumps(outcome.error_code)},"error_message":{json.dumps(outcome.error_message)},'
+        f'"retry":{json.dumps(outcome.retry)},"crashed":{json.dumps(outcome.crashed)}}}'
     )
 
 

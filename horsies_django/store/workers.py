@@ -50,12 +50,21 @@ class WorkerStore:
         }
         return {row[0] for row in run(self.connection, "worker_beat", params)}
 
-    def reap(self, threshold: timedelta, *, judge: bool, many: int) -> list[tuple[str, uuid.UUID]]:
+    def reap(
+        self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0
+    ) -> list[tuple[str, uuid.UUID]]:
         """Declare workers dead that have not beaten for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
 
-        Returns what happened: ("died", worker), ("failed" | "returned" | "expired", task). Nothing while another reaper is at it.
+        Returns what happened: ("died", worker), ("failed" | "retried" | "returned" | "expired", task). Nothing while another
+        reaper is at it. A task that took ``max_crashes`` processes with it is poison, 0 never.
         """
-        params = {"threshold": threshold, "judge": judge, "many": many, "channel": channel_prefix(self.connection)}
+        params = {
+            "threshold": threshold,
+            "judge": judge,
+            "many": many,
+            "max_crashes": max_crashes,
+            "channel": channel_prefix(self.connection),
+        }
         return run(self.connection, "worker_reap", params)
 
     def stop(self, worker: uuid.UUID) -> None:

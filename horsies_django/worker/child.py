@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -16,7 +17,12 @@ logger = logging.getLogger("horsies.worker")
 
 
 def main(
-    options: WorkerOptions, sync: socket.socket, async_: socket.socket, started: MutableSequence[int], worker_pid: int
+    options: WorkerOptions,
+    sync: socket.socket,
+    async_: socket.socket,
+    control: socket.socket,
+    started: MutableSequence[int],
+    worker_pid: int,
 ) -> None:
     """Run as a child of the worker ``worker_pid``. Its first message is "ready", "unsafe" or "failed", with the reason."""
     channel = SocketChannel(sync)
@@ -29,13 +35,24 @@ def main(
     if kind != "ready":
         return
     from horsies_django.worker.executor import Executor
+    from horsies_django.worker.runs import listen_for_interrupts
 
-    Executor(channel, SocketChannel(async_), options.threads, started, give_up).run()
+    listen_for_interrupts()
+    Executor(
+        channel,
+        SocketChannel(async_),
+        SocketChannel(control),
+        options.threads,
+        started,
+        give_up,
+        options.max_memory_per_child_mb,
+    ).run()
 
 
 def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
-    """Make this process fit to run tasks and return its first message."""
+    """Make this process fit to run tasks and return its first message; with "ready" comes its memory, where that is limited."""
     from horsies_django.worker.logs import configure_logging
+    from horsies_django.worker.memory import own_memory_mb
 
     if options.start_method == "forkserver":
         if preload.state.pid is None or preload.state.pid == os.getpid():
@@ -52,7 +69,10 @@ def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
         preload.die_with_parent(worker_pid)
         preload.load_project()
     configure_logging(options.loglevel)
-    return "ready", ""
+    if options.max_memory_per_child_mb is None:
+        return "ready", ""
+    gc.collect()
+    return "ready", str(own_memory_mb())
 
 
 def give_up(error: BaseException) -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 import selectors
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 import psycopg
 
@@ -18,20 +18,24 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Ear:
-    """Calls ``wake`` when one of ``queues`` is named, and after each LISTEN: what was sent before it made no noise here."""
+    """Does what ``words`` has for the name in a notification, a queue's or this worker's own, each once for all that came
+    together.
+
+    Calls ``wake`` after each LISTEN: what was sent before it made no noise here.
+    """
 
     def __init__(
         self,
         listener: Listener,
         selector: selectors.BaseSelector,
         resilience: Resilience,
-        queues: Collection[str],
+        words: Mapping[str, Callable[[], None]],
         wake: Callable[[], None],
     ) -> None:
         self.listener = listener
         self.selector = selector
         self.backoff = Backoff(resilience)
-        self.queues = frozenset(queues)
+        self.words = words
         self.wake = wake
         self.listen_at = 0.0  # while not listening: when to try again
 
@@ -64,8 +68,8 @@ class Ear:
             self.listener.close()
             self.listen_at = 0.0
             return
-        if any(payload.partition(" ")[2] in self.queues for payload in payloads):
-            self.wake()
+        for act in {self.words[word] for payload in payloads if (word := payload.partition(" ")[2]) in self.words}:
+            act()
 
     def close(self) -> None:
         """End it."""

@@ -65,7 +65,9 @@ class Engine:
         self.lease = appetite.lease
         self.buffer = Buffer()
         self.ledger = ledger
-        self.ear = Ear(listener, selector, resilience, {*ledger.served.queues, CLUSTER}, self._wake)
+        words = dict.fromkeys((*ledger.served.queues, CLUSTER), self._wake)
+        words[str(ledger.worker)] = self.compare_soon
+        self.ear = Ear(listener, selector, resilience, words, self._wake)
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.selector = selector
         self.backoff = Backoff(resilience)
@@ -113,6 +115,7 @@ class Engine:
         events = self.selector.select(patience)
         self.busy_since = time.monotonic()
         self._act(events)
+        self.pool.endings.enforce(self.busy_since)
         self._gather()
         self._collect()
         if self.pool.ready:
@@ -159,14 +162,14 @@ class Engine:
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return how long nothing can happen that would not wake the selector."""
-        moments = [self.ear.next_try]
+        moments = [self.ear.next_try, self.pool.endings.next]
         if self.ledger.connection is None:
             moments.append(self.retry_at)
         else:
             moments += [self.poll_at, self.due_at]
             if self.buffer and self.start_at > now:
                 moments.append(self.start_at)
-            if self.ledger.outcomes or self.ledger.releases or self.hungry():
+            if self.ledger.outcomes or self.ledger.releases or self.reconcile_at <= now or self.hungry():
                 moments.append(now)
             elif self.ledger.locked:
                 moments.append(self.ledger.locked_until)
@@ -202,6 +205,10 @@ class Engine:
         self.wet = set(LANES)
         self.poll_at = time.monotonic() + self.poll_seconds * random.uniform(0.9, 1.1)
         self.due_at = math.inf
+
+    def compare_soon(self) -> None:
+        """Something that this worker holds was cancelled: look into it with the next pass."""
+        self.reconcile_at = 0.0
 
     def _collect(self) -> None:
         self.ledger.outcomes += self.pool.outcomes
@@ -251,8 +258,9 @@ class Engine:
             self.due_at = min(self.due_at, time.monotonic() + passed.due_in + 0.001)
 
     def _reconcile(self, now: float) -> None:
-        if lost := self.ledger.forgotten(self.pool.held() | set(self.buffer.claims)):
-            logger.warning("%s task(s) were claimed and never arrived here: they are given back", lost)
+        for task in self.ledger.compare(self.pool.held() | set(self.buffer.claims)):
+            if task.cancelled:
+                self.pool.endings.cancel(task.id, terminate=task.terminate)
         self.reconcile_at = now + RECONCILE_SECONDS
 
     def _cut_off(self, error: Exception) -> None:

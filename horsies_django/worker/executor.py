@@ -3,9 +3,10 @@
 Each lane has a channel of its own. That way nobody has to hand messages on: a sync task is received by the very thread that
 runs it, the event loop reads its own socket, and a long sync task cannot keep async tasks from arriving.
 
-Jobs come as lists of (number, task id, task name, JSON arguments), ``None`` ends a lane; replies go back as ``("done", [(number,
-reply), ...])``. Numbers grow per lane, and ``started[lane]`` is the last one whose user code may have begun: it lies in memory
-shared with the parent, which reads it when this process dies.
+Jobs come as lists of (number, task id, task name, JSON arguments, attempt), ``None`` ends a lane; replies go back as ``("done",
+[(number, reply), ...])``, and ``("full", megabytes)`` after one when the process has grown beyond its memory limit. Numbers
+grow per lane, and ``started[lane]`` is the last one whose user code may have begun: it lies in memory shared with the parent,
+which reads it when this process dies.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.signals import connection_created
 
 from horsies_django.worker.channel import Channel, send_all, wait_receive
+from horsies_django.worker.control import Control
+from horsies_django.worker.memory import Gauge
 from horsies_django.worker.running import run_async, run_sync
+from horsies_django.worker.runs import AsyncRun, SyncRun
 
 logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
-Job = tuple[int, str, str, str]
+Job = tuple[int, str, str, str, int]
 
 
 class SyncLane:
     """Some threads that take jobs from one channel: whoever is idle receives, and runs what it received."""
 
-    def __init__(self, channel: Channel, started: MutableSequence[int]) -> None:
+    def __init__(self, channel: Channel, started: MutableSequence[int], control: Control, gauge: Gauge) -> None:
         self.channel = channel
         self.started = started
+        self.control = control
+        self.gauge = gauge
         self.taking = threading.Lock()
         self.replying = threading.Lock()
         self.jobs: deque[Job] = deque()
@@ -46,12 +52,16 @@ class SyncLane:
     def serve(self) -> None:
         """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
         while (job := self._next()) is not None:
-            number, task_id, name, kwargs = job
+            number, task_id, name, kwargs, attempt = job
             refresh_connections()
-            reply = contextvars.copy_context().run(run_sync, task_id, name, kwargs)
+            run = self.control.runs["sync", number] = SyncRun(task_id, name, attempt)
+            reply = contextvars.copy_context().run(run_sync, run, kwargs)
+            del self.control.runs["sync", number]
             refresh_connections()
             with self.replying:
                 send_all(self.channel, ("done", [(number, tuple(reply))]))
+                if full := self.gauge.full():
+                    send_all(self.channel, ("full", full))
 
     def _next(self) -> Job | None:
         with self.taking:
@@ -71,9 +81,11 @@ class SyncLane:
 class AsyncLane:
     """An event loop that runs every job it receives as a task of its own."""
 
-    def __init__(self, channel: Channel, started: MutableSequence[int]) -> None:
+    def __init__(self, channel: Channel, started: MutableSequence[int], control: Control, gauge: Gauge) -> None:
         self.channel = channel
         self.started = started
+        self.control = control
+        self.gauge = gauge
         self.replies: list[tuple[int, tuple[Any, ...]]] = []
         self.running: set[asyncio.Task[None]] = set()
         self.connected = False  # whether Django's thread for async code holds a database connection
@@ -116,10 +128,12 @@ class AsyncLane:
             self.started[ASYNC] = message[-1][0]
 
     async def _run(self, job: Job) -> None:
-        number, task_id, name, kwargs = job
+        number, task_id, name, kwargs, attempt = job
         if self.connected:
             await sync_to_async(self._refresh_connections)()
-        reply = await run_async(task_id, name, kwargs)
+        run = self.control.runs["async", number] = AsyncRun(task_id, name, attempt)
+        reply = await run_async(run, kwargs)
+        del self.control.runs["async", number]
         if self.connected:
             await sync_to_async(self._refresh_connections)()
         if not self.replies:
@@ -130,6 +144,8 @@ class AsyncLane:
         replies, self.replies = self.replies, []
         if replies:
             self.channel.send(("done", replies))
+            if full := self.gauge.full():
+                self.channel.send(("full", full))
         if not self.channel.flush():
             asyncio.get_running_loop().add_writer(self.channel.fileno(), self._flush_more)
 
@@ -158,20 +174,25 @@ class Executor:
         self,
         sync: Channel,
         async_: Channel,
+        control: Channel,
         threads: int,
         started: MutableSequence[int],
         on_failure: Callable[[BaseException], None],
+        max_memory_mb: float | None = None,
     ) -> None:
-        self.sync_lane = SyncLane(sync, started)
-        self.async_lane = AsyncLane(async_, started)
+        self.control = Control(control)
+        gauge = Gauge(max_memory_mb)
+        self.sync_lane = SyncLane(sync, started, self.control, gauge)
+        self.async_lane = AsyncLane(async_, started, self.control, gauge)
         self.threads = threads
         self.on_failure = on_failure
 
     def run(self) -> None:
         """Serve both lanes until they end. A lane that breaks calls ``on_failure`` on its thread."""
         others = [
-            threading.Thread(target=self._guarded, args=(self.async_lane.serve,), name="horsies-loop", daemon=True)
+            threading.Thread(target=self._guarded, args=(self.async_lane.serve,), name="horsies-loop", daemon=True),
         ]
+        threading.Thread(target=self.control.serve, name="horsies-control", daemon=True).start()
         for number in range(1, self.threads):
             name = f"horsies-thread-{number}"
             others.append(threading.Thread(target=self._guarded, args=(self._serve_sync,), name=name, daemon=True))

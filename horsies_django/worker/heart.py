@@ -1,7 +1,8 @@
 """The heart: says every few seconds that this worker and its processes live, and keeps the leases of what waits in its buffer.
 
 It beats for the engine, not for itself: while the engine's loop is stuck the heart is silent, because nobody settles tasks
-then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together.
+then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together. And it
+looks after children that stand still alone, for whom nobody else would: their parent beats for them.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import psutil
-
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine import Engine
+from horsies_django.worker.memory import memory_mb
+from horsies_django.worker.watch import Watch
 
 logger = logging.getLogger("horsies.worker")
 
 STUCK_SECONDS = 10.0
-MEGABYTE = 1_048_576
 
 
 class Heart:
@@ -36,6 +36,7 @@ class Heart:
         interval_seconds: float,
         trust_seconds: float,
         wind: Callable[[], None],
+        watch: Watch,
     ) -> None:
         self.worker = worker
         self.pid = pid
@@ -43,6 +44,7 @@ class Heart:
         self.interval_seconds = interval_seconds
         self.trust_seconds = trust_seconds  # how long after a beat nobody can have taken this worker for dead
         self.wind = wind
+        self.watch = watch
         self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
 
     def tick(self, connection: Any) -> bool:
@@ -56,6 +58,7 @@ class Heart:
             logger.error("the engine has not come round for %.0f s: no heartbeat", now - busy_since)
             return False
         self.wind()
+        self.watch.look(self.engine.pool.members, now)
         children = self.engine.pool.processes()
         if not WorkerStore(connection).beat(self.worker, children, self.load(children)):
             self.engine.disown()
@@ -80,11 +83,3 @@ class Heart:
         pool = self.engine.pool
         memory = sum(memory_mb(child.pid) for child in children)
         return Load(pool.running("sync"), pool.running("async"), memory_mb(self.pid), memory)
-
-
-def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process in megabytes, 0 when it is gone."""
-    try:
-        return round(psutil.Process(pid).memory_info().rss / MEGABYTE, 1)
-    except psutil.Error:
-        return 0.0

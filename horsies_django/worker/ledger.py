@@ -17,7 +17,7 @@ import psycopg
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix, direct_connection
-from horsies_django.store.tasks import NOTHING, Passed, Served, TaskStore
+from horsies_django.store.tasks import NOTHING, Held, Passed, Served, TaskStore
 from horsies_django.worker.running import failed
 
 logger = logging.getLogger("horsies.worker")
@@ -31,11 +31,12 @@ POISON = ("22", "23", "54")  # data exception, constraint violation, program lim
 class Ledger:
     """Holds outcomes and releases until they landed, and runs the pass."""
 
-    def __init__(self, alias: str, worker: uuid.UUID, served: Served, *, prepare: bool) -> None:
+    def __init__(self, alias: str, worker: uuid.UUID, served: Served, *, prepare: bool, max_crashes: int = 0) -> None:
         self.alias = alias
         self.worker = worker
         self.served = served
         self.prepare = prepare
+        self.max_crashes = max_crashes
         self.connection: psycopg.Connection[Any] | None = None
         self.channel = ""
         self.outcomes: list[Outcome] = []
@@ -97,7 +98,8 @@ class Ledger:
         return self.outcomes[:BATCH]
 
     def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
-        return TaskStore(self.connection_or_raise()).run_pass(self.worker, self.channel, self.served, wanted, **owed)
+        store = TaskStore(self.connection_or_raise())
+        return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
         """Return the connection. Raises psycopg.OperationalError when there is none."""
@@ -157,10 +159,12 @@ class Ledger:
                 passed = self._pass(outcomes=[outcome])
             self._strike([outcome], [], passed.landed)
 
-    def forgotten(self, known: set[uuid.UUID]) -> int:
-        """Give back what the database says is ours and nobody here knows: claims whose reply was lost. Return how many."""
+    def compare(self, known: set[uuid.UUID]) -> list[Held]:
+        """Return what the database says is ours; what nobody here knows is given back: claims whose reply was lost."""
         held = TaskStore(self.connection_or_raise()).held(self.worker)
         known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
-        unknown = [Claim(id_, generation, "", "", "") for id_, generation in held.items() if id_ not in known]
-        self.releases += unknown
-        return len(unknown)
+        unknown = [Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known]
+        if unknown:
+            logger.warning("%s task(s) were claimed and never arrived here: they are given back", len(unknown))
+            self.releases += unknown
+        return held

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 START_METHODS = ("forkserver", "spawn")
+MAX_TASKS_PER_CHILD = 100  # unless the command line says otherwise (S1.10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,9 @@ class WorkerOptions:
 
     ``processes`` 0 runs user code in the worker's own process. ``threads`` sync tasks and ``async_concurrency`` coroutines
     run at once in each process. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` bounds what one pass claims of a queue,
-    ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer.
+    ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer. A child is replaced after
+    ``max_tasks_per_child`` tasks (0: never), or once its resident memory reaches ``max_memory_per_child_mb`` after a task
+    (None: never).
     """
 
     queues: tuple[str, ...]
@@ -27,6 +30,8 @@ class WorkerOptions:
     loglevel: str = "INFO"
     max_claim_batch: int = 0
     max_claim_per_worker: int = 0
+    max_tasks_per_child: int = MAX_TASKS_PER_CHILD
+    max_memory_per_child_mb: float | None = None
 
     @property
     def sync_slots(self) -> int:
@@ -37,6 +42,10 @@ class WorkerOptions:
     def async_slots(self) -> int:
         """How many async tasks this worker runs at once."""
         return max(self.processes, 1) * self.async_concurrency
+
+    def slots(self, lane: str) -> int:
+        """Return how many tasks of a lane this worker runs at once."""
+        return self.sync_slots if lane == "sync" else self.async_slots
 
 
 def usable_cpus() -> int:

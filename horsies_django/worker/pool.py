@@ -20,9 +20,12 @@ from typing import Any
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.workers import Process
+from horsies_django.worker.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.deadman import Guard
+from horsies_django.worker.endings import Endings
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.process import LANES, Child, InProcess, PoolProcess
+from horsies_django.worker.recycling import Recycling
 
 logger = logging.getLogger("horsies.worker")
 
@@ -34,7 +37,13 @@ LAST_WORDS_SECONDS = 5.0  # how long a child may take to end after its last task
 class Pool:
     """Keeps ``options.processes`` children alive and hands them tasks."""
 
-    def __init__(self, options: WorkerOptions, selector: selectors.BaseSelector, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        options: WorkerOptions,
+        selector: selectors.BaseSelector,
+        guard: Guard | None = None,
+        limits: TimeLimits = NO_LIMITS,
+    ) -> None:
         self.options = options
         self.guard = guard
         self.selector = selector
@@ -43,6 +52,9 @@ class Pool:
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
         self.ending = False
+        self.ready = False  # whether all processes have said, at the start, that they are ready
+        self.recycling = Recycling(options)
+        self.endings = Endings(limits)
 
     def start(self) -> None:
         """Start all processes; they count once they say that they are ready. Raises WorkerStartError."""
@@ -53,12 +65,13 @@ class Pool:
 
     def _add_child(self) -> None:
         try:
-            self._add(Child(self.options, self.guard))
+            self._add(Child(self.options, self.guard, self.recycling.lifetime()))
         except (EOFError, ConnectionError, BrokenPipeError) as error:
             raise WorkerStartError(f"the fork server ended before it could start a child: {error!r}") from error
 
     def _add(self, member: PoolProcess) -> None:
         self.members.append(member)
+        self.endings.join(member)
         for lane in LANES:
             self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, (self._talk, member, lane))
         if isinstance(member, Child):
@@ -67,18 +80,15 @@ class Pool:
     # What the engine asks
 
     @property
-    def ready(self) -> bool:
-        """Whether all processes have said that they are ready."""
-        return bool(self.members) and all(member.ready for member in self.members)
-
-    @property
     def idle(self) -> bool:
         """Whether no process holds a task and nothing waits to be told to the engine."""
         return not self.outcomes and not self.releases and not any(self.running(lane) for lane in LANES)
 
     def free(self, lane: str) -> int:
-        """Return how many more tasks of ``lane`` the pool can take now."""
-        return sum(member.free(lane) for member in self.members)
+        """Return how many more tasks of ``lane`` the pool can take now; one that is being replaced keeps its slots until its
+        end."""
+        room = sum(member.free(lane) for member in self.members)
+        return max(0, min(room, self.options.slots(lane) - self.running(lane)))
 
     def running(self, lane: str) -> int:
         """Return how many tasks of ``lane`` the processes hold."""
@@ -108,8 +118,20 @@ class Pool:
             batches[index, claim.lane].append(claim)
         for (index, lane), batch in batches.items():
             member = self.members[index]
+            first = member.numbers[lane] + 1
             if not member.dispatch(lane, batch):
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            self.endings.watch(member, lane, first, batch)
+            if member.taken >= member.lifetime:
+                self._retire(member)
+
+    def _retire(self, member: PoolProcess) -> None:
+        """Let a child end after the tasks that it has; another one takes its place at once (S1.9, S1.19)."""
+        if member.dismissed or self.ending or not isinstance(member, Child):
+            return
+        member.dismissed = member.replaced = True
+        member.end_lanes()
+        self._add_child()
 
     # What the processes say
 
@@ -129,6 +151,9 @@ class Pool:
         for kind, payload in messages:
             if kind == "done":
                 self.outcomes += [member.outcome(lane, number, reply) for number, reply in payload]
+            elif kind == "full":
+                logger.info("child %s has reached %.0f MB: another one takes its place", member.pid, payload)
+                self._retire(member)
             else:
                 self._introduce(member, kind, payload)
 
@@ -136,6 +161,8 @@ class Pool:
         if kind == "ready":
             member.ready = True
             self.deaths_before_ready = 0
+            self.ready = self.ready or all(one.ready for one in self.members)
+            self.recycling.compare(float(text or 0))
         elif kind == "unsafe":
             member.dismissed = True
             if self.options.start_method == "forkserver":
@@ -166,9 +193,10 @@ class Pool:
         member.close()
         if self.ending:
             return
-        if not member.dismissed:
+        if outcomes or releases or not member.dismissed:
             self._report(member, how, len(outcomes), len(releases))
-        self._add_child()
+        if not member.replaced:
+            self._add_child()
 
     def _report(self, member: Child, how: str, crashed: int, released: int) -> None:
         logger.error(
@@ -190,6 +218,7 @@ class Pool:
 
     def _forget(self, member: Child) -> None:
         self.members.remove(member)
+        self.endings.leave(member)
         for descriptor in (*(member.channels[lane].fileno() for lane in LANES), member.death):
             try:
                 self.selector.unregister(descriptor)

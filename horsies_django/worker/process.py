@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, get_context
@@ -14,13 +16,14 @@ from uuid import uuid4
 
 import psutil
 
-from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.worker import child, preload
 from horsies_django.worker.channel import Channel, SocketChannel, memory_pair
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.running import failed
+from horsies_django.worker.running import STOPPED_ITSELF, TIMED_OUT, Reply, cancelled, failed
+from horsies_django.worker.runs import TIMEOUT
 
 LANES = ("sync", "async")  # the order of the numbers in ``started``
 
@@ -31,18 +34,26 @@ class PoolProcess:
     pid: int
     started: MutableSequence[int]
     channels: dict[str, Channel]
+    control: Channel
 
     def __init__(self, options: WorkerOptions) -> None:
         self.id = uuid4()
         self.ready = False
         self.dismissed = False  # told to go: its end is no surprise
+        self.replaced = False  # another one has taken its place already
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
+        self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was handed over
         self.numbers = dict.fromkeys(LANES, 0)
+        self.lifetime = math.inf  # how many tasks it may take in all
+        self.taken = 0
+        self.condemned: dict[tuple[str, int], str] = {}  # the tasks for which it is killed, and why
 
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` this process can take now."""
-        return self.slots[lane] - len(self.held[lane]) if self.ready else 0
+        if not self.ready or self.dismissed:
+            return 0
+        return int(min(self.slots[lane] - len(self.held[lane]), self.lifetime - self.taken))
 
     def claims(self) -> list[Claim]:
         """Return what this process holds; safe from another thread."""
@@ -50,56 +61,68 @@ class PoolProcess:
 
     def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
         """Send claims to run and return whether everything is on its way."""
-        jobs = []
+        jobs, now = [], time.monotonic()
         for claim in claims:
             self.numbers[lane] += 1
-            self.held[lane][self.numbers[lane]] = claim
-            jobs.append((self.numbers[lane], str(claim.id), claim.task_name, claim.kwargs))
+            number = self.numbers[lane]
+            self.held[lane][number] = claim
+            self.since[lane][number] = now
+            jobs.append((number, str(claim.id), claim.task_name, claim.kwargs, claim.attempt))
+        self.taken += len(jobs)
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()
 
     def outcome(self, lane: str, number: int, reply: tuple[Any, ...]) -> Outcome:
         """Take a finished task off the books and return what shall become of it."""
         claim = self.held[lane].pop(number)
-        status, result, code, message = reply
-        return Outcome(claim.id, claim.generation, status, result, code, message, self.pid)
+        del self.since[lane][number]
+        return Outcome(claim.id, claim.generation, *reply)._replace(child_pid=self.pid)
 
     def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
         """Empty the books of a process that ended: tasks whose code may have begun crashed, the others go back."""
         outcomes, releases = [], []
-        status, result, code, message = failed(
+        crash = failed(
             OperationalErrorCode.WORKER_CRASHED,
             f"the process that ran the task {how}; the task may or may not have done its work",
         )
         for index, lane in enumerate(LANES):
             for number, claim in self.held[lane].items():
-                if number <= self.started[index]:
-                    crash = Outcome(claim.id, claim.generation, status, result, code, message, self.pid, crashed=True)
-                    outcomes.append(crash)
+                if reason := self.condemned.get((lane, number)):
+                    outcomes.append(
+                        Outcome(claim.id, claim.generation, *killed_for(reason))._replace(child_pid=self.pid)
+                    )
+                elif number <= self.started[index]:
+                    outcomes.append(Outcome(claim.id, claim.generation, *crash, child_pid=self.pid, crashed=True))
                 else:
                     releases.append(claim)
             self.held[lane].clear()
+            self.since[lane].clear()
         return outcomes, releases
 
     def end_lanes(self) -> None:
         """Tell the process to end once its running tasks are done."""
-        for channel in self.channels.values():
-            channel.send(None)
+        for lane in LANES:
+            self.channels[lane].send(None)
+
+    def tell(self, reason: str, lane: str, number: int) -> None:
+        """Tell a running task that it shall end, and why."""
+        self.control.send((reason, lane, number))
 
     def close(self) -> None:
         """Close this side of the channels."""
-        for channel in self.channels.values():
+        for channel in (*self.channels.values(), self.control):
             channel.close()
 
 
 class Child(PoolProcess):
     """A child process, forked from the fork server or started afresh; ``guard`` ends it when the worker stands still."""
 
-    def __init__(self, options: WorkerOptions, guard: Guard | None = None) -> None:
+    def __init__(self, options: WorkerOptions, guard: Guard | None = None, lifetime: float = math.inf) -> None:
         super().__init__(options)
+        self.lifetime = lifetime
         context = get_context(options.start_method)
         started = context.RawArray("Q", len(LANES))
-        pairs = [socket.socketpair() for _ in LANES]
+        pairs = [socket.socketpair() for _ in (*LANES, "control")]
         theirs = [pair[1] for pair in pairs]
         self.process = context.Process(  # type: ignore[attr-defined]
             target=child.main, args=(options, *theirs, started, os.getpid()), name="horsies-child", daemon=True
@@ -117,7 +140,8 @@ class Child(PoolProcess):
         self.pid = self.process.pid
         self.fork_server: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
         self.started = started
-        self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=True)}
+        self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=False)}
+        self.control = SocketChannel(pairs[-1][0])
         self.death = self._watch()
 
     def _fork(self) -> None:
@@ -175,18 +199,28 @@ class InProcess(PoolProcess):
         super().__init__(options)
         from horsies_django.worker.executor import Executor
 
-        pairs = [memory_pair() for _ in LANES]
+        pairs = [memory_pair() for _ in (*LANES, "control")]
         self.pid = os.getpid()
         self.started = [0] * len(LANES)
-        self.channels = {lane: pair[0] for lane, pair in zip(LANES, pairs, strict=True)}
+        self.channels = {lane: pair[0] for lane, pair in zip(LANES, pairs, strict=False)}
+        self.control = pairs[-1][0]
         self.theirs = [pair[1] for pair in pairs]
-        executor = Executor(self.theirs[0], self.theirs[1], options.threads, self.started, self._broke)
+        executor = Executor(self.theirs[0], self.theirs[1], self.theirs[2], options.threads, self.started, self._broke)
         self.thread = threading.Thread(target=executor.run, name="horsies-executor", daemon=True)
         self.thread.start()
         self.theirs[0].send(("ready", ""))
 
     def _broke(self, error: BaseException) -> None:
         self.theirs[0].send(("failed", repr(error)))
+
+
+def killed_for(reason: str) -> Reply:
+    """Return what becomes of a task for which its process was killed."""
+    if reason == TIMEOUT:
+        return failed(
+            OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; it did not end when told to, and was killed with its process"
+        )
+    return cancelled(f"{STOPPED_ITSELF}; it did not end when told to, and was killed with its process")
 
 
 def is_over(pid: int) -> bool:

@@ -36,6 +36,7 @@ class Reaper:
         may_judge: Callable[[float], bool],
     ) -> None:
         self.threshold = timedelta(milliseconds=recovery.running_stale_threshold_ms)
+        self.max_crashes = recovery.max_crashes
         self.forget_overrides_after = forget_overrides_after
         self.queues = queues
         self.may_judge = may_judge
@@ -62,15 +63,15 @@ class Reaper:
         more = True
         while more:
             judge = self.may_judge(self.threshold.total_seconds())
-            happened = workers.reap(self.threshold, judge=judge, many=MANY)
+            happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.max_crashes)
             for kind, id_ in happened:
                 if kind == "died":
                     logger.error("worker %s has not beaten for %s: it counts as dead", id_, self.threshold)
             counts = Counter(kind for kind, _ in happened)
-            if rescued := counts["failed"] + counts["returned"]:
+            if rescued := counts["failed"] + counts["retried"] + counts["returned"]:
                 logger.error(
-                    "%s task(s) of dead workers rescued: %s failed with WORKER_CRASHED, %s are pending again",
-                    rescued, counts["failed"], counts["returned"],
+                    "%s task(s) of dead workers rescued: %s failed, %s are retried, %s had not begun and are pending again",
+                    rescued, counts["failed"], counts["retried"], counts["returned"],
                 )  # fmt: skip
             more = max(rescued, counts["expired"]) >= MANY
 

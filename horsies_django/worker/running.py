@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+import uuid
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -15,23 +16,38 @@ from asgiref.sync import sync_to_async
 from horsies_django import registry
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, encode_error, printable
-from horsies_django.core.errors import ContractCode, ErrorCode, OperationalErrorCode, TaskSendErrorCode
+from horsies_django.core.errors import (
+    ContractCode,
+    ErrorCode,
+    OperationalErrorCode,
+    OutcomeCode,
+    TaskCancelled,
+    TaskSendErrorCode,
+    TaskTimeout,
+)
+from horsies_django.core.mapping import mapped_code
 from horsies_django.core.results import TaskError, TaskResult
+from horsies_django.core.retry import Retry
+from horsies_django.current import CurrentTask, running
 from horsies_django.definition import TaskFunction
+from horsies_django.worker.runs import CANCEL, TIMEOUT, Run
 
 logger = logging.getLogger("horsies.task")
 
 TRACEBACK_CHARACTERS = 50_000
 MESSAGE_CHARACTERS = 2_000
+TIMED_OUT = "the task was still running when its timeout had passed"
+STOPPED_ITSELF = "the task was cancelled while it ran"
 
 
 class Reply(NamedTuple):
-    """What came of a task: the status it shall get, its JSON envelope, and the error in short."""
+    """What came of a task: the status it shall get, its JSON envelope, the error in short, and whether it asked for a retry."""
 
     status: str
     result: str
     error_code: str | None = None
     error_message: str | None = None
+    retry: float | bool | None = None
 
 
 class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps before user code
@@ -41,42 +57,52 @@ class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps befor
         self.reply = reply
 
 
-def run_sync(task_id: str, name: str, kwargs: str) -> Reply:
-    """Run a task of the sync lane to its end."""
+def run_sync(run: Run, kwargs: str) -> Reply:
+    """Run a task of the sync lane to its end, in a context of its own."""
     try:
-        task, args, keywords = resolve(task_id, name, kwargs)
+        task, args, keywords = resolve(run.current, kwargs)
     except Refused as refused:
         return refused.reply
+    running.set(run.current)
     try:
-        value = task.function(*args, **keywords)
-        if task.lane == "async":  # the function became async after it was sent
-            value = asyncio.run(value)
+        try:
+            run.begin()
+            value = task.function(*args, **keywords)
+            if task.lane == "async":  # the function became async after it was sent
+                value = asyncio.run(value)
+        finally:  # a timeout that comes at this very moment ends in the clause below like any other
+            run.end()
     except BaseException as error:
-        return crashed(task_id, task, error)
-    return returned(task_id, task, value)
+        return crashed(run, task, error)
+    return returned(run.current, task, value)
 
 
-async def run_async(task_id: str, name: str, kwargs: str) -> Reply:
-    """Run a task of the async lane to its end."""
+async def run_async(run: Run, kwargs: str) -> Reply:
+    """Run a task of the async lane to its end, in a context of its own."""
     try:
-        task, args, keywords = resolve(task_id, name, kwargs)
+        task, args, keywords = resolve(run.current, kwargs)
     except Refused as refused:
         return refused.reply
+    running.set(run.current)
     try:
+        run.begin()
         if task.lane == "async":
             value = await task.function(*args, **keywords)
         else:  # the function became sync after it was sent
             value = await sync_to_async(task.function)(*args, **keywords)
     except BaseException as error:
-        return crashed(task_id, task, error)
-    return returned(task_id, task, value)
+        return crashed(run, task, error)
+    finally:
+        run.end()
+    return returned(run.current, task, value)
 
 
-def resolve(task_id: str, name: str, kwargs: str) -> tuple[TaskFunction[Any, Any], list[Any], dict[str, Any]]:
+def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskFunction[Any, Any], list[Any], dict[str, Any]]:
     """Return the function and its arguments. Raises Refused."""
+    name = current.name
     task = registry.find(name)
     if task is None:
-        logger.error("no task named %s is known here: %s failed", name, task_id)
+        logger.error("no task named %s is known here: %s failed", name, current.task_id)
         raise Refused(
             failed(
                 OperationalErrorCode.WORKER_RESOLUTION_ERROR,
@@ -86,21 +112,49 @@ def resolve(task_id: str, name: str, kwargs: str) -> tuple[TaskFunction[Any, Any
     try:
         args, keywords = task.arguments.decode(kwargs)
     except CodecError as error:
-        logger.exception("the stored arguments of %s %s do not fit its signature", name, task_id)
+        logger.exception("the stored arguments of %s %s do not fit its signature", name, current.task_id)
         raise Refused(failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")) from error
     return task, args, keywords
 
 
-def crashed(task_id: str, task: TaskFunction[Any, Any], error: BaseException) -> Reply:
+def crashed(run: Run, task: TaskFunction[Any, Any], error: BaseException) -> Reply:
     """Make the reply of a task that raised; called in the except clause, so that the log has the traceback."""
-    code = config().default_unhandled_error_code
+    described, task_id = describe(error), run.current.task_id
+    if isinstance(error, Retry):
+        return asked_again(task_id, task, error, described)
+    if isinstance(error, TaskTimeout) or (isinstance(error, asyncio.CancelledError) and run.reason == TIMEOUT):
+        logger.error("%s %s ran into its timeout", task.name, task_id, exc_info=True)
+        return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
+    if isinstance(error, TaskCancelled) or (isinstance(error, asyncio.CancelledError) and run.reason == CANCEL):
+        logger.warning("%s %s was cancelled while it ran", task.name, task_id)
+        return cancelled(STOPPED_ITSELF)
+    conf = config()
+    code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
     logger.error("%s %s failed: %s", task.name, task_id, code, exc_info=True)
-    described = describe(error)
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
     return failure(TaskError.built_in(code, message, exception=described))
 
 
-def returned(task_id: str, task: TaskFunction[Any, Any], value: Any) -> Reply:
+def cancelled(message: str) -> Reply:
+    """Make the reply of a task that ended because somebody cancelled it."""
+    return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(status="CANCELLED")
+
+
+def asked_again(
+    task_id: uuid.UUID | None, task: TaskFunction[Any, Any], error: Retry, described: dict[str, str]
+) -> Reply:
+    """Make the reply of a task that raised Retry; its row has the policy, and the database decides."""
+    message = error.message
+    if task.retry_policy is None:
+        message += f" ({task.name} has no retry_policy: write @task(retry_policy=RetryPolicy.fixed([60, 300])))"
+    logger.warning("%s %s asks to be tried again: %s", task.name, task_id, message)
+    exception = described if error.__cause__ is None else describe(error.__cause__)
+    code = error.code or OutcomeCode.RETRY_REQUESTED
+    reply = failure(TaskError.built_in(code, message, data=error.data, exception=exception))
+    return reply._replace(retry=True if error.delay_seconds is None else float(error.delay_seconds))
+
+
+def returned(current: CurrentTask, task: TaskFunction[Any, Any], value: Any) -> Reply:
     """Make the reply of a task that returned."""
     if task.result.wraps_result:
         if isinstance(value, TaskResult):
@@ -115,7 +169,7 @@ def returned(task_id: str, task: TaskFunction[Any, Any], value: Any) -> Reply:
     try:
         result = task.result.encode_ok(value)
     except CodecError as error:
-        logger.exception("the result of %s %s cannot be stored", task.name, task_id)
+        logger.exception("the result of %s %s cannot be stored", task.name, current.task_id)
         code = (
             ContractCode.RETURN_TYPE_MISMATCH
             if error.kind == "type"

@@ -28,6 +28,7 @@ from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
 from horsies_django.worker.appetite import Appetite
+from horsies_django.worker.deadlines import TimeLimits
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.engine import Engine, WorkerDisowned
 from horsies_django.worker.heart import Heart
@@ -36,6 +37,7 @@ from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.reaper import Reaper
 from horsies_django.worker.services import Services
+from horsies_django.worker.watch import Watch
 
 logger = logging.getLogger("horsies.worker")
 
@@ -64,13 +66,24 @@ class Supervisor:
         self.worker = worker
         self.selector = selectors.DefaultSelector()
         self.guard = Guard(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
-        self.pool = Pool(self.options, self.selector, self.guard)
-        self.ledger = Ledger(config.database, worker, self.served, prepare=config.listen_database is None)
+        limits = TimeLimits(
+            None if config.task_timeout_ms is None else config.task_timeout_ms / 1000, config.kill_grace_ms / 1000
+        )
+        limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
+        self.pool = Pool(self.options, self.selector, self.guard, limits)
+        self.ledger = Ledger(
+            config.database,
+            worker,
+            self.served,
+            prepare=config.listen_database is None,
+            max_crashes=config.recovery.max_crashes,
+        )
         listener = Listener(direct, "_new", application_name="horsies listener")
         self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector, self.appetite)
         self.engine.until_empty = self.options.until_empty
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
-        heart = Heart(worker, os.getpid(), self.engine, beat_seconds, self.guard.seconds, self.wind)
+        watch = Watch(config.recovery.running_stale_threshold_ms / 1000, seconds(config.report_running_after_ms))
+        heart = Heart(worker, os.getpid(), self.engine, beat_seconds, self.guard.seconds, self.wind, watch)
         forget_after = None if config.forget_overrides_after_ms is None else ms(config.forget_overrides_after_ms)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
         self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000)
@@ -233,6 +246,11 @@ def appetite(config: Config, options: WorkerOptions) -> Appetite:
 def ms(count: int) -> timedelta:
     """Return a number of milliseconds as a timedelta."""
     return timedelta(milliseconds=count)
+
+
+def seconds(count: int | None) -> float | None:
+    """Return a number of milliseconds in seconds."""
+    return None if count is None else count / 1000
 
 
 def refuse_unready_project(config: Config) -> None:

@@ -26,6 +26,7 @@ def status(handle: object) -> str:
     return str(Task.objects.get(pk=handle.task_id).status)  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise("S2.21")
 def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(worker: Start) -> None:
     limit("default", max_concurrency=1)
     first = worker("--processes=2", **SHORT).ready()

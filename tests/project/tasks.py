@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from horsies_django import TaskError, TaskResult, task
+from horsies_django import Retry, RetryPolicy, TaskError, TaskResult, TaskTimeout, current_task, task
 
 
 @dataclass
@@ -164,3 +164,117 @@ def backend_pid() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+class MailDown(OSError):
+    """The server does not answer."""
+
+
+SOON = RetryPolicy.fixed([0, 0], auto_retry_for=["MAIL_DOWN", "WORKER_CRASHED", "TASK_TIMEOUT"], jitter=False)
+
+
+@task(retry_policy=SOON, exception_mapper={MailDown: "MAIL_DOWN"})
+def mails(fail_times: int) -> int:
+    """Fail some times, count the tries in groups, and return their number."""
+    Group.objects.create(name=f"try:{uuid.uuid4().hex}")
+    tries = Group.objects.filter(name__startswith="try:").count()
+    if tries <= fail_times:
+        raise MailDown("no answer")
+    return tries
+
+
+@task(retry_policy=RetryPolicy.fixed([60], jitter=False))
+def asks_again(delay_seconds: float | None, code: str | None) -> None:
+    try:
+        raise MailDown("busy")
+    except MailDown as error:
+        raise Retry("come back later", delay_seconds=delay_seconds, code=code, data={"after": delay_seconds}) from error
+
+
+@task
+def asks_again_without_a_policy() -> None:
+    raise Retry
+
+
+@task(retry_policy=SOON)
+def dies_once(how: str) -> int:
+    """Take the process along the first time; return its id the second time."""
+    group, first = Group.objects.get_or_create(name="died")
+    if first:
+        dies(how)
+    return os.getpid()
+
+
+@task(retry_policy=SOON)
+def holds_again(name: str) -> int:
+    """Hold as ``hold`` does; tried again when its process or worker dies."""
+    return int(hold(name))
+
+
+@task(timeout_ms=300)
+def sleeps_too_long(name: str) -> None:
+    """Note that it runs, then wait in the kernel for longer than it may."""
+    Group.objects.create(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
+    time.sleep(3_600)
+
+
+@task(timeout_ms=300)
+def cleans_up(name: str) -> str:
+    """Notice the timeout, clean up and return all the same."""
+    try:
+        time.sleep(3_600)
+    except TaskTimeout:
+        Group.objects.create(name=f"cleaned:{name}")
+    return name
+
+
+@task(timeout_ms=300)
+def ignores_its_timeout() -> None:
+    while True:
+        try:
+            time.sleep(3_600)
+        except TaskTimeout:
+            continue
+
+
+@task(timeout_ms=300, retry_policy=SOON)
+def too_long_the_first_time() -> int:
+    if current_task().attempt == 1:
+        time.sleep(3_600)
+    return current_task().attempt
+
+
+@task(timeout_ms=300)
+async def asleep_too_long() -> None:
+    await asyncio.sleep(3_600)
+
+
+@task(timeout_ms=300)
+def loops_too_long() -> None:
+    while True:
+        pass
+
+
+@task
+def stops_when_asked(name: str) -> None:
+    """Run until somebody cancels it."""
+    Group.objects.create(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
+    while True:
+        current_task().raise_if_cancelled()
+        time.sleep(0.01)
+
+
+@task
+async def astops_when_asked(name: str) -> None:
+    await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
+    await asyncio.sleep(3_600)
+
+
+@task
+def eats(megabytes: int) -> int:
+    """Take memory and keep it; return the id of the process."""
+    eaten.append(bytearray(os.urandom(1)) * (megabytes * 2**20))
+    return os.getpid()
+
+
+eaten: list[bytearray] = []

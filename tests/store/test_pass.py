@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task, TaskAttempt
+from horsies_django.store.tasks import Held
 from tests.conftest import Claimer, put
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -219,8 +220,8 @@ def test_the_database_lists_what_a_worker_holds(claimer: Claimers) -> None:
     put(3)
     worker = claimer()
     claims = worker.run_pass(sync=2).claims
-    assert worker.store.held(worker.id) == {claim.id: 1 for claim in claims}
-    assert claimer().store.held(uuid.uuid4()) == {}
+    assert worker.store.held(worker.id) == [Held(claim.id, 1, cancelled=False, terminate=False) for claim in claims]
+    assert claimer().store.held(uuid.uuid4()) == []
 
 
 def test_finished_tasks_are_announced_only_while_somebody_waits(

@@ -99,9 +99,9 @@ ready = False
 while True:
     for key, _ in selector.select():
         key.data[0](*key.data[1:])
-    if pool.ready and not ready:
+    was_ready, ready = ready, any(member.ready for member in pool.members)
+    if ready and not was_ready:
         say(child=pool.members[0].pid, fork_server=forkserver._forkserver._forkserver_pid)
-    ready = pool.ready
     for outcome in pool.outcomes:
         say(status=outcome.status, result=outcome.result, message=outcome.error_message)
     pool.outcomes.clear()

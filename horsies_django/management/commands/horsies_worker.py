@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.worker.logs import configure_logging
-from horsies_django.worker.options import START_METHODS, WorkerOptions, usable_cpus
+from horsies_django.worker.options import MAX_TASKS_PER_CHILD, START_METHODS, WorkerOptions, usable_cpus
 from horsies_django.worker.supervisor import Supervisor
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -52,6 +52,14 @@ class Command(BaseCommand):
             "--max-claim-per-worker", type=whole(0), default=0, metavar="N",
             help="tasks this worker may have claimed or running (0: as many as it has slots and places in its buffer)",
         )  # fmt: skip
+        parser.add_argument(
+            "--max-tasks-per-child", type=whole(0), metavar="N",
+            help="replace a child after this many tasks, so that the memory it leaked goes back (100; 0: never)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--max-memory-per-child-mb", type=megabytes, metavar="MB",
+            help="replace a child once its resident memory has reached this after a task (default: never)",
+        )  # fmt: skip
         parser.add_argument("--until-empty", action="store_true", help="exit once nothing is due any more")
         parser.add_argument(
             "--shutdown-timeout", type=seconds, default=300.0, metavar="SECONDS",
@@ -65,6 +73,12 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         configure_logging(options["loglevel"])
         processes = usable_cpus() if options["processes"] is None else options["processes"]
+        most, memory = options["max_tasks_per_child"], options["max_memory_per_child_mb"]
+        if not processes and (most or memory is not None):
+            raise CommandError(
+                "horsies_worker: --processes=0 has no children: --max-tasks-per-child and --max-memory-per-child-mb need "
+                "--processes=1 or more"
+            )
         try:
             worker = Supervisor(
                 config(),
@@ -79,6 +93,8 @@ class Command(BaseCommand):
                     loglevel=options["loglevel"],
                     max_claim_batch=options["max_claim_batch"],
                     max_claim_per_worker=options["max_claim_per_worker"],
+                    max_tasks_per_child=MAX_TASKS_PER_CHILD if most is None else most,
+                    max_memory_per_child_mb=memory,
                 ),
             )
             code = worker.run()
@@ -103,6 +119,17 @@ def whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def megabytes(text: str) -> float:
+    """Parse an option that takes megabytes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 10_000_000:
+        raise ArgumentTypeError(f"{text!r} is not a number of megabytes")
+    return value
 
 
 def seconds(text: str) -> float:

@@ -5,8 +5,7 @@ CREATE FUNCTION horsies_expire_v1(p_ids uuid[], p_now timestamptz) RETURNS uuid[
 BEGIN
   UPDATE horsies_tasks t
   SET status = 'EXPIRED', finished_at = p_now, error_code = 'TASK_EXPIRED', parked = false,
-      result = jsonb_build_object('err', jsonb_build_object('error_code', 'TASK_EXPIRED', 'data', NULL,
-        'exception', NULL, 'message', 'the task was not started before its good_until'))
+      result = horsies_error_v1('TASK_EXPIRED', 'the task was not started before its good_until')
   WHERE t.id = ANY (p_ids) AND t.status IN ('PENDING', 'CLAIMED');
   RETURN p_ids;
 END

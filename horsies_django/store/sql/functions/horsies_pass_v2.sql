@@ -9,8 +9,9 @@
 -- what needs no table is written as expressions, and what nothing calls for is not asked.
 -- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
 CREATE FUNCTION horsies_pass_v2(p_worker uuid, p_channel text, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_queues text[],
-                                p_sync int, p_async int, p_buffer int, p_total int, p_batch int, p_lease interval, p_sweep boolean)
-RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, number float8)
+                                p_sync int, p_async int, p_buffer int, p_total int, p_batch int, p_lease interval, p_sweep boolean,
+                                p_max_crashes int)
+RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -21,7 +22,7 @@ DECLARE
   v_capped boolean := false;
   v_partitioned boolean := false;
   v_written record;
-  v_done uuid[];
+  v_finals uuid[];
   v_freed text[] := '{}';
   v_keys text[] := '{}';
   v_claiming boolean := p_sync > 0 OR p_async > 0 OR p_buffer > 0;
@@ -43,12 +44,12 @@ BEGIN
   v_capped := v_capped OR v_cluster IS NOT NULL;
 
   IF p_outcomes IS NOT NULL THEN
-    v_written := horsies_settle_v2(p_worker, p_outcomes);
-    v_done := v_written.ids;
+    v_written := horsies_settle_v2(p_worker, p_outcomes, p_max_crashes, p_channel);
+    v_finals := v_written.finals;
     v_freed := v_written.queues;
     v_keys := v_written.keys;
-    IF cardinality(v_done) < jsonb_array_length(p_outcomes) THEN
-      RETURN QUERY SELECT m.* FROM horsies_missed_v1(p_outcomes, v_done) AS m;
+    IF cardinality(v_written.ids) < jsonb_array_length(p_outcomes) THEN
+      RETURN QUERY SELECT m.* FROM horsies_missed_v1(p_outcomes, v_written.ids) AS m;
     END IF;
   END IF;
   IF p_releases IS NOT NULL THEN
@@ -64,7 +65,7 @@ BEGIN
   END IF;
 
   IF EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) THEN
-    RETURN QUERY SELECT 'dead', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::float8;  -- its tasks are being given away
+    RETURN QUERY SELECT 'dead', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8;  -- its tasks are being given away
   ELSIF v_claiming OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
     v_live := v_limits;
     IF v_capped THEN
@@ -84,7 +85,7 @@ BEGIN
     END IF;
     IF p_starts IS NOT NULL THEN
       RETURN QUERY
-      SELECT s.kind, s.id, NULL::int, NULL, NULL, NULL, NULL::float8
+      SELECT s.kind, s.id, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8
       FROM horsies_start_v1(p_worker, p_channel, v_limits, v_cluster, v_now, p_starts) AS s;
     END IF;
     IF v_claiming AND v_live <> '{}' THEN
@@ -94,7 +95,7 @@ BEGIN
       END IF;
       v_offered := true;
       RETURN QUERY
-      SELECT c.kind, c.id, c.generation, c.lane, c.task_name, c.kwargs, c.number
+      SELECT c.kind, c.id, c.generation, c.lane, c.task_name, c.kwargs, c.attempt, c.options, c.number
       FROM horsies_claim_v2(p_worker, p_channel, v_live, v_cluster, CASE WHEN v_capped THEN v_freed ELSE '{}' END, v_rooms, v_now, p_lease,
                             p_total, p_sync, p_async, p_buffer) AS c;
     END IF;
@@ -103,8 +104,8 @@ BEGIN
   IF v_capped AND NOT v_offered AND v_freed <> '{}' THEN
     PERFORM horsies_offer_v1(p_channel, v_limits, v_cluster, v_freed, '{}');
   END IF;
-  IF v_done <> '{}' THEN
-    PERFORM horsies_final_v1(p_channel, v_done);
+  IF v_finals <> '{}' THEN
+    PERFORM horsies_final_v1(p_channel, v_finals);
   END IF;
 END
 $$;

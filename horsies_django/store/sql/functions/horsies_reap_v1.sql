@@ -2,17 +2,21 @@
 -- tasks past their good_until that nobody meets. One reaper at a time in the cluster, some rows at a time; the rest comes with the next tick.
 -- A worker without any heartbeat counts as missing once its claim is older than the threshold: it beats before it claims.
 -- p_judge: whether the caller may declare deaths; a server that has just started has heard nobody for a while.
--- Moves RUNNING -> FAILED (WORKER_CRASHED: the task may or may not have run); claims that did not start go back, and late ones expire.
--- Kinds: 'died' with the worker, 'failed', 'returned', 'expired' with the task; at most p_many of each.
+-- What ran is tried again where its policy lists WORKER_CRASHED (it may or may not have done its work), else failed; a task that took too
+-- many processes with it is poison. Moves RUNNING -> FAILED, PENDING; claims that did not start go back, and late ones expire.
+-- Kinds: 'died' with the worker, 'failed', 'retried', 'returned', 'expired' with the task; at most p_many of each.
 -- Locks: an advisory lock, never waiting; task rows, never waiting; those of caps, for unparking. Index: horsies_tasks_holding,
 -- horsies_tasks_deadline, primary keys.
-CREATE FUNCTION horsies_reap_v1(p_threshold interval, p_judge boolean, p_many int, p_channel text)
+CREATE FUNCTION horsies_reap_v1(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
 RETURNS TABLE (kind text, id uuid) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+  c_gone CONSTANT text := 'the worker that ran the task is gone; the task may or may not have done its work';
   v_now timestamptz := clock_timestamp();
   v_ids uuid[];
   v_failed uuid[];
+  v_started uuid[];
+  v_dead record;
   v_queues text[];
   v_keys text[];
   v_expired uuid[];
@@ -30,26 +34,26 @@ BEGIN
   WHERE parent.id = b.worker_id AND parent.died_at < v_now - interval '1 day';
 
   SELECT array_agg(o.id), array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(o.queue_name), array_agg(o.partition_key)
-  INTO v_ids, v_failed, v_queues, v_keys
+  INTO v_ids, v_started, v_queues, v_keys
   FROM (
     SELECT t.id, t.status, t.queue_name, t.partition_key FROM horsies_tasks t
     WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND horsies_orphaned_v1(t.claimed_by, t.claimed_at, v_now - p_threshold)
     LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
   ) AS o;
   IF v_ids IS NOT NULL THEN
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, started_at, finished_at, error_code, error_message, worker_id)
-    SELECT t.id, t.retry_count + 1, t.claim_generation, 'WORKER_FAILURE', t.started_at, v_now, 'WORKER_CRASHED',
-           'the worker that ran the task is gone; the task may or may not have done its work', t.claimed_by
-    FROM horsies_tasks t WHERE t.id = ANY (v_failed);
-    UPDATE horsies_tasks t
-    SET status = 'FAILED', finished_at = v_now, error_code = 'WORKER_CRASHED',
-        result = jsonb_build_object('err', jsonb_build_object('error_code', 'WORKER_CRASHED', 'data', NULL, 'exception', NULL,
-          'message', 'the worker that ran the task is gone; the task may or may not have done its work'))
-    WHERE t.id = ANY (v_failed) AND t.status = 'RUNNING';
+    FOR v_dead IN  -- settled on behalf of each, by the one statement that settles
+      SELECT t.claimed_by AS worker, jsonb_agg(jsonb_build_object(
+               'id', t.id, 'generation', t.claim_generation, 'status', 'FAILED', 'error_code', 'WORKER_CRASHED', 'error_message', c_gone,
+               'result', horsies_error_v1('WORKER_CRASHED', c_gone), 'crashed', true)) AS outcomes
+      FROM horsies_tasks t WHERE t.id = ANY (v_started) GROUP BY t.claimed_by
+    LOOP
+      SELECT v_failed || s.finals INTO v_failed FROM horsies_settle_v2(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel) AS s;
+    END LOOP;
     UPDATE horsies_tasks t
     SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
     WHERE t.id = ANY (v_ids) AND t.status = 'CLAIMED';
-    RETURN QUERY SELECT CASE WHEN r.id = ANY (v_failed) THEN 'failed' ELSE 'returned' END, r.id FROM unnest(v_ids) AS r (id);
+    RETURN QUERY SELECT CASE WHEN r.id = ANY (v_failed) THEN 'failed' WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id
+                 FROM unnest(v_ids) AS r (id);
   END IF;
 
   -- one that was not parked may have been unparked for a permit, which then waits for the next of its partition

@@ -1,0 +1,168 @@
+"""Retries: which failures are tried again, how often, and after how long a pause.
+
+A policy is sent along with the task and lies in its row: the statement that writes a failure down decides, on the database's
+clock, whether it is the last one. So the same rules hold for a task that raised, one whose process died, and one whose worker
+is gone. ``decide`` is that decision in Python; a test holds the SQL to it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horsies_django.core.errors import RESERVED, HorsiesError, code_problem
+
+JITTER = 0.25  # of a pause, in both directions
+MOST_RETRIES = 100
+LONGEST_PAUSE = 30 * 86_400  # seconds
+LARGEST_DOUBLING = 40  # beyond it every pause is longer than the longest
+
+
+class Retry(HorsiesError):  # noqa: N818 - raised to ask for something, not because something broke
+    """Raised by a task that wants to be tried again: ``raise Retry(delay_seconds=30) from error``.
+
+    ``delay_seconds`` None leaves the pause to the task's retry policy, which also says how often. ``code`` is an error code
+    of the project's own, RETRY_REQUESTED without one; with ``message`` and ``data`` it is what the attempt, and the task if
+    it was the last one, failed with. Raises ValueError for a code that cannot be used or a pause that is not from 0 seconds
+    to 30 days.
+    """
+
+    def __init__(
+        self, message: str = "", *, delay_seconds: float | None = None, code: str | None = None, data: Any = None
+    ) -> None:
+        super().__init__(message or "the task asked to be tried again")
+        if delay_seconds is not None and not _is_number(delay_seconds, 0, LONGEST_PAUSE):
+            raise ValueError(f"delay_seconds is a number from 0 to {LONGEST_PAUSE:_} (30 days), not {delay_seconds!r}")
+        if code is not None and (problem := code_problem(code)):
+            raise ValueError(problem)
+        self.message = str(self)
+        self.delay_seconds = delay_seconds
+        self.code = code
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a task is tried again, after what pauses in seconds, and which error codes are worth it.
+
+    Made by ``fixed`` and ``exponential``. ``auto_retry_for`` holds error codes, built in or the project's own; without any,
+    only a task that raises ``Retry`` is tried again. With ``jitter`` each pause is up to a quarter shorter or longer, so that
+    what failed together does not come back together. No pause is longer than ``max_delay_seconds``.
+    """
+
+    strategy: str
+    intervals: tuple[float, ...]
+    max_retries: int
+    auto_retry_for: tuple[str, ...] = ()
+    jitter: bool = True
+    max_delay_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise ValueError("RetryPolicy: " + "; ".join(problems))
+
+    @classmethod
+    def fixed(
+        cls, intervals: Sequence[float], *, auto_retry_for: Iterable[str] = (), jitter: bool = True
+    ) -> RetryPolicy:
+        """Retry once per pause in ``intervals``, in seconds. Raises ValueError, naming all that is wrong."""
+        pauses = tuple(intervals) if isinstance(intervals, list | tuple) else ()
+        return cls("fixed", pauses, len(pauses), _codes(auto_retry_for), jitter)
+
+    @classmethod
+    def exponential(
+        cls,
+        *,
+        base_seconds: float = 60,
+        max_retries: int = 3,
+        max_delay_seconds: float | None = None,
+        auto_retry_for: Iterable[str] = (),
+        jitter: bool = True,
+    ) -> RetryPolicy:
+        """Retry ``max_retries`` times, after ``base_seconds`` first and twice as long each time.
+
+        Raises ValueError, naming all that is wrong.
+        """
+        return cls("exponential", (base_seconds,), max_retries, _codes(auto_retry_for), jitter, max_delay_seconds)
+
+    def _problems(self) -> Iterable[str]:
+        if self.strategy == "fixed" and not self.intervals:
+            yield "intervals is a list of at least one pause in seconds, as in [60, 300, 900]"
+        for pause in self.intervals:
+            if not _is_number(pause, 0, LONGEST_PAUSE):
+                yield f"a pause is a number of seconds from 0 to {LONGEST_PAUSE:_} (30 days), not {pause!r}"
+        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
+            yield f"max_retries is an int, not {self.max_retries!r}"
+        elif self.intervals and not 1 <= self.max_retries <= MOST_RETRIES:
+            yield f"max_retries: a task is retried from 1 to {MOST_RETRIES} times, not {self.max_retries}"
+        if self.max_delay_seconds is not None and not _is_number(self.max_delay_seconds, 0, LONGEST_PAUSE):
+            yield f"max_delay_seconds is a number from 0 to {LONGEST_PAUSE:_} (30 days), not {self.max_delay_seconds!r}"
+        for code in self.auto_retry_for:
+            if code not in RESERVED and (problem := code_problem(code)):
+                yield f"auto_retry_for: {problem}"
+
+    def pause(self, retry: int) -> float:
+        """Return the seconds before retry number ``retry``, the first is 1, without jitter."""
+        if self.strategy == "fixed":
+            seconds = self.intervals[min(retry, len(self.intervals)) - 1]
+        else:
+            seconds = self.intervals[0] * 2 ** min(retry - 1, LARGEST_DOUBLING)
+        return min(seconds, LONGEST_PAUSE if self.max_delay_seconds is None else self.max_delay_seconds)
+
+    def stored(self) -> dict[str, Any]:
+        """Return the policy as it lies in a task's row."""
+        return {
+            "strategy": self.strategy,
+            "intervals": list(self.intervals),
+            "jitter": self.jitter,
+            "most": self.max_delay_seconds,
+            "codes": list(self.auto_retry_for),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt: its code, whether the task asked for a retry (and after how long), whether its process died."""
+
+    code: str
+    asked: bool = False
+    delay_seconds: float | None = None
+    crashed: bool = False
+
+
+def decide(
+    failure: Failure,
+    policy: RetryPolicy | None,
+    *,
+    retry_count: int,
+    crashes: int = 0,
+    max_crashes: int = 0,
+    now: dt.datetime,
+    good_until: dt.datetime | None = None,
+    cancelled: bool = False,
+) -> dt.datetime | str | None:
+    """Return when the task is tried again (if without jitter), "POISON", or None when this failure is its last.
+
+    ``crashes`` counts the processes that died of it before this one; at ``max_crashes`` (0: no bound) it is poison.
+    """
+    if failure.crashed and 0 < max_crashes <= crashes + 1:
+        return "POISON"
+    if policy is None or cancelled or retry_count >= policy.max_retries:
+        return None
+    if not failure.asked and failure.code not in policy.auto_retry_for:
+        return None
+    seconds = policy.pause(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds
+    due = now + dt.timedelta(seconds=seconds)
+    return due if good_until is None or due < good_until else None
+
+
+def _codes(given: Iterable[str]) -> tuple[str, ...]:
+    """Return codes as plain texts; a single text is taken for what it was meant to be."""
+    codes = [given] if isinstance(given, str) else list(given)
+    return tuple(str.__str__(code) if isinstance(code, str) else code for code in codes)
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high

@@ -1,0 +1,35 @@
+-- Cancel: tasks that have not started end at once; those that run are asked to end, and p_terminate has their process killed if they
+-- do not. The worker that runs one hears of it by a notification, or at the latest when it next compares notes with the table.
+-- Runs in the caller's transaction, so it takes no lock of a cap, which workers would wait for: a permit that waited for a cancelled
+-- head of a partition is found by the net that the reapers cast.
+-- Moves PENDING, CLAIMED -> CANCELLED. Returns each task's verdict: 'CANCELLED', 'REQUESTED' (it runs) or 'FINISHED' (it was over).
+-- Locks: the task rows, in the order of their ids; waits for a pass that holds one. Index: primary key.
+CREATE FUNCTION horsies_cancel_v1(p_ids uuid[], p_terminate boolean, p_channel text)
+RETURNS TABLE (id uuid, verdict text) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_ended uuid[];
+  v_asked uuid[];
+BEGIN
+  PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
+  WITH ended AS (
+    UPDATE horsies_tasks t
+    SET status = 'CANCELLED', finished_at = v_now, cancel_requested_at = v_now, error_code = 'TASK_CANCELLED', parked = false,
+        result = horsies_error_v1('TASK_CANCELLED', 'the task was cancelled before it started')
+    WHERE t.id = ANY (p_ids) AND t.status IN ('PENDING', 'CLAIMED') RETURNING t.id
+  )
+  SELECT coalesce(array_agg(e.id), '{}') INTO v_ended FROM ended e;
+  WITH asked AS (
+    UPDATE horsies_tasks t
+    SET cancel_requested_at = coalesce(t.cancel_requested_at, v_now), terminate = t.terminate OR p_terminate
+    WHERE t.id = ANY (p_ids) AND t.status = 'RUNNING' RETURNING t.id, t.claimed_by
+  ), told AS (
+    SELECT pg_notify(p_channel || '_new', 'cancel ' || a.claimed_by) FROM (SELECT DISTINCT asked.claimed_by FROM asked) AS a
+  )
+  SELECT coalesce(array_agg(a.id), '{}') INTO v_asked FROM asked a WHERE (SELECT count(*) FROM told) >= 0;
+  PERFORM horsies_final_v1(p_channel, v_ended);
+  RETURN QUERY
+  SELECT t.id, CASE WHEN t.id = ANY (v_ended) THEN 'CANCELLED' WHEN t.id = ANY (v_asked) THEN 'REQUESTED' ELSE 'FINISHED' END
+  FROM horsies_tasks t WHERE t.id = ANY (p_ids);
+END
+$$;

@@ -1,0 +1,83 @@
+"""Endings that come from outside a task: its time is over, somebody cancelled it, its process stands still.
+
+First the task is told, so that it can clean up. If it still runs after a grace, its process is killed, and what else ran
+there crashed; no other process is touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable
+
+from horsies_django.core.records import Claim
+from horsies_django.worker.deadlines import Deadlines, Place, TimeLimits
+from horsies_django.worker.process import LANES, Child, PoolProcess
+from horsies_django.worker.runs import CANCEL, TIMEOUT
+
+logger = logging.getLogger("horsies.worker")
+
+
+class Endings:
+    """Knows the processes of a pool and the deadlines of what they run."""
+
+    def __init__(self, limits: TimeLimits) -> None:
+        self.limits = limits
+        self.deadlines = Deadlines(self._is_there)
+        self.members: dict[int, PoolProcess] = {}
+
+    def join(self, member: PoolProcess) -> None:
+        """Note a new process."""
+        self.members[id(member)] = member
+
+    def leave(self, member: PoolProcess) -> None:
+        """Forget a process that ended."""
+        self.members.pop(id(member), None)
+
+    def _is_there(self, place: Place) -> bool:
+        member = self.members.get(place.process)
+        return member is not None and place.number in member.held[place.lane]
+
+    @property
+    def next(self) -> float:
+        """When ``enforce`` has something to do, by the monotonic clock."""
+        return self.deadlines.next
+
+    def watch(self, member: PoolProcess, lane: str, first: int, claims: Iterable[Claim]) -> None:
+        """Note the timeouts of claims that were handed over, numbered from ``first``."""
+        for number, claim in enumerate(claims, first):
+            if (seconds := self.limits.timeout(claim.options)) is not None:
+                at = member.since[lane][number] + seconds
+                self.deadlines.add(at, Place(id(member), lane, number), TIMEOUT, kill=False)
+
+    def enforce(self, now: float) -> None:
+        """Tell tasks whose time is over to end, and kill the processes of those that were told and did not."""
+        for place, reason, kill in self.deadlines.due(now):
+            member = self.members[place.process]
+            if not kill:
+                member.tell(reason, place.lane, place.number)
+                self.deadlines.add(now + self.limits.grace, place, reason, kill=True)
+                continue
+            task = member.held[place.lane][place.number]
+            if isinstance(member, Child):
+                logger.error("task %s does not end (%s): its process %s is killed", task.id, reason, member.pid)
+                member.condemned[place.lane, place.number] = reason
+                member.kill()
+            else:
+                logger.error(
+                    "task %s does not end (%s), and runs in the worker's own process: it goes on", task.id, reason
+                )
+
+    def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
+        """Tell a task, if it runs here, that it was cancelled; ``terminate`` kills its process if it does not end in time."""
+        for member in self.members.values():
+            for lane in LANES:
+                for number, claim in member.held[lane].items():
+                    if claim.id != task_id:
+                        continue
+                    member.tell(CANCEL, lane, number)
+                    if terminate:
+                        place = Place(id(member), lane, number)
+                        self.deadlines.add(time.monotonic() + self.limits.grace, place, CANCEL, kill=True)
+                    return

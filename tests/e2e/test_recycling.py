@@ -1,0 +1,99 @@
+"""Children that are replaced: after some tasks, or when they have grown; one at a time, and without a task lost."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from horsies_django.models import TaskAttempt
+from tests.e2e.conftest import WorkerProcess, held_by, let_go
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+
+
+def pids(count: int) -> Counter[int]:
+    """Run some tasks and return how many each process ran."""
+    handles = tasks.pid.send_many([{}] * count)
+    return Counter(handle.get(timeout_ms=60_000).ok_value for handle in handles)
+
+
+@pytest.mark.promise("S1.9", "S1.10", "S1.13")
+def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggered(worker: Start) -> None:
+    process = worker("--processes=2", "--max-tasks-per-child=10").ready()
+    ran = pids(100)
+    assert sum(ran.values()) == 100
+    assert max(ran.values()) == 10
+    first, second = (TaskAttempt.objects.filter(child_pid=pid).count() for pid in list(ran)[:2])
+    assert sorted((first, second)) == [5, 10]
+    assert process.stop() == 0
+    assert "crashed" not in process.log
+
+
+@pytest.mark.promise("S1.8", "S1.10")
+def test_without_a_limit_children_live_as_long_as_the_worker(worker: Start) -> None:
+    worker("--processes=2", "--max-tasks-per-child=0").ready()
+    assert len(pids(250)) <= 2
+
+
+def test_a_child_for_each_task_runs_async_tasks_and_threads_too(worker: Start) -> None:
+    process = worker("--processes=2", "--threads=2", "--async-concurrency=4", "--max-tasks-per-child=1").ready()
+    handles = [tasks.add.send(1, b=number) for number in range(20)] + [tasks.anoop.send() for _ in range(20)]
+    assert all(handle.get(timeout_ms=60_000).is_ok() for handle in handles)
+    ran = Counter(TaskAttempt.objects.values_list("child_pid", flat=True))
+    assert max(ran.values()) <= 2  # one of each lane, when both were handed over at once
+    assert len(ran) >= 20
+    assert process.stop() == 0
+
+
+@pytest.mark.promise("S1.19")
+def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_place(worker: Start) -> None:
+    worker("--processes=1", "--threads=2", "--max-tasks-per-child=2", "--max-claim-per-worker=2").ready()
+    long = tasks.hold.send("long")
+    old = held_by("long")
+    assert tasks.pid.send().get(timeout_ms=30_000).ok_value == old
+    new = tasks.pid.send().get(timeout_ms=30_000).ok_value
+    assert new != old
+    let_go("long")
+    assert long.get(timeout_ms=30_000).ok_value == old
+
+
+@pytest.mark.promise("S1.18", "S1.19", "S1.23", "S1.31")
+def test_a_child_that_has_grown_is_replaced_after_its_task_and_no_other_is(worker: Start) -> None:
+    process = worker("--processes=1", "--max-memory-per-child-mb=400", "--max-tasks-per-child=0").ready()
+    small = tasks.eats.send(1).get(timeout_ms=30_000).ok_value
+    assert tasks.eats.send(1).get(timeout_ms=30_000).ok_value == small
+    assert tasks.eats.send(500).get(timeout_ms=30_000).ok_value == small
+    assert tasks.eats.send(1).get(timeout_ms=30_000).ok_value != small
+    assert "MB: another one takes its place" in process.log
+    assert "crashed" not in process.log
+
+
+@pytest.mark.promise("S1.24", "S1.25")
+def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_with_both_numbers(worker: Start) -> None:
+    process = worker("--processes=1", "--max-memory-per-child-mb=10")
+    assert process.wait() == 1
+    assert re.search(r"--max-memory-per-child-mb=10 is not above the \d+ MB", process.log)
+
+
+@pytest.mark.promise("S1.26")
+def test_a_memory_limit_near_what_a_child_takes_at_its_start_is_warned_of_once(worker: Start) -> None:
+    process = worker("--processes=1", "--max-memory-per-child-mb=10")
+    process.wait()
+    found = re.search(r"the (\d+) MB", process.log)
+    assert found
+    limit = int(found[1]) * 1.1
+    near = worker("--processes=2", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0").ready()
+    assert near.log.count("children will be replaced often") == 1
+
+
+@pytest.mark.promise("S1.20")
+def test_a_worker_without_children_refuses_what_only_children_can_do() -> None:
+    with pytest.raises(CommandError, match="--processes=1 or more"):
+        call_command("horsies_worker", "--processes=0", "--max-memory-per-child-mb=500")

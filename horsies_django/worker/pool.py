@@ -42,6 +42,7 @@ class Pool:
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
+        self.stopping = False  # nothing new comes: a child that ends needs no successor
         self.ending = False
 
     def start(self) -> None:
@@ -168,13 +169,13 @@ class Pool:
             return
         if not member.dismissed:
             self._report(member, how, len(outcomes), len(releases))
-        self._add_child()
+        if not self.stopping:
+            self._add_child()
 
     def _report(self, member: Child, how: str, crashed: int, released: int) -> None:
-        logger.error(
-            "child %s %s: %s task(s) crashed, %s given back; starting another", member.pid, how, crashed, released
-        )
-        if not member.ready:
+        next_ = "" if self.stopping else "; starting another"
+        logger.error("child %s %s: %s task(s) crashed, %s given back%s", member.pid, how, crashed, released, next_)
+        if not member.ready and not self.stopping:
             self.deaths_before_ready += 1
             if self.deaths_before_ready == DEATHS_BEFORE_READY:
                 raise WorkerStartError(

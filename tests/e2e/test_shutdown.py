@@ -188,6 +188,7 @@ def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
         os.killpg(process.process.pid, number)
         wait_until(lambda: "topping" in process.log, "the signal is taken")
     assert process.wait() == 1
+    assert ("running tasks finish" in process.log) == (len(numbers) == 2)
     assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
     assert all(untouched(other) for other in waiting)
     assert is_over(child)
@@ -274,17 +275,20 @@ def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_l
     assert Task.objects.get(pk=handle.task_id).status == "RUNNING"
 
 
-def test_an_outcome_is_written_when_the_database_comes_back_before_the_deadline(worker: Start) -> None:
-    process = worker("--processes=2", "--shutdown-timeout=60").ready()
+def test_what_finished_without_the_database_is_written_when_it_is_back_before_the_deadline(worker: Start) -> None:
+    process = worker("--processes=1", "--shutdown-timeout=60").ready()
     handle = tasks.hold.send("through")
     held_by("through")
-    let_go("through")
     with without_new_connections() as let_in:
         wait_until(lambda: "cannot be reached" in process.log, "it misses the database")
         process.signal(signal.SIGTERM)
+        wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+        let_go("through")
         let_in()
         assert process.wait() == 0
-    assert Task.objects.get(pk=handle.task_id).status != "RUNNING"
+    assert handle.get(0).is_ok()
+    assert attempts(handle) == [("COMPLETED", None)]
+    assert signed_off()
 
 
 @contextmanager

@@ -37,7 +37,6 @@ logger = logging.getLogger("horsies.worker")
 
 RECONCILE_SECONDS = 10.0
 SWEEP_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
-STOPPING = "Stopping: nothing more is claimed, running tasks finish; a second signal ends them"
 RETRYABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
@@ -119,7 +118,7 @@ class Engine:
         if self.pool.ready:
             self._announce("Worker started")
         if self.stopping:
-            self._announce(STOPPING)
+            self._announce("Stopping: nothing more is claimed, running tasks finish; a second signal ends them")
         now = self.busy_since
         if self.ledger.connection is None and now >= self.retry_at:
             self._reconnect()

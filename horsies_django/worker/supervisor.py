@@ -26,7 +26,7 @@ from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
 from horsies_django.worker.appetite import Appetite
 from horsies_django.worker.deadman import Guard
-from horsies_django.worker.engine import STOPPING, DatabaseGaveUp, Engine, WorkerDisowned
+from horsies_django.worker.engine import DatabaseGaveUp, Engine, WorkerDisowned
 from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.options import WorkerOptions
@@ -186,7 +186,6 @@ class Supervisor:
         """End the running tasks, which count as crashed, write that down if the database is there, and return 1."""
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now: %s running task(s) are ended", count)
-        self.engine.announced.add(STOPPING)  # too late to say so, after SIGQUIT
         self.pool.kill("was ended while the worker shut down")
         give_up_at = time.monotonic() + LAST_PASSES_SECONDS
         try:

@@ -204,6 +204,8 @@ class Pool:
         self.ending = True
         for member in self.members:
             member.end_lanes()
+            if isinstance(member, Child) and not member.ready:
+                member.kill()  # it still imports, and would not hear
         deadline = time.monotonic() + LAST_WORDS_SECONDS
         for member in list(self.members):
             if isinstance(member, Child):

@@ -133,6 +133,22 @@ def test_what_waits_in_a_buffer_goes_back_untouched_while_running_tasks_finish(w
     assert running.get(0).is_ok()
 
 
+def test_a_child_that_dies_while_the_worker_stops_has_no_successor(worker: Start) -> None:
+    process = worker("--processes=2").ready()
+    idle = tasks.pid.send().get().ok_value
+    running = tasks.hold.send("running")
+    if held_by("running") == idle:
+        (idle,) = {row.pid for row in Heartbeat.objects.filter(role="runner")} - {idle}
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    os.kill(idle, signal.SIGKILL)
+    wait_until(lambda: f"child {idle} was killed by SIGKILL" in process.log, "its death is seen")
+    let_go("running")
+    assert process.wait() == 0
+    assert running.get(0).is_ok()
+    assert "starting another" not in process.log
+
+
 # With a deadline
 
 

@@ -157,8 +157,13 @@ class Engine:
 
     def _done(self) -> bool:
         if self.stopping or (self.until_empty and not self.wet and not self.limited and self.pool.ready):
-            return self.pool.idle and not self.ledger.owes and not self.buffer
+            return not self.owes
         return False
+
+    @property
+    def owes(self) -> bool:
+        """Whether a task is in this worker's hands, running or unwritten."""
+        return not self.pool.idle or self.ledger.owes or bool(self.buffer)
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return how long nothing can happen that would not wake the selector."""
@@ -294,4 +299,4 @@ class Engine:
 
     def stop(self, *arguments: Any) -> None:
         """Claim nothing more; the loop ends when the running tasks are settled."""
-        self.stopping = True
+        self.stopping = self.pool.stopping = True

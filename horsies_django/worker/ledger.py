@@ -49,6 +49,12 @@ class Ledger:
         """Whether anything waits to be written."""
         return bool(self.outcomes or self.releases or self.locked)
 
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """How many outcomes, and how many claims to give back, wait to be written."""
+        outcomes = sum(isinstance(entry, Outcome) for entry in (*self.outcomes, *self.locked))
+        return outcomes, len(self.outcomes) + len(self.releases) + len(self.locked) - outcomes
+
     def due(self, now: float) -> bool:
         """Whether something can be written now."""
         return bool(self.outcomes or self.releases or (self.locked and now >= self.locked_until))

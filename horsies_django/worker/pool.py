@@ -51,6 +51,7 @@ class Pool:
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
+        self.stopping = False  # nothing new comes: a child that ends needs no successor
         self.ending = False
         self.ready = False  # whether all processes have said, at the start, that they are ready
         self.recycling = Recycling(options)
@@ -127,7 +128,7 @@ class Pool:
 
     def _retire(self, member: PoolProcess) -> None:
         """Let a child end after the tasks that it has; another one takes its place at once (S1.9, S1.19)."""
-        if member.dismissed or self.ending or not isinstance(member, Child):
+        if member.dismissed or self.stopping or not isinstance(member, Child):
             return
         member.dismissed = member.replaced = True
         member.end_lanes()
@@ -195,14 +196,13 @@ class Pool:
             return
         if outcomes or releases or not member.dismissed:
             self._report(member, how, len(outcomes), len(releases))
-        if not member.replaced:
+        if not member.replaced and not self.stopping:
             self._add_child()
 
     def _report(self, member: Child, how: str, crashed: int, released: int) -> None:
-        logger.error(
-            "child %s %s: %s task(s) crashed, %s given back; starting another", member.pid, how, crashed, released
-        )
-        if not member.ready:
+        next_ = "" if self.stopping else "; starting another"
+        logger.error("child %s %s: %s task(s) crashed, %s given back%s", member.pid, how, crashed, released, next_)
+        if not member.ready and not self.stopping:
             self.deaths_before_ready += 1
             if self.deaths_before_ready == DEATHS_BEFORE_READY:
                 raise WorkerStartError(
@@ -232,6 +232,8 @@ class Pool:
         self.ending = True
         for member in self.members:
             member.end_lanes()
+            if isinstance(member, Child) and not member.ready:
+                member.kill()  # it still imports, and would not hear
         deadline = time.monotonic() + LAST_WORDS_SECONDS
         for member in list(self.members):
             if isinstance(member, Child):

@@ -16,11 +16,14 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 
 from horsies_django.worker import deadman
+from horsies_django.worker.stopping import take
 
 ORDER = "HORSIES_FORKSERVER"
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class State:
@@ -54,12 +57,22 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def keep_out_of_the_way() -> None:
-    """Leave SIGINT and SIGTERM to the worker: a terminal or a container sends them to the whole process group.
+    """Leave stopping to the worker: a terminal or a container sends its signals to the whole process group.
 
     A handler that does nothing, not SIG_IGN: programs that a task starts would inherit the latter.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, frame: None)
+    take(lambda signum, frame: None)
+
+
+def adopt_orphans() -> None:
+    """Make this fork server the parent of what tasks leave behind (Linux), and let it reap that without a word.
+
+    For a worker that is process 1: there is no other init, and what its child left behind would stay a zombie for ever. The fork
+    server of multiprocessing reaps whatever it is the parent of, and only warns of pids that it does not know.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")
 
 
 def load_project() -> None:
@@ -108,7 +121,9 @@ def prepare(text: str) -> None:
     else:
         os.environ["PYTHONPATH"] = ordered["pythonpath"]
     die_with_parent(ordered["parent_pid"])
-    signal.signal(signal.SIGTERM, lambda signum, frame: None)
+    keep_out_of_the_way()
+    if ordered["parent_pid"] == 1:
+        adopt_orphans()
     sys.path[:] = ordered["path"]
     load_project()
     import horsies_django.worker.child  # noqa: F401 - so that children find it imported

@@ -1,18 +1,15 @@
-"""The supervisor: checks that the worker can run, puts its parts together, listens to signals, and takes them apart again."""
+"""The supervisor: checks that the worker can run, puts its parts together, and takes them apart again."""
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import selectors
-import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType
 
 import psycopg
 from django.db import DatabaseError, connections
@@ -30,19 +27,20 @@ from horsies_django.store.workers import WorkerStore
 from horsies_django.worker.appetite import Appetite
 from horsies_django.worker.deadlines import TimeLimits
 from horsies_django.worker.deadman import Guard
-from horsies_django.worker.engine import Engine, WorkerDisowned
+from horsies_django.worker.engine import DatabaseGaveUp, Engine, WorkerDisowned
 from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.reaper import Reaper
 from horsies_django.worker.services import Services
+from horsies_django.worker.stopping import Stopping, StopRequested
 from horsies_django.worker.watch import Watch
 
 logger = logging.getLogger("horsies.worker")
 
 GUARD_SHARE = 0.8  # of the time after which others take this worker for dead: then the children of a stopped one end
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LAST_PASSES_SECONDS = 3.0  # how long what is left to write may take once the tasks were ended
 
 
 class Supervisor:
@@ -51,13 +49,14 @@ class Supervisor:
     A run has one life as a rule. A worker that others declared dead ends its processes and starts another life, under a new id.
     """
 
-    def __init__(self, config: Config, options: WorkerOptions) -> None:
+    def __init__(self, config: Config, options: WorkerOptions, stopping: Stopping | None = None) -> None:
         self.config = config
         self.options = options
+        self.stopping = stopping or Stopping()
+        self.stopping.timeout = options.shutdown_timeout
+        self.stopping.on_stop = lambda: self.engine.stop()  # of the life that it has then
         self.served = served_queues(config, options)
         self.appetite = appetite(config, options)
-        self.signals_seen = 0
-        self.stop_by: float | None = None
         self.furnish()
 
     def furnish(self) -> None:
@@ -93,30 +92,48 @@ class Supervisor:
         self.guard.rearm(self.pool.options)
 
     def run(self) -> int:
-        """Start, work, stop. Raises WorkerStartError, and DatabaseGaveUp when the database stays away too long."""
-        refuse_unready_project(self.config)
-        with self.signals():
-            while True:
-                try:
-                    self.start()
-                    finished = self.engine.run(lambda: self.stop_by)
-                    return 0 if finished else self.end_tasks()
-                except WorkerDisowned as error:
-                    logger.error("%s; its processes end, and it starts anew", error)
-                    self.pool.kill("belonged to a worker that was declared dead")
-                    if self.signals_seen:
-                        return 1
-                finally:
-                    self.close()
-                self.furnish()
+        """Start, work, stop.
+
+        Raises WorkerStartError, StopRequested when a signal came before it had started, and DatabaseGaveUp when the database
+        stays away too long.
+        """
+        with self.stopping.interruptible():
+            refuse_unready_project(self.config)
+        while True:
+            try:
+                self.start()
+                finished = self.engine.run(self.stopping.deadline)
+                return 0 if finished else self.end_tasks()
+            except WorkerDisowned as error:
+                logger.error("%s; its processes end, and it starts anew", error)
+                self.pool.kill("belonged to a worker that was declared dead")
+                if self.stopping.seen:
+                    return 1
+            finally:
+                self.close()
+            self.furnish()
 
     def start(self) -> None:
-        """Open the connections, start the pool, and appear in the tables."""
+        """Open the connections, start the pool, and appear in the tables. Raises WorkerStartError and StopRequested."""
+        try:
+            with self.stopping.interruptible():
+                self.open()
+        except StopRequested:
+            self.pool.kill("was not needed any more")
+            for process in multiprocessing.active_children():  # one that the pool had no time to take in
+                process.kill()
+            raise
+        if self.stopping.seen:
+            self.engine.stop()
+
+    def open(self) -> None:
+        """Do what ``start`` does, while signals may interrupt it."""
         try:
             self.ledger.connect()
         except psycopg.Error as error:
             raise WorkerStartError(f"the database cannot be reached: {str(error).strip()}") from error
-        self.selector.register(self.signal_socket, selectors.EVENT_READ, (self.signal_socket.recv, 100))
+        wakeup = self.stopping.wakeup
+        self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
         self.insert_missing_queues()
         self.announce()
         self.pool.start()
@@ -178,36 +195,18 @@ class Supervisor:
                 "--processes=0: tasks run in the worker's own process, so a task that crashes it takes the worker along"
             )
 
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT; a byte per signal wakes the engine's selector."""
-        here, there = socket.socketpair()
-        here.setblocking(False)
-        there.setblocking(False)
-        before = {number: signal.signal(number, self.on_signal) for number in SIGNALS}
-        wakeup = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
-        self.signal_socket = here
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            here.close()
-            there.close()
-
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """First signal: claim no more and finish what runs. Second: end it now."""
-        self.signals_seen += 1
-        self.engine.stop()
-        self.stop_by = time.monotonic() + (self.options.shutdown_timeout if self.signals_seen == 1 else 0.0)
-
     def end_tasks(self) -> int:
         """End the running tasks, which count as crashed, write that down if the database is there, and return 1."""
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now: %s running task(s) are ended", count)
         self.pool.kill("was ended while the worker shut down")
-        self.engine.turn(0.0)
+        give_up_at = time.monotonic() + LAST_PASSES_SECONDS
+        try:
+            self.engine.turn(0.0)
+            while self.engine.owes and time.monotonic() < give_up_at:
+                self.engine.turn(0.05)
+        except DatabaseGaveUp as error:
+            logger.error("%s", error)
         return 1
 
     def close(self) -> None:
@@ -217,6 +216,7 @@ class Supervisor:
         if self.services.is_alive():
             self.services.stop()
             logger.info("Worker stopped")
+        self.regret()
         try:
             if self.ledger.connection is not None:
                 WorkerStore(self.ledger.connection).stop(self.worker)
@@ -225,6 +225,15 @@ class Supervisor:
         self.ledger.disconnect()
         self.engine.close()
         self.selector.close()
+
+    def regret(self) -> None:
+        """Say what this worker goes without having written."""
+        if self.ledger.owes:
+            logger.error(
+                "%s outcome(s) of tasks were not written and %s task(s) not given back: other workers find these tasks and take "
+                "them for crashed",
+                *self.ledger.unwritten,
+            )
 
 
 def served_queues(config: Config, options: WorkerOptions) -> Served:

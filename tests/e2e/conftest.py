@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,9 +31,9 @@ def database_url() -> str:
 
 
 class WorkerProcess:
-    """A running ``horsies_worker`` and its log."""
+    """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it."""
 
-    def __init__(self, log: Path, *options: str, **environment: str) -> None:
+    def __init__(self, log: Path, *options: str, prefix: Sequence[str] = (), **environment: str) -> None:
         self.log_path = log
         variables = {
             **os.environ,
@@ -42,6 +42,7 @@ class WorkerProcess:
             **environment,
         }
         command = [
+            *prefix,
             sys.executable,
             "-X",
             "dev",
@@ -97,8 +98,9 @@ def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., Wor
     """Give a function that starts workers; all of them are ended afterwards."""
     started: list[WorkerProcess] = []
 
-    def start(*options: str, **environment: str) -> WorkerProcess:
-        started.append(WorkerProcess(tmp_path / f"worker-{len(started)}.log", *options, **environment))
+    def start(*options: str, prefix: Sequence[str] = (), **environment: str) -> WorkerProcess:
+        log = tmp_path / f"worker-{len(started)}.log"
+        started.append(WorkerProcess(log, *options, prefix=prefix, **environment))
         return started[-1]
 
     yield start

@@ -117,19 +117,6 @@ def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_di
     assert TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in waiting]).count() == 6
 
 
-def test_what_waits_in_a_buffer_is_given_back_when_its_worker_stops(worker: Start) -> None:
-    process = worker("--processes=1", DJANGO_SETTINGS_MODULE="tests.settings_soft").ready()
-    tasks.hold.send("held")
-    held_by("held")
-    waiting = [tasks.noop.send() for _ in range(4)]
-    wait_until(lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer")
-    process.signal(signal.SIGTERM)
-    wait_until(lambda: Task.objects.filter(status="PENDING").count() == 4, "they are pending again")
-    let_go("held")
-    assert process.wait() == 0
-    assert {status(handle) for handle in waiting} == {"PENDING"}
-
-
 @pytest.mark.promise("S1.35")
 def test_a_running_worker_follows_a_cap_that_is_raised_lowered_or_set_to_a_pause(worker: Start) -> None:
     limit("default", max_concurrency=1)

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable
 
-import psutil
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
@@ -131,60 +130,6 @@ def test_a_task_dispatched_to_a_stopped_child_goes_back_when_the_child_dies(work
     assert [attempt.attempt for attempt in handle.info().attempts] == [1]
     assert Task.objects.get(pk=handle.task_id).claim_generation == 2
     assert "1 given back" in process.log
-
-
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_worker_that_is_killed_takes_its_children_with_it(worker: Start, method: str) -> None:
-    process = worker("--processes=2", f"--start-method={method}").ready()
-    tasks.hold.send("orphan")
-    tasks.hold.send("orphan")
-    wait_until(lambda: Group.objects.count() == 2, "both children are busy")
-    pids = [int(name.rpartition(":")[2]) for name in Group.objects.values_list("name", flat=True)]
-    process.signal(signal.SIGKILL)
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "the children are gone")
-
-
-@pytest.mark.promise("S2.12")
-@pytest.mark.parametrize("options", [("--processes=1",), ("--processes=0",)], ids=" ".join)
-def test_sigterm_lets_running_tasks_finish_and_claims_no_more(worker: Start, options: tuple[str, ...]) -> None:
-    process = worker(*options).ready()
-    sync, async_ = tasks.hold.send("sync"), tasks.ahold.send("async")
-    held_by("sync")
-    held_by("async")
-    process.signal(signal.SIGTERM)
-    after = tasks.add.send(1)
-    let_go("sync")
-    let_go("async")
-    assert process.wait() == 0
-    assert sync.get(0).is_ok()
-    assert async_.get(0).is_ok()
-    assert after.info().status == "PENDING"
-    assert Worker.objects.get().stopped_at is not None
-    assert not Heartbeat.objects.exists()
-
-
-def test_a_signal_to_the_whole_process_group_still_lets_tasks_finish(worker: Start) -> None:
-    process = worker("--processes=2").ready()
-    handle = tasks.hold.send("slow")
-    held_by("slow")
-    os.killpg(process.process.pid, signal.SIGTERM)
-    let_go("slow")
-    assert process.wait() == 0
-    assert handle.get(0).is_ok()
-
-
-@pytest.mark.parametrize("how", ["second signal", "timeout"])
-def test_a_second_signal_or_the_timeout_ends_running_tasks_as_crashed(worker: Start, how: str) -> None:
-    process = worker("--processes=1", "--shutdown-timeout=0.2" if how == "timeout" else "--shutdown-timeout=60").ready()
-    handle = tasks.hold.send("endless")
-    child = held_by("endless")
-    process.signal(signal.SIGINT)
-    if how == "second signal":
-        wait_until(lambda: "stopping" in process.log.lower(), "the first signal is taken")
-        process.signal(signal.SIGINT)
-    assert process.wait() == 1
-    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
-    assert not psutil.pid_exists(child)
 
 
 def test_a_task_starts_when_it_is_due_and_not_at_the_next_poll(worker: Start) -> None:

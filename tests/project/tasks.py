@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import threading
 import time
 import uuid
 from dataclasses import dataclass
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection
 
@@ -111,6 +113,40 @@ def hold(name: str) -> int:
     while Group.objects.filter(name__startswith=f"{name}:").exists():
         time.sleep(0.01)
     return os.getpid()
+
+
+@task
+def deaf(name: str) -> None:
+    """Note that it runs, as ``hold`` does, then block all signals and never end."""
+    Group.objects.create(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    while True:
+        time.sleep(60)
+
+
+@task
+async def adeaf(name: str) -> None:
+    """Note that it runs, then let no cancellation end it."""
+    await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            continue
+
+
+@task
+async def hangs_in_a_thread(name: str) -> None:
+    """Note that it runs, then wait for a thread that never ends."""
+    await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
+    await sync_to_async(threading.Event().wait)()
+
+
+@task
+def leaves_behind(fifo: str) -> None:
+    """Start a program that reads from ``fifo``, and die before it ends."""
+    subprocess.Popen(["cat", fifo], stdout=subprocess.DEVNULL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @task

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
@@ -14,13 +16,18 @@ from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.worker.logs import configure_logging
 from horsies_django.worker.options import MAX_TASKS_PER_CHILD, START_METHODS, WorkerOptions, usable_cpus
+from horsies_django.worker.stopping import Stopping, StopRequested
 from horsies_django.worker.supervisor import Supervisor
+
+logger = logging.getLogger("horsies.worker")
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class Command(BaseCommand):
     """Runs a worker: a pool of processes that serves the queues."""
+
+    _called_from_command_line: bool  # Django sets it: whether the process ends with this command
 
     help = "Run a worker: a pool of processes that claims tasks from PostgreSQL and runs them."
 
@@ -63,12 +70,22 @@ class Command(BaseCommand):
         parser.add_argument("--until-empty", action="store_true", help="exit once nothing is due any more")
         parser.add_argument(
             "--shutdown-timeout", type=seconds, default=300.0, metavar="SECONDS",
-            help="after SIGTERM or SIGINT, how long running tasks may take to finish (300); a second signal ends them at once",
+            help="after a first signal to stop, how long running tasks may take to finish (300); a second one ends them at once",
         )  # fmt: skip
         parser.add_argument(
             "--start-method", choices=START_METHODS, default="forkserver",
             help="how children start: forked from a server that has the project loaded, or as fresh interpreters",
         )  # fmt: skip
+
+    def execute(self, *args: Any, **options: Any) -> None:
+        """Run with our signal handlers in place from the first check on, which imports all tasks."""
+        with Stopping(ends_process=self._called_from_command_line) as self.stopping:
+            try:
+                with self.stopping.interruptible():
+                    super().execute(*args, **options)
+            except StopRequested:
+                configure_logging(options["loglevel"])
+                logger.info("Stopped before it started: nothing was claimed")
 
     def handle(self, **options: Any) -> None:
         configure_logging(options["loglevel"])
@@ -96,12 +113,21 @@ class Command(BaseCommand):
                     max_tasks_per_child=MAX_TASKS_PER_CHILD if most is None else most,
                     max_memory_per_child_mb=memory,
                 ),
+                self.stopping,
             )
             code = worker.run()
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
+        if code and not processes:
+            end_process(code)
         if code:
             sys.exit(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process without waiting for the threads on which tasks still run: they were written down as crashed."""
+    logging.shutdown()
+    os._exit(code)
 
 
 def queue_names(given: list[str] | None) -> list[str]:

@@ -1,0 +1,373 @@
+"""A worker stops in order when it is asked to, ends in order when it has to, and leaves nothing behind when it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+
+from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.worker.process import is_over
+from tests.conftest import wait_until
+from tests.e2e.conftest import WorkerProcess, database_url, held_by, let_go
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+SHAPES = [("--processes=1",), ("--processes=1", "--threads=2"), ("--processes=1", "--start-method=spawn")]
+SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings_soft"}
+
+
+def family(process: WorkerProcess) -> list[psutil.Process]:
+    """Return the processes below a worker: children, fork server, and what multiprocessing starts beside it."""
+    return psutil.Process(process.process.pid).children(recursive=True)
+
+
+def attempts(handle: object) -> list[tuple[str, str | None]]:
+    found = TaskAttempt.objects.filter(task_id=handle.task_id)  # type: ignore[attr-defined]
+    return list(found.values_list("outcome", "error_code"))
+
+
+def untouched(handle: object) -> bool:
+    """Whether a task waits as if no worker had ever had it, but for the number of its last claim."""
+    task = Task.objects.get(pk=handle.task_id)  # type: ignore[attr-defined]
+    return (task.status, task.claimed_by, task.started_at, task.retry_count) == (
+        "PENDING",
+        None,
+        None,
+        0,
+    ) and not attempts(handle)
+
+
+def signed_off() -> bool:
+    """Whether the only worker said that it stopped, and beats no more."""
+    return Worker.objects.get().stopped_at is not None and not Heartbeat.objects.exists()
+
+
+# In order
+
+
+@pytest.mark.promise("S2.12")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("options", [("--processes=1",), ("--processes=0",)], ids=" ".join)
+def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
+    worker: Start, options: tuple[str, ...], number: signal.Signals
+) -> None:
+    process = worker(*options).ready()
+    sync, async_ = tasks.hold.send("sync"), tasks.ahold.send("async")
+    held_by("sync")
+    held_by("async")
+    process.signal(number)
+    wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    after = tasks.add.send(1)
+    let_go("sync")
+    let_go("async")
+    assert process.wait() == 0
+    assert sync.get(0).is_ok()
+    assert async_.get(0).is_ok()
+    assert untouched(after)
+    assert Task.objects.get(pk=after.task_id).claim_generation == 0
+    assert signed_off()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
+def test_a_signal_to_the_whole_process_group_still_lets_tasks_finish(
+    worker: Start, options: tuple[str, ...], number: signal.Signals
+) -> None:
+    process = worker(*options).ready()
+    handles = [tasks.hold.send("slow"), tasks.ahold.send("slow")]
+    wait_until(lambda: Group.objects.count() == 2, "both run")
+    os.killpg(process.process.pid, number)
+    wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    let_go("slow")
+    assert process.wait() == 0
+    assert all(handle.get(0).is_ok() for handle in handles)
+
+
+def test_a_terminal_that_closes_may_hang_up_twice(worker: Start) -> None:
+    process = worker("--processes=1").ready()
+    handle = tasks.hold.send("slow")
+    held_by("slow")
+    for _ in range(2):
+        os.killpg(process.process.pid, signal.SIGHUP)
+        wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    let_go("slow")
+    assert process.wait() == 0
+    assert handle.get(0).is_ok()
+
+
+def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = worker("--processes=1").ready()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    os.killpg(process.process.pid, signal.SIGHUP)
+    assert tasks.add.send(1).get().ok_value == 1
+    assert "nothing more is claimed" not in process.log
+    assert process.stop() == 0
+
+
+def test_what_waits_in_a_buffer_goes_back_untouched_while_running_tasks_finish(worker: Start) -> None:
+    process = worker("--processes=1", **SOFT).ready()
+    running = tasks.hold.send("held")
+    held_by("held")
+    waiting = [tasks.noop.send() for _ in range(4)]
+    wait_until(lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer")
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: all(untouched(handle) for handle in waiting), "they are pending again")
+    assert set(Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)) == {1}
+    let_go("held")
+    assert process.wait() == 0
+    assert running.get(0).is_ok()
+
+
+def test_a_child_that_dies_while_the_worker_stops_has_no_successor(worker: Start) -> None:
+    process = worker("--processes=2").ready()
+    idle = tasks.pid.send().get().ok_value
+    running = tasks.hold.send("running")
+    if held_by("running") == idle:
+        (idle,) = {row.pid for row in Heartbeat.objects.filter(role="runner")} - {idle}
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    os.kill(idle, signal.SIGKILL)
+    wait_until(lambda: f"child {idle} was killed by SIGKILL" in process.log, "its death is seen")
+    let_go("running")
+    assert process.wait() == 0
+    assert running.get(0).is_ok()
+    assert "starting another" not in process.log
+
+
+# With a deadline
+
+
+@pytest.mark.parametrize("name", ["hold", "deaf", "ahold", "adeaf"])
+def test_what_is_unfinished_at_the_deadline_crashed(worker: Start, name: str) -> None:
+    process = worker("--processes=1", "--shutdown-timeout=0.2").ready()
+    handle = getattr(tasks, name).send("endless")
+    child = held_by("endless")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 1
+    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
+    assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
+    assert is_over(child)
+    assert signed_off()
+
+
+@pytest.mark.parametrize("name", ["hold", "ahold", "hangs_in_a_thread"])
+def test_a_worker_without_children_ends_whatever_hangs_in_it(worker: Start, name: str) -> None:
+    process = worker("--processes=0", "--shutdown-timeout=0.2").ready()
+    handle = getattr(tasks, name).send("endless")
+    held_by("endless")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 1
+    assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
+    assert signed_off()
+
+
+def test_what_no_child_has_begun_at_the_deadline_goes_back_untouched(worker: Start) -> None:
+    process = worker("--processes=1", "--shutdown-timeout=0.2").ready()
+    child = tasks.pid.send().get().ok_value
+    os.kill(child, signal.SIGSTOP)
+    sent = [tasks.noop.send(), tasks.anoop.send()]
+    wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 2, "both are on their way to the child")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 1
+    assert all(untouched(handle) for handle in sent)
+    assert set(Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)) == {1}
+
+
+# At once
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM, signal.SIGINT], [signal.SIGQUIT]])
+def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
+    worker: Start, numbers: list[signal.Signals]
+) -> None:
+    process = worker("--processes=1", "--shutdown-timeout=600", **SOFT).ready()
+    handle = tasks.deaf.send("endless")
+    child = held_by("endless")
+    waiting = [tasks.noop.send() for _ in range(4)]
+    wait_until(lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer")
+    for number in numbers:
+        os.killpg(process.process.pid, number)
+        wait_until(lambda: "topping" in process.log, "the signal is taken")
+    assert process.wait() == 1
+    assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
+    assert all(untouched(other) for other in waiting)
+    assert is_over(child)
+    assert signed_off()
+
+
+def test_a_volley_of_signals_leaves_nothing_half_written(worker: Start) -> None:
+    process = worker("--processes=2", "--threads=8", "--shutdown-timeout=600").ready()
+    handles = [tasks.hold.send("crowd") for _ in range(16)]
+    wait_until(lambda: Group.objects.count() == 16, "all run")
+    while process.process.poll() is None:
+        os.killpg(process.process.pid, signal.SIGINT)
+    assert process.wait() == 1
+    assert {tuple(attempts(handle)) for handle in handles} == {(("WORKER_FAILURE", "WORKER_CRASHED"),)}
+    assert set(Task.objects.values_list("status", flat=True)) == {"FAILED"}
+    assert signed_off()
+
+
+# Before it has started
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Give the URL of a database that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        yield urlsplit(database_url())._replace(netloc=f"postgres@{host}:{port}").geturl()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start, number: signal.Signals) -> None:
+    with silent_server() as url:
+        process = worker("--processes=1", DATABASE_URL=url)
+        me = psutil.Process(process.process.pid)
+        wait_until(lambda: any(item.status == "ESTABLISHED" for item in me.net_connections()), "it is connecting")
+        process.signal(number)
+        assert process.wait() == 0
+    assert "Stopped before it started" in process.log
+    assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("where", ["", "fork server"])
+def test_a_signal_while_task_modules_are_imported_ends_it(worker: Start, where: str) -> None:
+    process = worker(
+        "--processes=1", DJANGO_SETTINGS_MODULE="tests.settings_slow_import", SLOW_IMPORT=where or "worker"
+    )
+    wait_until(lambda: f"importing in the {where or 'worker'}" in process.log, "it imports")
+    below = family(process)
+    os.killpg(process.process.pid, signal.SIGTERM)
+    assert process.wait() == 0
+    assert "Stopped before it started" in process.log
+    assert "Traceback" not in process.log
+    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+
+
+def test_a_signal_before_spawned_children_are_ready_ends_it(worker: Start) -> None:
+    process = worker(
+        "--processes=3",
+        "--start-method=spawn",
+        DJANGO_SETTINGS_MODULE="tests.settings_slow_import",
+        SLOW_IMPORT="child",
+    )
+    wait_until(lambda: process.log.count("importing in the child") == 3, "the children import")
+    below = family(process)
+    os.killpg(process.process.pid, signal.SIGTERM)
+    assert process.wait() == 0
+    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+    assert not Heartbeat.objects.exists()
+
+
+# While the database is away
+
+
+def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_lost(worker: Start) -> None:
+    process = worker("--processes=2", "--shutdown-timeout=1").ready()
+    handle = tasks.hold.send("through")
+    held_by("through")
+    with without_new_connections() as let_in:
+        wait_until(lambda: "cannot be reached" in process.log, "it misses the database")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 1
+        let_in()
+    assert "1 outcome(s) of tasks were not written" in process.log
+    assert Task.objects.get(pk=handle.task_id).status == "RUNNING"
+
+
+def test_what_finished_without_the_database_is_written_when_it_is_back_before_the_deadline(worker: Start) -> None:
+    process = worker("--processes=1", "--shutdown-timeout=60").ready()
+    handle = tasks.hold.send("through")
+    held_by("through")
+    with without_new_connections() as let_in:
+        wait_until(lambda: "cannot be reached" in process.log, "it misses the database")
+        process.signal(signal.SIGTERM)
+        wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+        let_go("through")
+        let_in()
+        assert process.wait() == 0
+    assert handle.get(0).is_ok()
+    assert attempts(handle) == [("COMPLETED", None)]
+    assert signed_off()
+
+
+@contextmanager
+def without_new_connections() -> Iterator[Callable[[], None]]:
+    """Cut a worker off; the test's own connection stays. Gives a function that lets it in again."""
+    url = urlsplit(database_url())
+    name = url.path.removeprefix("/")
+    with ExitStack() as stack:
+        admin = stack.enter_context(psycopg.connect(url._replace(path="/postgres").geturl(), autocommit=True))
+
+        def let_in() -> None:
+            admin.execute(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
+            admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
+        stack.callback(let_in)
+        admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %'")
+        yield let_in
+
+
+def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: Start) -> None:
+    process = worker("--processes=1", "--shutdown-timeout=0").ready()
+    below = family(process)
+    tasks.hold.send("running")
+    held_by("running")
+    with psycopg.connect(database_url()) as other:
+        other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 1
+        other.rollback()
+    assert "the worker hangs" in process.log
+    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+
+
+# Killed
+
+
+@pytest.mark.parametrize("options", [*SHAPES, ("--processes=3",)], ids=" ".join)
+def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks(
+    worker: Start, options: tuple[str, ...]
+) -> None:
+    process = worker(*options).ready()
+    tasks.deaf.send("sync")
+    tasks.adeaf.send("async")
+    held_by("sync")
+    held_by("async")
+    below = family(process)
+    assert below
+    process.signal(signal.SIGKILL)
+    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+
+
+def test_a_killed_fork_server_is_replaced_and_the_tasks_of_its_children_crashed(worker: Start) -> None:
+    process = worker("--processes=2").ready()
+    lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
+    child = held_by("lost")
+    wait_until(lambda: Group.objects.count() == 2, "both run")
+    os.kill(psutil.Process(child).ppid(), signal.SIGKILL)
+    assert {handle.get().err_value.error_code for handle in lost} == {"WORKER_CRASHED"}
+    assert {tuple(attempts(handle)) for handle in lost} == {(("WORKER_FAILURE", "WORKER_CRASHED"),)}
+    assert tasks.add.send(1).get().ok_value == 1
+    assert is_over(child)
+    assert process.stop() == 0
+    assert "ended with its fork server" in process.log
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'")
+        assert cursor.fetchone()[0] == 0

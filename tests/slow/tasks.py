@@ -1,0 +1,20 @@
+"""A task module whose import never ends, in the process that SLOW_IMPORT names."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+
+from horsies_django.worker import preload
+
+if multiprocessing.parent_process() is not None:
+    here = "child"
+elif preload.state.pid is not None:
+    here = "fork server"
+else:
+    here = "worker"
+if here == os.environ.get("SLOW_IMPORT"):
+    print(f"importing in the {here}", file=sys.stderr, flush=True)
+    threading.Event().wait()

@@ -1,0 +1,58 @@
+"""Where no kernel tells a child that its worker is gone, the end of its pipes does."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horsies_django.worker.channel import HEADER
+
+CHILD = """
+import os, socket, sys, threading, types
+import django
+from django.conf import settings
+settings.configure(DATABASES={}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "horsies_django"])
+django.setup()
+from horsies_django import task
+from horsies_django.worker.channel import SocketChannel
+from horsies_django.worker.child import give_up
+from horsies_django.worker.executor import Executor
+
+@task(name="endless")
+def endless() -> None:
+    print("it runs", flush=True)
+    threading.Event().wait()
+
+lanes = [SocketChannel(socket.socket(fileno=int(number))) for number in sys.argv[2:]]
+Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: int) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    theirs = [there.fileno() for _, there in pairs]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)],
+        pass_fds=theirs,
+        cwd=root,
+        stdout=subprocess.PIPE,
+    ) as child:
+        for _, there in pairs:
+            there.close()
+        try:
+            jobs = pickle.dumps([(1, "0", "endless", "{}")])
+            pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"it runs\n"
+            for here, _ in pairs:
+                here.close()
+            assert child.wait(30) == 1
+        finally:
+            child.kill()

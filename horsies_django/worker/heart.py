@@ -18,6 +18,7 @@ import psutil
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine import Engine
+from horsies_django.worker.snapshots import Snapshots
 
 logger = logging.getLogger("horsies.worker")
 
@@ -36,6 +37,7 @@ class Heart:
         interval_seconds: float,
         trust_seconds: float,
         wind: Callable[[], None],
+        snapshot_seconds: float = 30.0,
     ) -> None:
         self.worker = worker
         self.pid = pid
@@ -43,6 +45,7 @@ class Heart:
         self.interval_seconds = interval_seconds
         self.trust_seconds = trust_seconds  # how long after a beat nobody can have taken this worker for dead
         self.wind = wind
+        self.snapshots = Snapshots(worker, pid, snapshot_seconds)
         self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
 
     def tick(self, connection: Any) -> bool:
@@ -57,7 +60,8 @@ class Heart:
             return False
         self.wind()
         children = self.engine.pool.processes()
-        if not WorkerStore(connection).beat(self.worker, children, self.load(children)):
+        load = self.load(children)
+        if not WorkerStore(connection).beat(self.worker, children, load):
             self.engine.disown()
             return False
         if waiting := self.engine.buffer.snapshot():
@@ -65,6 +69,7 @@ class Heart:
         self.engine.trusted_until = now + self.trust_seconds
         if self.unbroken_since is None:
             self.unbroken_since = now
+        self.snapshots.tick(connection, children, load, len(self.engine.buffer))
         return True
 
     def missed(self) -> None:

@@ -58,8 +58,8 @@ class Pruner:
                 self.left.pop(0)
             if self.left and time.monotonic() >= until:
                 return PAUSE_SECONDS
-        if told := ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if count):
-            logger.info("retention: deleted %s", told)
+        if told := ", ".join(f"{name}: {count:,}" for name, count in self.counts.items() if count):
+            logger.info("retention deleted %s", told)
         self.counts.clear()
         self.left = list(self.steps)
         return self.interval_seconds

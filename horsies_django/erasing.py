@@ -12,7 +12,7 @@ from horsies_django.core.status import TERMINAL
 from horsies_django.handles import TaskHandle
 from horsies_django.store.retention import RetentionStore
 
-__all__ = ["redact"]
+__all__ = ["TaskNotFinished", "redact"]
 
 FINAL = frozenset(status.value for status in TERMINAL)
 

@@ -12,8 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from horsies_django import get_handle
-from horsies_django.core.errors import TaskNotFinished
-from horsies_django.erasing import redact
+from horsies_django.erasing import TaskNotFinished, redact
 from horsies_django.handles import TaskHandle
 from horsies_django.models import AuditEntry, Task, TaskAttempt
 from tests.factories import TaskAttemptFactory, TaskFactory, error

@@ -14,6 +14,7 @@ import pytest
 from horsies_django.conf import Retention
 from horsies_django.models import AuditEntry, Task, WorkerState
 from horsies_django.store.workers import Load, Process
+from horsies_django.worker import pruner as pruner_module
 from horsies_django.worker.pruner import PAUSE_SECONDS, SMALLEST_BATCH, Pruner
 from horsies_django.worker.snapshots import Snapshots
 from tests.conftest import wait_until
@@ -63,6 +64,18 @@ def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
     )
     assert Pruner(for_ever).steps == []
     assert len(Pruner(Retention()).steps) == 4
+
+
+def test_a_tick_whose_moment_is_over_leaves_the_rest_to_the_next_one(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruner_module, "TICK_SECONDS", 0.0)
+    conn, pruner = connect(), Pruner(Retention())
+    finished(40 * DAY, SMALLEST_BATCH + 10)
+    assert pruner.tick(conn) == PAUSE_SECONDS
+    assert Task.objects.count() == 10
+    wait_until(lambda: swept(pruner, conn), "the sweep is over")
+    assert not Task.objects.exists()
 
 
 def test_a_batch_that_takes_too_long_is_given_up_and_the_next_one_is_smaller(

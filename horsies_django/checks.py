@@ -45,6 +45,7 @@ IDS: Mapping[str, str] = MappingProxyType(
         "E016": "CLAIM_LEASE_MS is too short for the heartbeat",
         "E017": "RUNNING_STALE_THRESHOLD_MS is too short for the heartbeat",
         "E018": "A partition cannot be used",
+        "E019": "The retention names a queue that is not declared",
         "E020": "An exception mapper cannot be used",
         "W001": "The project's models are written to another database",
         "W002": "Notifications may not pass the connection pooler",

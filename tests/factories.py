@@ -15,7 +15,7 @@ from django.utils import timezone
 from factory.django import DjangoModelFactory
 
 from horsies_django.ids import uuid7
-from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.models import AuditEntry, Heartbeat, Task, TaskAttempt, Worker, WorkerState
 
 IN_FLIGHT = ("CLAIMED", "RUNNING")
 FINISHED = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
@@ -142,3 +142,32 @@ class TaskAttemptFactory(RowFactory):
     error_code = None
     worker_id = factory.LazyFunction(uuid.uuid4)
     child_pid = factory.LazyFunction(os.getpid)
+
+
+class WorkerStateFactory(RowFactory):
+    """How some worker was a moment ago."""
+
+    class Meta:
+        model = WorkerState
+
+    worker_id = factory.LazyFunction(uuid.uuid4)
+    snapshot_at = factory.LazyFunction(now)
+    running_sync = 1
+    running_async = 20
+    buffered = 0
+    children = 2
+    memory_usage_mb = 50.5
+    children_memory_mb = 120.0
+    cpu_percent = 37.5
+
+
+class AuditEntryFactory(RowFactory):
+    """Somebody's change of the queue ``default``."""
+
+    class Meta:
+        model = AuditEntry
+
+    at = factory.LazyFunction(now)
+    actor = "somebody"
+    action = "queue.set"
+    subject = "default"

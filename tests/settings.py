@@ -54,6 +54,7 @@ HORSIES = {
         "CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000,
         "RUNNING_STALE_THRESHOLD_MS": int(os.environ.get("HORSIES_TEST_STALE_MS", "10000")),
         "CHECK_INTERVAL_MS": 1_000,
+        "WORKER_STATE_SNAPSHOT_INTERVAL_MS": int(os.environ.get("HORSIES_TEST_SNAPSHOT_MS", "30000")),
     },
     "QUEUES": {"mail": {"priority": 1}, "bulk": {"priority": 50}, "twin": {"priority": 50}},
 }

@@ -38,6 +38,7 @@ ACTIONS = {
     "queue.expire": gettext_lazy("Override ended"),
     "queue.pause": gettext_lazy("Paused"),
     "queue.resume": gettext_lazy("Resumed"),
+    "task.redact": gettext_lazy("Redacted"),
 }
 OF_QUEUES = "queue."
 LONGEST_CHANGE = 100

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.showing import NOTHING, block, json_block
+from horsies_django.admin.showing import NOTHING, block, json_block, moment_field
 from horsies_django.models import Task
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ class PayloadMixin(Base):
     def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
         """Return the sections that this task has and this user may see."""
         title = gettext_lazy("Arguments and result")
+        fields = ["redacted"] if obj is not None and obj.redacted_at is not None else []
         if obj is None or not self.has_view_payload_permission(request):
-            return ((title, {"fields": ("hidden_payload",)}),)
-        fields = ["shown_arguments"]
+            return ((title, {"fields": (*fields, "hidden_payload")}),)
+        fields += ["shown_arguments"]
         if error := _error(obj):
             fields += ["shown_error"]
             fields += ["shown_error_data"] if error.get("data") is not None else []
@@ -46,6 +47,8 @@ class PayloadMixin(Base):
         fields += ["shown_options"] if obj.options is not None else []
         fields += ["partition_key"] if obj.partition_key is not None else []
         return ((title, {"fields": tuple(fields)}),)
+
+    redacted = moment_field(Task, "redacted_at")
 
     @admin.display(description=gettext_lazy("hidden"))
     def hidden_payload(self, obj: Task) -> SafeString:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.reading import ReadOnlyAdminMixin
 from horsies_django.admin.showing import NOTHING, age, badge, moment, moment_field, span
-from horsies_django.models import Heartbeat, Task, Worker
+from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ else:
 
 SILENT_AFTER = dt.timedelta(seconds=15)  # five beats
 MOST = 100  # processes and tasks on one worker's page
+STATES = 20  # snapshots on it, the newest
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -71,10 +72,12 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         form_url: str = "",
         obj: Any = None,
     ) -> HttpResponse:
-        """Bring the worker's processes along, and the tasks it holds, for those who may see tasks."""
+        """Bring the worker's processes along, how it was lately, and the tasks it holds, for those who may see tasks."""
         if obj:
             beats = Heartbeat.objects.using(obj._state.db).filter(worker_id=obj.pk).order_by("role", "pid")[:MOST]
             context["processes"] = [self._process(beat, obj.read_at) for beat in beats]
+            states = WorkerState.objects.using(obj._state.db).filter(worker_id=obj.pk).order_by("-pk")[:STATES]
+            context["states"] = [self._state(state, obj.read_at) for state in states]
             if request.user.has_perm("horsies.view_task"):
                 tasks = Task.objects.using(obj._state.db).filter(IN_FLIGHT, claimed_by=obj.pk).order_by("claimed_at")
                 held = tasks.only("task_name", "queue_name", "started_at")[:MOST]
@@ -85,6 +88,16 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     def _process(self, beat: Heartbeat, now: dt.datetime) -> dict[str, Any]:
         role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
         return {"pid": beat.pid, "role": role, "sent": moment(beat.sent_at, now), "died": moment(beat.died_at, now)}
+
+    def _state(self, state: WorkerState, now: dt.datetime) -> dict[str, Any]:
+        return {
+            "taken": moment(state.snapshot_at, now),
+            "running": running(state),
+            "buffered": state.buffered,
+            "children": state.children,
+            "memory": memory(state),
+            "cpu": NOTHING if state.cpu_percent is None else _("%(n).0f %%") % {"n": state.cpu_percent},
+        }
 
     def _task(self, request: HttpRequest, task: Task, now: dt.datetime) -> dict[str, Any]:
         running = span(now - task.started_at) if task.started_at else NOTHING
@@ -125,16 +138,12 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     @admin.display(description=gettext_lazy("running"))
     def shown_running(self, obj: Worker) -> str:
         """Return how many tasks it ran at its last beat."""
-        return _("%(sync)d sync, %(async)d async") % {"sync": obj.running_sync, "async": obj.running_async}
+        return running(obj)
 
     @admin.display(description=gettext_lazy("memory"))
     def shown_memory(self, obj: Worker) -> str:
         """Return the memory of the worker and of its children."""
-        if obj.memory_usage_mb is None:
-            return NOTHING
-        if not obj.children_memory_mb:
-            return _("%(own).0f MB") % {"own": obj.memory_usage_mb}
-        return _("%(own).0f MB + %(children).0f MB") % {"own": obj.memory_usage_mb, "children": obj.children_memory_mb}
+        return memory(obj)
 
     @admin.display(description=gettext_lazy("started"))
     def uptime(self, obj: Any) -> SafeString:
@@ -149,6 +158,20 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     started = moment_field(Worker, "started_at")
     seen = moment_field(Worker, "seen_at")
     stopped = moment_field(Worker, "stopped_at")
+
+
+def running(row: Worker | WorkerState) -> str:
+    """Return how many tasks a worker ran."""
+    return _("%(sync)d sync, %(async)d async") % {"sync": row.running_sync, "async": row.running_async}
+
+
+def memory(row: Worker | WorkerState) -> str:
+    """Return the memory of a worker and of its children."""
+    if row.memory_usage_mb is None:
+        return NOTHING
+    if not row.children_memory_mb:
+        return _("%(own).0f MB") % {"own": row.memory_usage_mb}
+    return _("%(own).0f MB + %(children).0f MB") % {"own": row.memory_usage_mb, "children": row.children_memory_mb}
 
 
 class WorkerAdmin(WorkerAdminMixin, ModelAdmin):

@@ -28,6 +28,7 @@ from horsies_django.conf.values import (
     QueueConfig,
     Recovery,
     Resilience,
+    Retention,
 )
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "QueueConfig",
     "Recovery",
     "Resilience",
+    "Retention",
     "config",
     "parse",
     "read",

@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 
 from horsies_django.conf.queues import read_queues
 from horsies_django.conf.section import Problem, Section, must_be, shown
-from horsies_django.conf.values import Config, Recovery, Resilience
+from horsies_django.conf.values import Config, QueueConfig, Recovery, Resilience, Retention
 from horsies_django.core.errors import code_problem
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 
@@ -25,6 +25,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
     top = Section(raw, "HORSIES", _keys(Config), problems, "{'DATABASE': 'default'}")
     recovery = top.inner("RECOVERY", _keys(Recovery), "{'CHECK_INTERVAL_MS': 1_000}")
     resilience = top.inner("RESILIENCE", _keys(Resilience), "{'DB_RETRY_INITIAL_MS': 500}")
+    retention = top.inner("RETENTION", _keys(Retention), "{'TERMINAL_RECORD_RETENTION_HOURS': 720}")
     mode, queues = read_queues(top)
     found = Config(
         database=_alias(top, "DATABASE", databases) or default.database,
@@ -41,6 +42,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         exception_mapper=_exception_mapper(top),
         recovery=_numbers(recovery, default.recovery),
         resilience=_numbers(resilience, default.resilience),
+        retention=_retention(retention, default.retention, queues),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
@@ -49,13 +51,48 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
     return found, problems
 
 
-def _keys(owner: type[Config] | type[Recovery] | type[Resilience]) -> list[str]:
+def _keys(owner: type[Config] | type[Recovery] | type[Resilience] | type[Retention]) -> list[str]:
     return [one.name.upper() for one in fields(owner)]
 
 
 def _numbers(section: Section, default: Numbers) -> Numbers:
     names = [one.name for one in fields(default)]
     return replace(default, **{name: section.integer(name.upper(), getattr(default, name)) for name in names})
+
+
+def _retention(section: Section, default: Retention, queues: Mapping[str, QueueConfig]) -> Retention:
+    """Return how long rows are kept; a number of hours may be None, for ever."""
+
+    def hours(name: str) -> int | None:
+        return section.integer_or_none(name.upper(), getattr(default, name))
+
+    def count(name: str) -> int:
+        return section.integer(name.upper(), getattr(default, name))
+
+    return Retention(
+        hours("terminal_record_retention_hours"),
+        _queue_retention(section, queues, default.terminal_record_retention_hours),
+        hours("worker_state_retention_hours"),
+        hours("worker_retention_hours"),
+        hours("audit_retention_hours"),
+        count("retention_sweep_interval_s"),
+        count("retention_delete_batch_size"),
+    )
+
+
+def _queue_retention(
+    section: Section, queues: Mapping[str, QueueConfig], default: int | None
+) -> Mapping[str, int | None]:
+    """Return the hours by queue. A name that is not declared is a mistake: its tasks would be deleted like all others."""
+    key = "QUEUE_RETENTION_HOURS"
+    raw = section.values.get(key, {})
+    names = list(raw) if isinstance(raw, Mapping) else []
+    inner = section.inner(key, names, "{'mail': 24, 'payments': None}")
+    for name in names:
+        if name not in queues:
+            hint = f"Declare it in HORSIES['QUEUES'], or write one of: {', '.join(sorted(queues))}."
+            inner.report("E019", name, f"There is no queue {shown(name)}.", hint)
+    return MappingProxyType({name: inner.integer_or_none(name, default, rule=key) for name in names if name in queues})
 
 
 def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:

@@ -10,6 +10,13 @@ from typing import Any
 
 from horsies_django.conf.values import RANGES
 
+# the end of a key -> its unit, which a timedelta is counted in
+UNITS = {
+    "_MS": ("milliseconds", timedelta(milliseconds=1)),
+    "_S": ("seconds", timedelta(seconds=1)),
+    "_HOURS": ("hours", timedelta(hours=1)),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -59,13 +66,13 @@ class Section:
         return broken.isdisjoint({self.where, *map(self.place, keys)})
 
     def integer(self, key: str, default: int) -> int:
-        """Return the number in its range; a key that ends in ``_MS`` also takes a timedelta."""
+        """Return the number in its range; a key that ends in one of ``UNITS`` also takes a timedelta."""
         found = self._number(key, default, nullable=False)
         return default if found is None else found
 
-    def integer_or_none(self, key: str, default: int | None = None) -> int | None:
-        """Return the number in its range, or None when that is what stands there."""
-        return self._number(key, default, nullable=True)
+    def integer_or_none(self, key: str, default: int | None = None, rule: str = "") -> int | None:
+        """Return the number in its range, or None when that is what stands there; ``rule`` names the range if not the key."""
+        return self._number(key, default, nullable=True, rule=rule)
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self.values.get(key, default)
@@ -74,19 +81,20 @@ class Section:
         self.report("E001", key, must_be(value, "True or False"), f"Leave it out and it is {default}.")
         return default
 
-    def _number(self, key: str, default: int | None, *, nullable: bool) -> int | None:
+    def _number(self, key: str, default: int | None, *, nullable: bool, rule: str = "") -> int | None:
+        rule = rule or f"{self.prefix}{key}"
         value = self.values.get(key, default)
         if value is None and nullable:
             return None
         was, expected = shown(value), "an int"
-        if key.endswith("_MS"):
-            expected = "an int (milliseconds) or a timedelta"
+        for unit, span_of_one in (UNITS[end] for end in UNITS if rule.endswith(end)):
+            expected = f"an int ({unit}) or a timedelta"
             if isinstance(value, timedelta):
-                value, rest = divmod(value, timedelta(milliseconds=1))
+                value, rest = divmod(value, span_of_one)
                 if rest:
-                    self.report("E003", key, f"{was} is not a whole number of milliseconds.", "Round it.")
+                    self.report("E003", key, f"{was} is not a whole number of {unit}.", "Round it.")
                     return default
-        low, high = RANGES[f"{self.prefix}{key}"]
+        low, high = RANGES[rule]
         span = f"at least {low:_}" if high is None else f"from {low:_} to {high:_}"
         span += ", or None" if nullable else ""
         usual = "None" if default is None else f"{default:_}"

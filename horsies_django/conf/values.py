@@ -1,7 +1,7 @@
 """What can be set: the settings as frozen values, with their defaults and their ranges.
 
-A field of ``Config``, ``Resilience`` and ``Recovery`` in upper case is the key in ``settings.HORSIES``; the fields of a queue and
-of its partition are their keys as they are.
+A field of ``Config``, ``Resilience``, ``Recovery`` and ``Retention`` in upper case is the key in ``settings.HORSIES``; the fields
+of a queue and of its partition are their keys as they are.
 """
 
 from __future__ import annotations
@@ -41,6 +41,14 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "REPORT_RUNNING_AFTER_MS": (1_000, HUNDRED_YEARS_MS),
         "TASK_TIMEOUT_MS": (100, 30 * 24 * 60 * 60 * 1_000),
         "KILL_GRACE_MS": (0, 3_600_000),
+        "WORKER_STATE_SNAPSHOT_INTERVAL_MS": (1_000, 300_000),
+        "TERMINAL_RECORD_RETENTION_HOURS": (1, 43_800),
+        "QUEUE_RETENTION_HOURS": (1, 43_800),
+        "WORKER_STATE_RETENTION_HOURS": (1, 8_760),
+        "WORKER_RETENTION_HOURS": (1, 43_800),
+        "AUDIT_RETENTION_HOURS": (1, 87_600),
+        "RETENTION_SWEEP_INTERVAL_S": (30, 86_400),
+        "RETENTION_DELETE_BATCH_SIZE": (50, 10_000),
         "FORGET_OVERRIDES_AFTER_MS": (60_000, HUNDRED_YEARS_MS),
         "MAX_PAYLOAD_BYTES": (1_024, None),
     }
@@ -87,7 +95,7 @@ class Resilience:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How often workers show that they live, after how long a silence their tasks are rescued, and when a task is poison.
+    """How often workers show that they live and how they are, when a silent one counts as dead, and when a task is poison.
 
     ``max_crashes``: a task that took so many processes or workers with it is not run again; 0 is no bound.
     """
@@ -95,7 +103,25 @@ class Recovery:
     claimer_heartbeat_interval_ms: int = 2_500
     running_stale_threshold_ms: int = 10_000
     check_interval_ms: int = 1_000
+    worker_state_snapshot_interval_ms: int = 30_000
     max_crashes: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how many hours rows are kept once they are over, None for ever, and how workers delete those that are older.
+
+    ``terminal_record_retention_hours`` is for finished tasks and their attempts, ``queue_retention_hours`` (read-only) for those
+    of single queues instead.
+    """
+
+    terminal_record_retention_hours: int | None = 720
+    queue_retention_hours: Mapping[str, int | None] = field(default_factory=lambda: MappingProxyType({}))
+    worker_state_retention_hours: int | None = 168
+    worker_retention_hours: int | None = 168
+    audit_retention_hours: int | None = 8_760
+    retention_sweep_interval_s: int = 300
+    retention_delete_batch_size: int = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,5 +150,6 @@ class Config:
     exception_mapper: Mapper = field(default_factory=lambda: EMPTY)
     recovery: Recovery = field(default_factory=Recovery)
     resilience: Resilience = field(default_factory=Resilience)
+    retention: Retention = field(default_factory=Retention)
     max_payload_bytes: int = 16 * 2**20
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value

@@ -31,10 +31,11 @@ class ContractCode(ErrorCode):
 
 
 class RetrievalCode(ErrorCode):
-    """A result could not be had now; the task itself may be fine."""
+    """A result could not be had, now or any more; the task itself may be fine."""
 
     WAIT_TIMEOUT = "WAIT_TIMEOUT"
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
+    RESULT_REDACTED = "RESULT_REDACTED"
 
 
 class OutcomeCode(ErrorCode):
@@ -108,6 +109,10 @@ class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
 
 class QueueError(HorsiesError):
     """A queue was not changed: no such queue, a limit that cannot be, or limits that somebody keeps locked."""
+
+
+class TaskNotFinished(HorsiesError):  # noqa: N818 - a state of the task, not a failure
+    """What was asked for can be done only once the task is finished."""
 
 
 class WorkerStartError(HorsiesError):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from horsies_django.models.audit import AuditEntry
+from horsies_django.models.pruning import Pruning
 from horsies_django.models.queues import Queue, QueueLimits
 from horsies_django.models.tasks import Task, TaskAttempt
 from horsies_django.models.waiters import Waiter
-from horsies_django.models.workers import Heartbeat, Worker
+from horsies_django.models.workers import Heartbeat, Worker, WorkerState
 
-__all__ = ["AuditEntry", "Heartbeat", "Queue", "QueueLimits", "Task", "TaskAttempt", "Waiter", "Worker"]
+__all__ = [
+    "AuditEntry", "Heartbeat", "Pruning", "Queue", "QueueLimits", "Task", "TaskAttempt", "Waiter", "Worker", "WorkerState",
+]  # fmt: skip

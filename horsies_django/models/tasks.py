@@ -72,6 +72,7 @@ class Task(ReadOnlyRow):
     next_retry_at = models.DateTimeField(_("next retry"), null=True)
     result = models.JSONField(_("result"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
+    redacted_at = models.DateTimeField(_("redacted"), null=True)
 
     class Meta:
         db_table = "horsies_tasks"

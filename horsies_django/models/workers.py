@@ -1,4 +1,4 @@
-"""Workers and the heartbeats of their processes: one row each, updated in place."""
+"""Workers and the heartbeats of their processes, one row each, updated in place; and how workers were, one row now and then."""
 
 from __future__ import annotations
 
@@ -65,3 +65,28 @@ class Heartbeat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.pid}"
+
+
+class WorkerState(models.Model):
+    """How a worker was at one moment: what it held, its memory (S1.17) and CPU. Written now and then, never changed."""
+
+    id = models.BigAutoField(primary_key=True)
+    worker_id = models.UUIDField(_("worker"))
+    snapshot_at = models.DateTimeField(_("taken"), db_default=Now())
+    running_sync = models.IntegerField(_("running, sync"))
+    running_async = models.IntegerField(_("running, async"))
+    buffered = models.IntegerField(_("in the buffer"))
+    children = models.IntegerField(_("children"))
+    memory_usage_mb = models.FloatField(_("memory, MB"))
+    children_memory_mb = models.FloatField(_("memory of its children, MB"))
+    cpu_percent = models.FloatField(_("CPU, %"), null=True)
+
+    class Meta:
+        db_table = "horsies_worker_states"
+        verbose_name = _("worker state")
+        verbose_name_plural = _("worker states")
+        default_permissions = ()
+        indexes = (models.Index(fields=["worker_id", "-id"], name="horsies_worker_states_worker"),)
+
+    def __str__(self) -> str:
+        return f"{self.worker_id} {self.snapshot_at}"

@@ -50,6 +50,13 @@ class WorkerStore:
         }
         return {row[0] for row in run(self.connection, "worker_beat", params)}
 
+    def snapshot(
+        self, worker: uuid.UUID, load: Load, *, buffered: int, children: int, cpu_percent: float | None
+    ) -> None:
+        """Note how a worker is now."""
+        columns = {"buffered": buffered, "children": children, "cpu_percent": cpu_percent, **load._asdict()}
+        execute(self.connection, "worker_snapshot", {"worker": worker, **columns})
+
     def reap(
         self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0
     ) -> list[tuple[str, uuid.UUID]]:

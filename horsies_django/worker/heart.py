@@ -18,6 +18,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine import Engine
 from horsies_django.worker.memory import memory_mb
+from horsies_django.worker.snapshots import Snapshots
 from horsies_django.worker.watch import Watch
 
 logger = logging.getLogger("horsies.worker")
@@ -37,6 +38,7 @@ class Heart:
         trust_seconds: float,
         wind: Callable[[], None],
         watch: Watch,
+        snapshot_seconds: float = 30.0,
     ) -> None:
         self.worker = worker
         self.pid = pid
@@ -45,6 +47,7 @@ class Heart:
         self.trust_seconds = trust_seconds  # how long after a beat nobody can have taken this worker for dead
         self.wind = wind
         self.watch = watch
+        self.snapshots = Snapshots(worker, pid, snapshot_seconds)
         self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
 
     def tick(self, connection: Any) -> bool:
@@ -60,7 +63,8 @@ class Heart:
         self.wind()
         self.watch.look(self.engine.pool.members, now)
         children = self.engine.pool.processes()
-        if not WorkerStore(connection).beat(self.worker, children, self.load(children)):
+        load = self.load(children)
+        if not WorkerStore(connection).beat(self.worker, children, load):
             self.engine.disown()
             return False
         if waiting := self.engine.buffer.snapshot():
@@ -68,6 +72,7 @@ class Heart:
         self.engine.trusted_until = now + self.trust_seconds
         if self.unbroken_since is None:
             self.unbroken_since = now
+        self.snapshots.tick(connection, children, load, len(self.engine.buffer))
         return True
 
     def missed(self) -> None:

@@ -1,4 +1,4 @@
-"""The services of a worker: heart and reaper, on one thread and one connection beside the engine's.
+"""The services of a worker: heart, reaper and pruner, on one thread and one connection beside the engine's.
 
 The connection's statements are bounded to a second, so that a long one cannot keep the heart from beating.
 """
@@ -15,6 +15,7 @@ import psycopg
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.engine import RETRYABLE
 from horsies_django.worker.heart import Heart
+from horsies_django.worker.pruner import PAUSE_SECONDS, Pruner
 from horsies_django.worker.reaper import Reaper
 
 logger = logging.getLogger("horsies.worker")
@@ -23,14 +24,16 @@ LONGEST_STATEMENT = "SET statement_timeout = '1s'"
 
 
 class Services(threading.Thread):
-    """Ticks both at their intervals until ``stop``."""
+    """Ticks each of them at its interval until ``stop``."""
 
-    def __init__(self, alias: str, heart: Heart, reaper: Reaper, reap_seconds: float) -> None:
+    def __init__(self, alias: str, heart: Heart, reaper: Reaper, reap_seconds: float, pruner: Pruner) -> None:
         super().__init__(name="horsies-services", daemon=True)
         self.alias = alias
         self.heart = heart
         self.reaper = reaper
         self.reap_seconds = reap_seconds
+        self.pruner = pruner
+        self.prune_at = 0.0
         self.connection: psycopg.Connection[Any] | None = None
         self.ended = threading.Event()
 
@@ -46,7 +49,9 @@ class Services(threading.Thread):
             if now >= reap_at:
                 reap_at = now + self.reap_seconds
                 self.attempt("the reaper's round", self.reap)
-            if self.ended.wait(max(0.0, min(beat_at, reap_at) - time.monotonic())):
+            if now >= self.prune_at:
+                self.attempt("pruning", self.prune)
+            if self.ended.wait(max(0.0, min(beat_at, reap_at, self.prune_at) - time.monotonic())):
                 self.disconnect()
                 return
 
@@ -57,6 +62,12 @@ class Services(threading.Thread):
     def reap(self) -> bool:
         """Reap once."""
         self.reaper.tick(self.connected())
+        return True
+
+    def prune(self) -> bool:
+        """Prune for a moment."""
+        self.prune_at = time.monotonic() + PAUSE_SECONDS
+        self.prune_at = time.monotonic() + self.pruner.tick(self.connected())
         return True
 
     def attempt(self, what: str, action: Any) -> bool:

@@ -32,6 +32,7 @@ from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
+from horsies_django.worker.pruner import Pruner
 from horsies_django.worker.reaper import Reaper
 from horsies_django.worker.services import Services
 from horsies_django.worker.stopping import Stopping, StopRequested
@@ -82,10 +83,14 @@ class Supervisor:
         self.engine.until_empty = self.options.until_empty
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
         watch = Watch(config.recovery.running_stale_threshold_ms / 1000, seconds(config.report_running_after_ms))
-        heart = Heart(worker, os.getpid(), self.engine, beat_seconds, self.guard.seconds, self.wind, watch)
+        snapshot_seconds = config.recovery.worker_state_snapshot_interval_ms / 1000
+        heart = Heart(
+            worker, os.getpid(), self.engine, beat_seconds, self.guard.seconds, self.wind, watch, snapshot_seconds
+        )
         forget_after = None if config.forget_overrides_after_ms is None else ms(config.forget_overrides_after_ms)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
-        self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000)
+        pruner = Pruner(config.retention)
+        self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000, pruner)
 
     def wind(self) -> None:
         """Let the children live on for as long as others take this worker for alive."""

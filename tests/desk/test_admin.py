@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from typing import Any
 
@@ -17,7 +18,15 @@ from horsies_django.admin.showing import STATUSES, span
 from horsies_django.core.status import Status
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
 from horsies_django.store import overviews
-from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
+from tests.factories import (
+    HeartbeatFactory,
+    TaskAttemptFactory,
+    TaskFactory,
+    WorkerFactory,
+    WorkerStateFactory,
+    error,
+    now,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -266,6 +275,24 @@ def test_a_worker_shows_its_processes_and_the_tasks_it_runs(boss: Client) -> Non
     assert "919191" not in html
     assert "of_another" not in html
     assert "Running tasks" not in body(client_with("view_worker"), page_of(worker))
+
+
+def test_a_worker_shows_its_last_snapshots_the_newest_first(boss: Client) -> None:
+    worker = WorkerFactory()
+    assert "Snapshots" not in body(boss, page_of(worker))
+    for number in range(25):
+        WorkerStateFactory(worker_id=worker.pk, buffered=700 + number, cpu_percent=None if number == 24 else 37.5)
+    WorkerStateFactory(buffered=800)
+    html = body(boss, page_of(worker))
+    assert [int(cell) for cell in re.findall(r"<td>([78]\d\d)</td>", html)] == list(range(724, 704, -1))
+    for text in ("1 sync, 20 async", "50 MB + 120 MB", "<td>38 %</td>", "<td>–</td>"):
+        assert text in html, text
+
+
+def test_a_redacted_task_says_so_with_and_without_the_payload(boss: Client) -> None:
+    task = TaskFactory(status="COMPLETED", redacted_at=now() - dt.timedelta(hours=3))
+    for client in (boss, client_with("view_task")):
+        assert "3 h 0 min ago" in body(client, page_of(task))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -42,7 +42,7 @@ def test_nothing_is_limited_and_nothing_is_prefetched_unless_set() -> None:
 
 
 def test_the_promised_times_are_the_defaults() -> None:
-    assert parsed({}).recovery == Recovery(2_500, 10_000, 1_000)
+    assert parsed({}).recovery == Recovery(2_500, 10_000, 1_000, 30_000)
     assert timedelta(milliseconds=Config().forget_overrides_after_ms or 0) == timedelta(days=7)
 
 
@@ -142,6 +142,7 @@ def test_none_is_said_where_there_may_be_no_number(key: str) -> None:
         ("CLAIMER_HEARTBEAT_INTERVAL_MS", 1_000, 120_000),
         ("RUNNING_STALE_THRESHOLD_MS", 1_000, 7_200_000),
         ("CHECK_INTERVAL_MS", 1_000, 600_000),
+        ("WORKER_STATE_SNAPSHOT_INTERVAL_MS", 1_000, 300_000),
     ],
 )
 def test_each_time_of_the_recovery_takes_its_range_and_nothing_beyond(key: str, low: int, high: int) -> None:

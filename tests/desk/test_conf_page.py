@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from horsies_django.conf import RANGES, Config, PartitionConfig, QueueConfig, Recovery, Resilience
+from horsies_django.conf import RANGES, Config, PartitionConfig, QueueConfig, Recovery, Resilience, Retention
 from tests.desk.test_conf import parsed, problems_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-NOT_SIMPLE = {"QUEUE_MODE", "QUEUES", "RECOVERY", "RESILIENCE"}
+NOT_SIMPLE = {"QUEUE_MODE", "QUEUES", "RECOVERY", "RESILIENCE", "RETENTION"}
 
 
 def table_of_the_page(heading: str) -> dict[str, list[str]]:
@@ -50,6 +50,18 @@ def test_the_page_lists_every_time_and_count_with_its_default_and_range(owner: t
     for key, cells in rows.items():
         assert ast.literal_eval(cells[0]) == getattr(owner(), key.lower()), key
         assert cells[1] == range_as_written(key, nullable=False), key
+
+
+def test_the_page_lists_how_long_each_kind_of_rows_is_kept() -> None:
+    rows = table_of_the_page("RETENTION")
+    assert list(rows) == [field.name.upper() for field in fields(Retention)]
+    for key, cells in rows.items():
+        assert ast.literal_eval(cells[0]) == getattr(Retention(), key.lower()), key
+        if key == "QUEUE_RETENTION_HOURS":
+            low, high = RANGES[key]
+            assert f"{low:_} to {high:_}" in cells[1]
+        else:
+            assert cells[1] == range_as_written(key, nullable=key.endswith("_HOURS")), key
 
 
 def test_the_page_lists_every_key_of_a_queue_and_of_a_partition() -> None:

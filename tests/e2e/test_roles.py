@@ -12,10 +12,13 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django import queues
-from horsies_django.models import AuditEntry, Task
+from horsies_django.erasing import redact
+from horsies_django.models import AuditEntry, Task, Worker, WorkerState
 from tests.conftest import limit, wait_until
 from tests.e2e.conftest import ROOT, WorkerProcess, database_url, held_by
+from tests.factories import AuditEntryFactory, WorkerFactory, WorkerStateFactory, now
 from tests.project import tasks
+from tests.store.test_retention import DAY, finished
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,7 +27,7 @@ ROLES = ("site", "worker")
 
 
 def grants(page: Path) -> list[str]:
-    """Return the blocks of the page: for sending, for configuring, for workers."""
+    """Return the blocks of the page: for sending, for configuring, for redacting, for workers."""
     return re.findall(r"<!-- runs -->\n```sql\n(.*?)```", page.read_text(), re.DOTALL)
 
 
@@ -65,7 +68,7 @@ def url_of(role: str) -> str:
 def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(
     roles: None, worker: Callable[..., WorkerProcess]
 ) -> None:
-    grant(0, 2)
+    grant(0, 3)
     with connection.cursor() as cursor:  # what the tasks of this test do themselves
         cursor.execute(
             "GRANT SELECT, INSERT, DELETE ON auth_group TO worker; GRANT USAGE ON auth_group_id_seq TO worker"
@@ -106,3 +109,33 @@ def test_the_site_changes_limits_under_its_grants_and_not_without_them(roles: No
         "queue.set",
         "queue.pause",
     ]
+
+
+def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(
+    roles: None, worker: Callable[..., WorkerProcess]
+) -> None:
+    grant(0, 3)
+    finished(31 * DAY, 3)
+    long_ago = now() - 400 * DAY
+    AuditEntryFactory(at=long_ago)
+    AuditEntry.objects.filter(at__gt=long_ago).delete()
+    WorkerStateFactory(snapshot_at=long_ago)
+    WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
+    process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
+    wait_until(lambda: "retention deleted tasks: 3, snapshots" in process.log, "the log tells of the sweep")
+    wait_until(lambda: WorkerState.objects.filter(snapshot_at__gt=long_ago).exists(), "a snapshot is there")
+    assert not AuditEntry.objects.filter(at=long_ago).exists()
+    assert not Worker.objects.filter(started_at=long_ago).exists()
+    assert "permission denied" not in process.log
+
+
+def test_the_site_redacts_tasks_under_its_grants_and_not_without_them(roles: None) -> None:
+    grant(0)
+    (id_,) = finished()
+    as_role("site")
+    with pytest.raises(Exception, match="permission denied"):
+        redact(id_, actor="somebody", reason="a test")
+    as_role(None)
+    grant(2)
+    as_role("site")
+    assert redact(id_, actor="somebody", reason="a test")

@@ -12,11 +12,10 @@ from django.db import connection
 
 from horsies_django import registry
 from horsies_django.checks import IDS
-from horsies_django.conf import Config, QueueConfig, Resilience
+from horsies_django.conf import Config, QueueConfig, Resilience, Retention
 from horsies_django.core.errors import FAMILIES
-from horsies_django.ids import uuid7
-from horsies_django.models import Task, TaskAttempt
-from tests.factories import TaskAttemptFactory, TaskFactory
+from horsies_django.models import Task
+from tests.factories import TaskFactory
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -48,24 +47,6 @@ def test_the_python_of_a_page_does_what_the_page_says(page: Path, own_registry: 
     for code in code_that_runs(page, "python"):
         exec(compile(code, str(page), "exec", dont_inherit=True), names)
     assert any("assert" in code for code in code_that_runs(page, "python"))
-
-
-@pytest.mark.django_db
-def test_the_sql_that_deletes_old_rows_keeps_young_and_unfinished_ones() -> None:
-    (statements,) = code_that_runs(DOCS / "explanation" / "what-is-not-there-yet.md", "sql")
-    id_ = uuid7()
-    TaskFactory(id=id_, status="COMPLETED")
-    TaskAttemptFactory(task_id=id_)
-    young, waits = TaskFactory(status="COMPLETED"), TaskFactory()
-    with connection.cursor() as cursor:
-        for table in ("horsies_tasks", "horsies_task_attempts"):
-            column = "id" if table == "horsies_tasks" else "task_id"
-            cursor.execute(
-                f"UPDATE {table} SET finished_at = finished_at - interval '31 days' WHERE {column} = %s", [id_]
-            )
-        cursor.execute(statements)
-    assert set(Task.objects.values_list("id", flat=True)) == {young.id, waits.id}
-    assert not TaskAttempt.objects.exists()
 
 
 @pytest.mark.django_db
@@ -117,7 +98,7 @@ def test_every_error_code_has_its_place_under_its_family() -> None:
 
 def test_every_setting_and_every_check_has_its_place() -> None:
     settings, checks = (DOCS / "reference" / f"{name}.md" for name in ("settings", "checks"))
-    keys = [*Config.__dataclass_fields__, *Resilience.__dataclass_fields__]
+    keys = [*Config.__dataclass_fields__, *Resilience.__dataclass_fields__, *Retention.__dataclass_fields__]
     assert [key for key in keys if f"| `{key.upper()}` |" not in settings.read_text()] == []
     assert [
         key for key in QueueConfig.__dataclass_fields__ if key != "name" and f"| `{key}` |" not in settings.read_text()

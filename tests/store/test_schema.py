@@ -106,5 +106,6 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         "horsies_tasks_finished",
         "horsies_tasks_unsuccessful",
         "horsies_workers_started",
+        "horsies_worker_states_worker",
         "horsies_heartbeats_worker",
     }

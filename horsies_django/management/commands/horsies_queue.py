@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import getpass
 import re
-import socket
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
@@ -19,6 +17,7 @@ from horsies_django.conf import config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
 from horsies_django.management import queue_report as report
+from horsies_django.management.acting import actor
 from horsies_django.models import AuditEntry
 from horsies_django.store.queues import DECLARED
 
@@ -181,15 +180,6 @@ def target(options: dict[str, Any]) -> str:
 def chosen(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return the options among ``names`` that were given."""
     return {name: options[name] for name in names if name in options}
-
-
-def actor() -> str:
-    """Return who does this, as the audit names them; a user without an entry has a number only, in containers for instance."""
-    try:
-        login = getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        login = "unknown"
-    return f"shell:{login}@{socket.gethostname()}"
 
 
 def changes(name: str, columns: list[str], action: str) -> list[report.Change]:

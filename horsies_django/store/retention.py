@@ -1,0 +1,77 @@
+"""The statements that delete what is over and old, a batch at a time, and the one that redacts."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Collection
+from datetime import timedelta
+from typing import NamedTuple
+
+from horsies_django.store.base import Connection, execute, run
+
+
+class Kept(NamedTuple):
+    """Queues whose finished tasks are kept for ``age``: ``queues``, or all ``others`` but these."""
+
+    queues: tuple[str, ...]
+    others: bool
+    age: timedelta
+
+    @property
+    def key(self) -> str:
+        """What stands for this set of queues in horsies_prunings: the first of them, for who looks there, and a digest of all."""
+        text = "\0".join(self.queues)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+        name = "others" if self.others else "only"
+        return f"{name}: {text.replace(chr(0), ',')[:60]} {digest}"
+
+
+class Pruned(NamedTuple):
+    """What a batch deleted, and whether there may be more to delete now."""
+
+    tasks: int
+    attempts: int
+    more: bool
+
+
+class RetentionStore:
+    """Runs the statements on the given connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def prune_tasks(self, kept: Kept, many: int) -> Pruned:
+        """Delete up to ``many`` tasks that finished too long ago, with their attempts; nothing while another caller is at it."""
+        params = {"key": kept.key, "queues": list(kept.queues), "others": kept.others, "age": kept.age, "many": many}
+        return Pruned(*run(self.connection, "task_prune", params)[0])
+
+    def prune_states(self, age: timedelta, many: int) -> int:
+        """Delete up to ``many`` snapshots of workers, and return how many went."""
+        return execute(self.connection, "state_prune", {"age": age, "many": many})
+
+    def prune_workers(self, age: timedelta, many: int) -> int:
+        """Delete up to ``many`` workers that are over, and return how many went."""
+        return execute(self.connection, "worker_prune", {"age": age, "many": many})
+
+    def prune_audit(self, age: timedelta, many: int) -> int:
+        """Delete up to ``many`` entries of the audit, and return how many went."""
+        return execute(self.connection, "audit_prune", {"age": age, "many": many})
+
+    def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
+        """Remove a finished task's data; return its status (None: no such task), and whether anything was removed now."""
+        params = {"id": task_id, "actor": actor, "reason": reason}
+        status, redacted = run(self.connection, "task_redact", params)[0]
+        return status, redacted
+
+
+def kept_by(default: timedelta | None, by_queue: dict[str, timedelta | None]) -> list[Kept]:
+    """Return the sets of queues whose tasks are deleted at all, one for each length of time."""
+    special = {queue: age for queue, age in by_queue.items() if age != default}
+    ages: Collection[timedelta] = {age for age in special.values() if age is not None}
+    found = [
+        Kept(tuple(sorted(q for q in special if special[q] == age)), others=False, age=age) for age in sorted(ages)
+    ]
+    if default is not None:
+        found.append(Kept(tuple(sorted(special)), others=True, age=default))
+    return found

@@ -1,0 +1,9 @@
+-- Delete a batch of the oldest snapshots of workers. Ids grow with time: the oldest are the first of the primary key, and no more is read.
+-- Locks: rows that go, never waiting. Index: primary key.
+WITH old AS MATERIALIZED (
+  SELECT first.id FROM (SELECT kept.id, kept.snapshot_at FROM horsies_worker_states kept ORDER BY kept.id LIMIT %(many)s::int) AS first
+  WHERE first.snapshot_at < clock_timestamp() - %(age)s::interval
+), held AS MATERIALIZED (
+  SELECT kept.id FROM horsies_worker_states kept WHERE kept.id = ANY (ARRAY(SELECT old.id FROM old)) FOR UPDATE SKIP LOCKED
+)
+DELETE FROM horsies_worker_states kept WHERE kept.id = ANY (ARRAY(SELECT held.id FROM held))

@@ -1,0 +1,12 @@
+-- Delete a batch of workers that stopped or died long ago, with what is left of their heartbeats. One whose parent nobody has declared
+-- dead is kept: a long threshold may let it come back. Workers that started before then and still run are few.
+-- Locks: their rows, never waiting. Index: horsies_workers_started, primary key, horsies_heartbeats_worker.
+WITH gone AS MATERIALIZED (
+  SELECT worker.id FROM horsies_workers worker
+  WHERE worker.started_at < clock_timestamp() - %(age)s::interval AND worker.seen_at < clock_timestamp() - %(age)s::interval
+    AND NOT EXISTS (SELECT FROM horsies_heartbeats beat WHERE beat.id = worker.id AND beat.died_at IS NULL)
+  ORDER BY worker.started_at LIMIT %(many)s::int FOR UPDATE SKIP LOCKED
+), silent AS (
+  DELETE FROM horsies_heartbeats beat WHERE beat.worker_id = ANY (ARRAY(SELECT gone.id FROM gone))
+)
+DELETE FROM horsies_workers worker WHERE worker.id = ANY (ARRAY(SELECT gone.id FROM gone))

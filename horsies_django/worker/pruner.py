@@ -1,0 +1,116 @@
+"""The pruner: deletes finished tasks, stopped workers, snapshots and entries of the audit that are older than their retention.
+
+One runs in every worker, on the thread of the heart. A sweep goes on, tick by tick, until it finds nothing more; a tick works
+for a moment only. Each batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result
+may have megabytes), so a batch starts small and doubles only while it is quick: the heart is not kept waiting, and no row is so
+large that pruning stops at it. Why a sweep does not read history is in ``store/sql/functions/horsies_prune_v1.sql``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from horsies_django.conf import Retention
+from horsies_django.store.retention import Kept, RetentionStore, kept_by
+
+logger = logging.getLogger("horsies.worker")
+
+TICK_SECONDS = 0.3
+PAUSE_SECONDS = 1.0  # between the ticks of a sweep
+QUICK_SECONDS = 0.05
+SMALLEST_BATCH = 50
+
+# Deletes one batch of at most so many rows; returns what went, by its name, and whether there may be more
+Step = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
+
+
+class Pruner:
+    """``tick`` is a moment of a sweep."""
+
+    def __init__(self, retention: Retention) -> None:
+        self.interval_seconds = float(retention.retention_sweep_interval_s)
+        self.largest_batch = retention.retention_delete_batch_size
+        self.batch = min(SMALLEST_BATCH, self.largest_batch)
+        self.steps = steps(retention)
+        self.left = list(self.steps)  # of the sweep that is under way
+        self.counts: Counter[str] = Counter()
+
+    def tick(self, connection: Any) -> float:
+        """Delete for a moment, and return after how many seconds to come again. Raises psycopg.OperationalError."""
+        store, until = RetentionStore(connection), time.monotonic() + TICK_SECONDS
+        while self.left:
+            try:
+                if not self.delete(store, self.left[0]):
+                    self.left.pop(0)
+            except psycopg.errors.QueryCanceled:
+                logger.warning("retention: a batch of %s rows took too long, the next one is smaller", self.batch)
+                self.batch = max(1, self.batch // 10)
+                return PAUSE_SECONDS
+            except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heart to stop
+                logger.error("retention: rows cannot be deleted: %s", str(error).strip())
+                self.left.pop(0)
+            if self.left and time.monotonic() >= until:
+                return PAUSE_SECONDS
+        if told := ", ".join(f"{name}: {count:,}" for name, count in self.counts.items() if count):
+            logger.info("retention deleted %s", told)
+        self.counts.clear()
+        self.left = list(self.steps)
+        return self.interval_seconds
+
+    def delete(self, store: RetentionStore, step: Step) -> bool:
+        """Delete one batch, and return whether there may be more; how long it took decides on the size of the next."""
+        began = time.monotonic()
+        deleted, more = step(store, self.batch)
+        took = time.monotonic() - began
+        self.counts.update(deleted)
+        if took < QUICK_SECONDS:
+            self.batch = min(self.batch * 2, self.largest_batch)
+        elif took > 2 * QUICK_SECONDS:
+            self.batch = max(self.batch // 2, 1)
+        return more
+
+
+def steps(retention: Retention) -> list[Step]:
+    """Return what a sweep does: one step for each kind of rows that is not kept for ever."""
+    by_queue = {queue: span(hours) for queue, hours in retention.queue_retention_hours.items()}
+    found = [of_tasks(kept) for kept in kept_by(span(retention.terminal_record_retention_hours), by_queue)]
+    for name, hours, prune in (
+        ("snapshots of workers", retention.worker_state_retention_hours, RetentionStore.prune_states),
+        ("workers", retention.worker_retention_hours, RetentionStore.prune_workers),
+        ("entries of the audit", retention.audit_retention_hours, RetentionStore.prune_audit),
+    ):
+        if (age := span(hours)) is not None:
+            found.append(of_rows(name, age, prune))
+    return found
+
+
+def of_tasks(kept: Kept) -> Step:
+    """Return the step that deletes the finished tasks of some queues."""
+
+    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+        pruned = store.prune_tasks(kept, many)
+        return {"tasks": pruned.tasks, "attempts": pruned.attempts}, pruned.more
+
+    return step
+
+
+def of_rows(name: str, age: timedelta, prune: Callable[[RetentionStore, timedelta, int], int]) -> Step:
+    """Return the step that deletes rows of one table; a batch that was not full was the last."""
+
+    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+        count = prune(store, age, many)
+        return {name: count}, count >= many
+
+    return step
+
+
+def span(hours: int | None) -> timedelta | None:
+    """Return a number of hours as a timedelta; None is for ever."""
+    return None if hours is None else timedelta(hours=hours)

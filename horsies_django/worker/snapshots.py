@@ -1,0 +1,63 @@
+"""Snapshots: how the worker and its children are, one row every half minute or so, for whoever asks what happened last night."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import psutil
+import psycopg
+
+from horsies_django.store.workers import Load, Process, WorkerStore
+
+logger = logging.getLogger("horsies.worker")
+
+
+class Snapshots:
+    """``tick`` comes with every beat, and writes a row when one is due."""
+
+    def __init__(self, worker: uuid.UUID, pid: int, interval_seconds: float) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.interval_seconds = interval_seconds
+        self.due_at = 0.0
+        self.measured_at: float | None = None
+        self.consumed: dict[int, float] = {}  # CPU seconds by process, at the last snapshot
+
+    def tick(self, connection: Any, children: Sequence[Process], load: Load, buffered: int) -> None:
+        """Write a snapshot if one is due. Raises psycopg.OperationalError."""
+        now = time.monotonic()
+        if now < self.due_at:
+            return
+        self.due_at = now + self.interval_seconds
+        cpu_percent = self.cpu_percent(now, [self.pid, *(child.pid for child in children)])
+        try:
+            WorkerStore(connection).snapshot(
+                self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent
+            )
+        except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heart to stop
+            logger.error("the worker's state cannot be noted: %s", str(error).strip())
+
+    def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
+        """Return the CPU that the processes used since the last snapshot, 100 for one CPU all the time; None at the first.
+
+        A child that started in between counts whole, one that ended not at all.
+        """
+        before, since = self.consumed, self.measured_at
+        self.consumed, self.measured_at = {pid: cpu_seconds(pid) for pid in pids}, now
+        if since is None or now <= since:
+            return None
+        used = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in self.consumed.items())
+        return round(100 * used / (now - since), 1)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used, 0 when it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)

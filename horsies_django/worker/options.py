@@ -14,7 +14,8 @@ class WorkerOptions:
 
     ``processes`` 0 runs user code in the worker's own process. ``threads`` sync tasks and ``async_concurrency`` coroutines
     run at once in each process. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` bounds what one pass claims of a queue,
-    ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer.
+    ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer. Probes are answered on
+    ``health_port``, if there is one.
     """
 
     queues: tuple[str, ...]
@@ -27,6 +28,8 @@ class WorkerOptions:
     loglevel: str = "INFO"
     max_claim_batch: int = 0
     max_claim_per_worker: int = 0
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"
 
     @property
     def sync_slots(self) -> int:

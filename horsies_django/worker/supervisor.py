@@ -34,6 +34,7 @@ from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
+from horsies_django.worker.probe import probed
 from horsies_django.worker.reaper import Reaper
 from horsies_django.worker.services import Services
 
@@ -82,7 +83,7 @@ class Supervisor:
     def run(self) -> int:
         """Start, work, stop. Raises WorkerStartError, and DatabaseGaveUp when the database stays away too long."""
         refuse_unready_project(self.config)
-        with self.signals():
+        with probed(self.options, lambda: self.engine), self.signals():
             while True:
                 try:
                     self.start()

@@ -32,6 +32,7 @@ from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
+from horsies_django.worker.probe import probed
 from horsies_django.worker.pruner import Pruner
 from horsies_django.worker.reaper import Reaper
 from horsies_django.worker.services import Services
@@ -104,6 +105,11 @@ class Supervisor:
         """
         with self.stopping.interruptible():
             refuse_unready_project(self.config)
+        with probed(self.options, lambda: self.engine):
+            return self.live()
+
+    def live(self) -> int:
+        """Live until told to stop; start anew when others declared this life dead."""
         while True:
             try:
                 self.start()

@@ -162,6 +162,7 @@ def test_every_public_name_and_every_option_of_the_worker_has_its_page() -> None
 
 OWN_OPTIONS = {
     "processes", "threads", "async_concurrency", "queues", "loglevel", "until_empty", "shutdown_timeout", "start_method",
+    "health_port", "health_host",
 }  # fmt: skip
 
 

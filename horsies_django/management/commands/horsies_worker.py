@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
+from argparse import ArgumentParser
 from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
+from horsies_django.management.quantities import megabytes, port, seconds, whole
 from horsies_django.worker.logs import configure_logging
 from horsies_django.worker.options import MAX_TASKS_PER_CHILD, START_METHODS, WorkerOptions, usable_cpus
 from horsies_django.worker.stopping import Stopping, StopRequested
@@ -76,6 +76,13 @@ class Command(BaseCommand):
             "--start-method", choices=START_METHODS, default="forkserver",
             help="how children start: forked from a server that has the project loaded, or as fresh interpreters",
         )  # fmt: skip
+        parser.add_argument(
+            "--health-port", type=port, metavar="PORT",
+            help="answer GET /live and /ready on that port (default: on none); 0: on any that is free",
+        )  # fmt: skip
+        parser.add_argument(
+            "--health-host", default="127.0.0.1", metavar="HOST", help="the address of that port (127.0.0.1)"
+        )
 
     def execute(self, *args: Any, **options: Any) -> None:
         """Run with our signal handlers in place from the first check on, which imports all tasks."""
@@ -112,6 +119,8 @@ class Command(BaseCommand):
                     max_claim_per_worker=options["max_claim_per_worker"],
                     max_tasks_per_child=MAX_TASKS_PER_CHILD if most is None else most,
                     max_memory_per_child_mb=memory,
+                    health_port=options["health_port"],
+                    health_host=options["health_host"],
                 ),
                 self.stopping,
             )
@@ -134,36 +143,3 @@ def queue_names(given: list[str] | None) -> list[str]:
     """Return the names in ``--queues=a,b --queues=c``, each once."""
     names = [name.strip() for part in given or [] for name in part.split(",")]
     return list(dict.fromkeys(name for name in names if name))
-
-
-def whole(least: int) -> Callable[[str], int]:
-    """Make the type of an option that takes a whole number of at least ``least``."""
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return parse
-
-
-def megabytes(text: str) -> float:
-    """Parse an option that takes megabytes."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 10_000_000:
-        raise ArgumentTypeError(f"{text!r} is not a number of megabytes")
-    return value
-
-
-def seconds(text: str) -> float:
-    """Parse an option that takes seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 10_000_000:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value

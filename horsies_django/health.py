@@ -1,0 +1,209 @@
+"""How the queues, the workers and the database do, and what of it needs somebody. It reads, and locks nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from horsies_django.conf import config
+from horsies_django.core.caps import CLUSTER
+from horsies_django.overview import QueueOverview
+from horsies_django.store.base import Connection
+from horsies_django.store.health import DatabaseHealth, HealthStore, WorkerHealth, XminHolder
+from horsies_django.store.overviews import OverviewStore
+
+__all__ = [
+    "DatabaseHealth",
+    "Health",
+    "Problem",
+    "ProblemCode",
+    "QueueHealth",
+    "WorkerHealth",
+    "XminHolder",
+    "examine",
+    "problems",
+]
+
+NOTIFY_SHARE = 0.5  # of the queue of notifications; when it is full, no transaction that sends can commit
+CONNECTION_SHARE = 0.9
+XMIN_SECONDS = 3_600.0
+XMIN_LEAST = 1_000  # so few transactions leave too few dead rows to matter, however long they take
+XMIN_TRANSACTIONS = 10_000_000  # where a role cannot see for how long, this many count as long
+
+
+class QueueHealth(NamedTuple):
+    """A queue, or the cluster as ``*``.
+
+    ``pending`` tasks are due and wait, counted up to 10,000. ``oldest_seconds`` is for how long the oldest of them waits, but for
+    those whose partition is at its limit; None when there is none. ``workers`` counts the living ones that serve the queue.
+    """
+
+    name: str
+    running: int
+    claimed: int
+    pending: int
+    pending_more: bool
+    oldest_seconds: float | None
+    paused: bool
+    workers: int
+
+
+class Health(NamedTuple):
+    """How everything does at one moment. ``clock_skew_seconds`` is how far this host's clock is ahead of the database's."""
+
+    queues: list[QueueHealth]
+    workers: list[WorkerHealth]
+    database: DatabaseHealth
+    clock_skew_seconds: float
+
+
+class ProblemCode(enum.StrEnum):
+    """What can be wrong; the names stay what they are."""
+
+    READ_ONLY = "READ_ONLY"
+    NOTIFY_QUEUE = "NOTIFY_QUEUE"
+    CONNECTIONS = "CONNECTIONS"
+    XMIN_HELD = "XMIN_HELD"
+    STALE_WORKER = "STALE_WORKER"
+    NO_LIVING_WORKER = "NO_LIVING_WORKER"
+    WAITS_TOO_LONG = "WAITS_TOO_LONG"
+
+
+class Problem(NamedTuple):
+    """Something that needs somebody: ``code`` for machines, ``text`` says what is wrong and what to do."""
+
+    code: ProblemCode
+    text: str
+
+
+def examine(connection: Connection) -> Health:
+    """Look at everything once, on the given connection. Raises the driver's errors."""
+    conf, store = config(), HealthStore(connection)
+    asked = time.time()
+    database = store.database()
+    skew = (asked + time.time()) / 2 - database.clock.timestamp()
+    workers = store.workers(dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms))
+    queues = OverviewStore(connection).queues(None, claimed=not conf.prefetch_buffer)
+    waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
+    return Health([_queue(queue, waits, workers) for queue in queues], workers, database, round(skew, 3))
+
+
+def _queue(queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHealth]) -> QueueHealth:
+    """Return a queue as probes see it: silent workers do not serve it, whether others have judged them already or not."""
+    everywhere = queue.name == CLUSTER
+    return QueueHealth(
+        name=queue.name,
+        running=queue.running,
+        claimed=queue.claimed,
+        pending=queue.pending,
+        pending_more=queue.pending_more,
+        oldest_seconds=max(waits.values(), default=None) if everywhere else waits.get(queue.name),
+        paused=queue.effective["max_concurrency"] == 0,
+        workers=sum(one.state == "living" and (everywhere or queue.name in one.queues) for one in workers),
+    )
+
+
+def problems(health: Health, *, max_wait_seconds: float | None = None) -> list[Problem]:
+    """Return what needs somebody, the database's own troubles first; [] when all is well.
+
+    ``max_wait_seconds``: a due task that waits longer is one. What waits in a paused queue is none:
+    a pause is somebody's wish.
+    """
+    return [
+        *_of_database(health.database),
+        *_of_workers(health.workers),
+        *_of_queues(health.queues, max_wait_seconds),
+    ]
+
+
+def _of_database(database: DatabaseHealth) -> Iterator[Problem]:
+    if database.read_only:
+        yield Problem(
+            ProblemCode.READ_ONLY,
+            "the database is read-only, "
+            + ("because it is a replica" if database.in_recovery else "by default_transaction_read_only")
+            + ": nothing can be sent, claimed or finished. Let DATABASES name the primary, or make it writable",
+        )
+    if database.notify_queue > NOTIFY_SHARE:
+        yield Problem(
+            ProblemCode.NOTIFY_QUEUE,
+            f"the queue of notifications is {database.notify_queue:.0%} full; when it is full, no transaction that sends can "
+            "commit. A session that listens has a transaction open: find the oldest in pg_stat_activity and end it",
+        )
+    if database.connections > CONNECTION_SHARE * database.max_connections:
+        yield Problem(
+            ProblemCode.CONNECTIONS,
+            f"{database.connections} of {database.max_connections} connections are in use: soon workers and sites cannot "
+            "connect. Lower --threads and CONN_MAX_AGE, pool connections, or raise max_connections",
+        )
+    for holder in database.xmin_holders:
+        if _holds_too_long(holder):
+            yield Problem(
+                ProblemCode.XMIN_HELD,
+                f"{named(holder)} keeps dead rows from being removed for {_age(holder)}: claims become slower. {_remedy(holder)}",
+            )
+
+
+def _holds_too_long(holder: XminHolder) -> bool:
+    if holder.seconds is None:
+        return holder.transactions > XMIN_TRANSACTIONS
+    return holder.seconds > XMIN_SECONDS and holder.transactions > XMIN_LEAST
+
+
+def named(holder: XminHolder) -> str:
+    """Return who keeps dead rows."""
+    who = f"{holder.kind} {holder.name!r}" if holder.name else f"a {holder.kind} without a name"
+    return who + (f" of process {holder.pid}" if holder.pid else "")
+
+
+def _age(holder: XminHolder) -> str:
+    transactions = f"{holder.transactions:,} transactions"
+    return transactions if holder.seconds is None else f"{holder.seconds / 60:,.0f} minutes, {transactions}"
+
+
+def _remedy(holder: XminHolder) -> str:
+    if holder.kind == "prepared transaction":
+        return "If nobody will end it any more: ROLLBACK PREPARED"
+    if holder.kind == "replication slot":
+        return "If its replica is gone for good: pg_drop_replication_slot"
+    if holder.kind == "standby":
+        return "A query on the replica holds it (hot_standby_feedback): end that one there"
+    return f"If it may be lost: SELECT pg_terminate_backend({holder.pid})"
+
+
+def _of_workers(workers: list[WorkerHealth]) -> Iterator[Problem]:
+    for worker in workers:
+        if worker.holds and worker.state != "living":
+            yield Problem(
+                ProblemCode.STALE_WORKER,
+                f"worker {worker.hostname}:{worker.pid} is {worker.state}, last heard of {worker.silent_seconds:,.0f} s ago, and "
+                f"holds {_tasks(worker.holds)}. Any living worker brings them back: start one, or see in its log why it does not",
+            )
+
+
+def _of_queues(queues: list[QueueHealth], max_wait_seconds: float | None) -> Iterator[Problem]:
+    if any(queue.name == CLUSTER and queue.paused for queue in queues):
+        return
+    for queue in queues:
+        if queue.name == CLUSTER or queue.paused:
+            continue
+        if queue.pending and not queue.workers:
+            count = f"more than {queue.pending:,} tasks" if queue.pending_more else _tasks(queue.pending)
+            yield Problem(
+                ProblemCode.NO_LIVING_WORKER,
+                f"queue {queue.name} has {count} due and no living worker: start one that serves it, as in "
+                f"'manage.py horsies_worker --queues={queue.name}'",
+            )
+        if max_wait_seconds is not None and (queue.oldest_seconds or 0) > max_wait_seconds:
+            yield Problem(
+                ProblemCode.WAITS_TOO_LONG,
+                f"a due task of queue {queue.name} waits for {queue.oldest_seconds:,.0f} s, longer than {max_wait_seconds:g} s: "
+                "start more workers, or raise the limit that keeps it; 'manage.py horsies_explain ID' says what does",
+            )
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count:,} tasks"

@@ -1,0 +1,211 @@
+"""``manage.py horsies_status``: what it prints, its exit code, whom it answers, and what real workers give it to say."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from horsies_django.health import ProblemCode
+from horsies_django.management.commands.horsies_status import Command
+from horsies_django.models import Task
+from tests.conftest import put, wait_until
+from tests.e2e.conftest import ROOT, WorkerProcess, database_url, held_by, let_go
+from tests.e2e.test_roles import PAGE, as_role, grants
+from tests.factories import TaskFactory, WorkerFactory, now
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(*words: str) -> tuple[int, str]:
+    """Run the command here and return its exit code and what it printed."""
+    out, code = io.StringIO(), 0
+    try:
+        call_command("horsies_status", *words, stdout=out)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code, out.getvalue()
+
+
+def as_a_probe(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process of its own, as a service manager would."""
+    variables = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DATABASE_URL": database_url(),
+        **environment,
+    }
+    command = [sys.executable, "-m", "django", "horsies_status", *words]
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_well() -> None:
+    done = as_a_probe()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if line.startswith("default ")]
+    assert "No worker lives" in done.stdout
+    assert "PostgreSQL" in done.stdout
+    assert "the primary, writable" in done.stdout
+    assert done.stdout.endswith("Healthy.\n")
+
+
+def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
+    TaskFactory(sent_at=now() - dt.timedelta(minutes=5))
+    holder = WorkerFactory(hostname="web\x1b[2J", seen_at=now() - dt.timedelta(hours=1))
+    TaskFactory(status="RUNNING", claimed_by=holder.id)
+    code, text = run("--max-wait=60")
+    found = text.partition("UNHEALTHY\n")[2].splitlines()
+    assert code == 1
+    assert [line.split(":")[0].strip() for line in found] == ["STALE_WORKER", "NO_LIVING_WORKER", "WAITS_TOO_LONG"]
+    assert "manage.py horsies_worker --queues=default" in found[1]
+    assert "\x1b" not in text, "what would move the cursor is no text"
+    assert as_a_probe("--max-wait=60").returncode == 1
+
+
+def test_it_prints_json_for_machines() -> None:
+    put(3)
+    code, text = run("--json")
+    found: dict[str, Any] = json.loads(text)
+    assert (code, found["healthy"], [problem["code"] for problem in found["problems"]]) == (
+        1,
+        False,
+        ["NO_LIVING_WORKER"],
+    )
+    (default,) = [queue for queue in found["queues"] if queue["name"] == "default"]
+    assert (default["pending"], default["running"], default["workers"], default["paused"]) == (3, 0, 0, False)
+    assert default["oldest_seconds"] >= 0
+    assert dt.datetime.fromisoformat(found["database"]["clock"]).utcoffset() is not None
+    assert {"connections", "max_connections", "notify_queue", "dead_rows", "xmin_holders"} <= set(found["database"])
+
+
+def test_a_database_that_cannot_be_reached_is_one_line_and_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    gone = urlsplit(database_url())._replace(netloc=f"postgres@127.0.0.1:{port}").geturl()
+    done = as_a_probe(DATABASE_URL=gone)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "horsies_status: the database 'default' cannot be reached: connection" in done.stderr
+
+
+def test_a_database_that_does_not_answer_in_time_is_one_line_and_2(
+    connect: Callable[[], psycopg.Connection[Any]],
+) -> None:
+    conn = connect()
+    with conn.transaction():
+        conn.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        done = as_a_probe("--timeout=0.5")
+    assert done.returncode == 2
+    assert "statement timeout" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_option_that_makes_no_sense_is_refused() -> None:
+    done = as_a_probe("--max-wait=soon")
+    assert done.returncode == 2
+    assert "'soon' is not a number of seconds" in done.stderr
+
+
+def test_every_option_and_every_problem_has_its_place_in_the_reference() -> None:
+    text = (ROOT / "docs" / "reference" / "status.md").read_text()
+    parser = Command().create_parser("manage.py", "horsies_status")
+    own = [action.option_strings[-1] for action in parser._actions if action.dest in ("json", "max_wait", "timeout")]
+    assert len(own) == 3
+    assert [option for option in own if f"| `{option}" not in text] == []
+    assert [code for code in ProblemCode if f"| `{code}` |" not in text] == []
+
+
+@pytest.fixture
+def plain_role(transactional_db: None) -> Iterator[None]:
+    """A role with the grants of a site and nothing else; not pg_monitor above all."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE site LOGIN NOSUPERUSER PASSWORD 'site'; CREATE ROLE worker")
+        cursor.execute(grants(PAGE)[0])
+    yield
+    as_role(None)
+    with connection.cursor() as cursor:
+        cursor.execute("DROP OWNED BY site; DROP ROLE site; DROP ROLE worker")
+
+
+def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_cannot_see(
+    plain_role: None, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    put(2)
+    holder = connect()
+    with holder.transaction():
+        holder.execute("SET LOCAL application_name = 'a long report'")
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT 1")
+        as_role("site")
+        code, text = run("--json")
+        found = json.loads(text)
+        as_role(None)
+    assert code == 1
+    assert [problem["code"] for problem in found["problems"]] == ["NO_LIVING_WORKER"]
+    assert 2 <= found["database"]["connections"] <= found["database"]["max_connections"]
+    (hidden,) = [one for one in found["database"]["xmin_holders"] if one["pid"] == holder.info.backend_pid]
+    assert (hidden["name"], hidden["seconds"], hidden["state"]) == ("a long report", None, None)
+    assert hidden["transactions"] >= 0
+
+
+def test_a_role_that_may_not_read_the_tables_hears_so_in_one_line() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE stranger LOGIN NOSUPERUSER PASSWORD 'stranger'")
+    try:
+        url = urlsplit(database_url())
+        stranger = url._replace(netloc=f"stranger:stranger@{url.netloc.rpartition('@')[2]}").geturl()
+        done = as_a_probe(DATABASE_URL=stranger)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP OWNED BY stranger; DROP ROLE stranger")
+    assert done.returncode == 2
+    assert "permission denied" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopped_when_told(
+    worker: Callable[..., WorkerProcess],
+) -> None:
+    first = worker("--processes=1", HORSIES_TEST_STALE_MS="60000").ready()
+    sent = tasks.hold.send("busy")
+    held_by("busy")
+    shown = wait_until(lambda: [one for one in status() if one["running_sync"] == 1], "a beat tells what runs")[0]
+    assert (shown["pid"], shown["state"], shown["holds"]) == (first.process.pid, "living", 1)
+    assert shown["memory_mb"] > 1
+    assert run()[0] == 0
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.wait()
+    wait_until(
+        lambda: [one for one in status() if one["state"] == "stale"], "it is silent for longer than the threshold"
+    )
+    code, text = run()
+    assert code == 1
+    assert f"STALE_WORKER: worker {shown['hostname']}:{first.process.pid} is stale" in text
+    second = worker("--processes=1").ready()
+    wait_until(lambda: Task.objects.get(pk=sent.task_id).finished_at, "it is rescued")
+    assert run()[0] == 0, "a dead worker that holds nothing needs nobody"
+    assert second.stop() == 0
+    assert {(one["pid"], one["state"]) for one in status()} == {
+        (first.process.pid, "dead"), (second.process.pid, "stopped"),
+    }  # fmt: skip
+    let_go("busy")
+
+
+def status() -> list[dict[str, Any]]:
+    """Return the workers as the command shows them to machines."""
+    found: list[dict[str, Any]] = json.loads(run("--json")[1])["workers"]
+    return found

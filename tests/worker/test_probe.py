@@ -1,0 +1,130 @@
+"""What the probes say of the parts of a worker, over real HTTP: when it lives, when it is ready, and to rubbish."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from horsies_django.conf import config
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.heart import STUCK_SECONDS
+from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.probe import ProbeServer, probed
+from horsies_django.worker.supervisor import Supervisor
+from tests.conftest import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def parts(transactional_db: None) -> Iterator[Supervisor]:
+    """The parts of a worker that runs tasks itself, connected and ready, and its probes; no loop runs."""
+    options = WorkerOptions(queues=("default",), processes=0, health_port=free_port())
+    made = Supervisor(config(), options)
+    with probed(options, lambda: made.engine):
+        made.ledger.connect()
+        made.pool.start()
+        made.engine.trusted_until = math.inf
+        wait_until(lambda: made.engine.turn(0.01) or made.pool.ready, "the pool is ready")
+        made.engine.busy_since = None
+        yield made
+    made.pool.stop()
+    made.ledger.disconnect()
+    made.guard.disarm()
+    made.engine.close()
+    made.selector.close()
+
+
+def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, Any]:
+    client = http.client.HTTPConnection("127.0.0.1", parts.options.health_port, timeout=10)
+    try:
+        client.request(method, path)
+        answer = client.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+    finally:
+        client.close()
+
+
+def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is(parts: Supervisor) -> None:
+    for path in ("/live", "/ready", "/ready?verbose=1"):
+        status, found = ask(parts, path)
+        assert (status, found["ok"], found["reasons"], found["worker"]) == (200, True, [], str(parts.worker))
+
+
+def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Supervisor) -> None:
+    parts.engine.busy_since = time.monotonic() - STUCK_SECONDS + 5
+    assert ask(parts, "/live")[0] == 200, "a turn may take its time"
+    parts.engine.busy_since = time.monotonic() - STUCK_SECONDS - 2
+    status, found = ask(parts, "/live")
+    assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
+    assert "not come round for 12 s" in found["reasons"][0]
+    assert ask(parts, "/ready")[0] == 503
+    parts.engine.turn(0)
+    assert parts.engine.busy_since is not None
+    assert ask(parts, "/live")[0] == 200
+
+
+def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(parts: Supervisor) -> None:
+    parts.ledger.disconnect()
+    parts.engine.trusted_until = time.monotonic() - 1
+    parts.engine.stop()
+    for member in parts.pool.members:
+        member.ready = False
+    status, found = ask(parts, "/ready")
+    assert status == 503
+    assert [reason for reason in found["reasons"] if "0 of 1 processes" in reason]
+    assert [reason for reason in found["reasons"] if "no connection to the database" in reason]
+    assert [reason for reason in found["reasons"] if "no heartbeat" in reason]
+    assert "the worker is stopping" in found["reasons"]
+    assert ask(parts, "/live") == (200, {**found, "ok": True, "reasons": []})
+
+
+def test_other_paths_are_not_found_and_a_head_has_no_body(parts: Supervisor) -> None:
+    status, found = ask(parts, "/")
+    assert (status, found) == (404, {"error": "there are only /live and /ready"})
+    assert ask(parts, "/live/x")[0] == 404
+    assert ask(parts, "/ready", "HEAD") == (200, None)
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(parts: Supervisor) -> None:
+    assert parts.options.health_port
+    with socket.create_connection(("127.0.0.1", parts.options.health_port)) as silent:
+        assert ask(parts, "/live")[0] == 200
+        silent.sendall(b"\x16\x03\x01\xff\xfe\r\n\r\n")
+        assert ask(parts, "/live")[0] == 200
+
+
+def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
+    engine: Any = None
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(WorkerStartError, match=f"--health-port: 127.0.0.1:{port} cannot be listened on"),
+            probed(WorkerOptions(queues=(), processes=1, health_port=port), engine),
+        ):
+            raise AssertionError("nothing may start")
+    with (
+        pytest.raises(WorkerStartError, match="192.0.2.1"),
+        probed(WorkerOptions(queues=(), processes=1, health_port=0, health_host="192.0.2.1"), engine),
+    ):
+        raise AssertionError("nothing may start")
+    if socket.has_ipv6:
+        try:
+            server = ProbeServer("::1", 0, engine)
+        except OSError as error:
+            pytest.skip(f"no IPv6 on the loopback interface: {error}")
+        assert server.server_address[0] == "::1"
+        server.server_close()

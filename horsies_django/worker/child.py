@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import socket
+import threading
 import traceback
 from collections.abc import MutableSequence
+from typing import Any
 
 from horsies_django.worker import preload
 from horsies_django.worker.channel import SocketChannel, send_all
 from horsies_django.worker.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
+
+LEFTOVERS_SECONDS = 2.0  # less than the worker waits before it kills a child
 
 
 def main(
@@ -30,7 +35,9 @@ def main(
         return
     from horsies_django.worker.executor import Executor
 
+    may_have_children()
     Executor(channel, SocketChannel(async_), options.threads, started, give_up).run()
+    end_in_time()
 
 
 def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
@@ -53,6 +60,28 @@ def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
         preload.load_project()
     configure_logging(options.loglevel)
     return "ready", ""
+
+
+def may_have_children() -> None:
+    """Let tasks use ``multiprocessing``, which refuses to start processes of a daemon; to the worker this one stays a daemon."""
+    current: Any = multiprocessing.current_process()
+    current._config["daemon"] = False
+
+
+def end_in_time() -> None:
+    """End this process soon, though threads and processes that tasks started and left behind may not."""
+    timer = threading.Timer(LEFTOVERS_SECONDS, leave_behind)
+    timer.daemon = True
+    timer.start()
+
+
+def leave_behind() -> None:
+    """End this process without waiting for what tasks left running."""
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon]
+    logger.warning(
+        "tasks left threads or processes behind that do not end (threads: %s); they are not waited for", names
+    )
+    os._exit(0)
 
 
 def give_up(error: BaseException) -> None:

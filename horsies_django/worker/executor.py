@@ -19,11 +19,13 @@ from collections.abc import Callable, MutableSequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
-from django.db import close_old_connections, connections, reset_queries
+from django.db import connections
 from django.db.backends.signals import connection_created
 
+from horsies_django.worker import copies, sessions
 from horsies_django.worker.channel import Channel, send_all, wait_receive
+from horsies_django.worker.housekeeping import House, own_decimals
+from horsies_django.worker.looping import run_to_the_end
 from horsies_django.worker.running import run_async, run_sync
 
 logger = logging.getLogger("horsies.worker")
@@ -42,14 +44,15 @@ class SyncLane:
         self.replying = threading.Lock()
         self.jobs: deque[Job] = deque()
         self.ended = False
+        self.house = House()
 
     def serve(self) -> None:
         """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
         while (job := self._next()) is not None:
             number, task_id, name, kwargs = job
-            refresh_connections()
+            self.house.enter()
             reply = contextvars.copy_context().run(run_sync, task_id, name, kwargs)
-            refresh_connections()
+            self.house.leave(name, task_id, reply)
             with self.replying:
                 send_all(self.channel, ("done", [(number, tuple(reply))]))
 
@@ -82,7 +85,7 @@ class AsyncLane:
         """Run jobs on this thread's own loop until the lane ends. Raises EOFError when the parent is gone."""
         connection_created.connect(self._note_connection, weak=False, dispatch_uid=self)
         try:
-            asyncio.run(self._serve())
+            run_to_the_end(self._serve())
         finally:
             connection_created.disconnect(dispatch_uid=self)
 
@@ -117,8 +120,9 @@ class AsyncLane:
 
     async def _run(self, job: Job) -> None:
         number, task_id, name, kwargs = job
+        own_decimals()
         if self.connected:
-            await sync_to_async(self._refresh_connections)()
+            await sync_to_async(sessions.before_task)()
         reply = await run_async(task_id, name, kwargs)
         if self.connected:
             await sync_to_async(self._refresh_connections)()
@@ -147,7 +151,7 @@ class AsyncLane:
             self.connected = True
 
     def _refresh_connections(self) -> None:
-        refresh_connections()
+        sessions.after_task()
         self.connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
 
 
@@ -164,6 +168,7 @@ class Executor:
     ) -> None:
         self.sync_lane = SyncLane(sync, started)
         self.async_lane = AsyncLane(async_, started)
+        copies.keep_from_copies(sync, async_)
         self.threads = threads
         self.on_failure = on_failure
 
@@ -192,10 +197,3 @@ class Executor:
             serve()
         except BaseException as error:
             self.on_failure(error)
-
-
-def refresh_connections() -> None:
-    """Do around a task what Django does around a request: drop connections that are broken or past their age."""
-    close_old_connections()
-    if settings.DEBUG:
-        reset_queries()

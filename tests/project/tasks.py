@@ -164,3 +164,6 @@ def backend_pid() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
+
+
+from tests.project import traps  # noqa: E402, F401 - tasks of another module, found through this one

@@ -55,7 +55,10 @@ def test_the_next_task_finds_the_process_as_the_first_one_did(child: WorkerProce
 
 
 def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess) -> None:
-    for kind, words in {"directory": "the working directory", "handlers": "the handler of SIGTERM"}.items():
+    for kind, words in {
+        "directory": "the working directory",
+        "handlers": "the handler of SIGINT, the handler of SIGTERM",
+    }.items():
         handle = traps.wreck.send(kind)
         assert handle.get(timeout_ms=SECONDS_30).is_ok()
         assert f"tests.project.traps.wreck {handle.task_id} left behind: {words}" in child.log

@@ -24,11 +24,12 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
 from horsies_django import task
+from horsies_django.store.notify import direct_connection
 
 HERE: contextvars.ContextVar[str] = contextvars.ContextVar("here", default="nothing")
 LOCK = 4711
@@ -76,10 +77,8 @@ def begun_by_hand() -> None:
 def terminated() -> None:
     say("SELECT 1")
     pid = connection.connection.info.backend_pid
-    other = connections.create_connection("default")
-    with other.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
-    other.close()
+    with direct_connection("default", application_name="terminates", prepare=False) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
 def closes_standard_files() -> None:

@@ -7,9 +7,9 @@ temporary tables, LISTEN) is nobody's business. For tasks it is ours:
 
 - A connection that is in a transaction, or whose autocommit was changed, is closed, and Django's wrapper with it.
 - A connection that would be kept is sent ``DISCARD ALL``, and set up again as Django sets up a new one. ``connection_created`` is
-  sent again as well: projects set ``search_path`` or a tenant there, and find the session as new. That is two round trips,
-  and a hundredth of what a new connection costs. Looking for changes first would be cheaper and miss some: PostgreSQL
-  shows no list of custom settings, which row-level security is often built on.
+  sent again as well: projects set ``search_path`` or a tenant there, and find the session as new. That is a
+  round trip or two, a hundredth of what a new connection costs. Looking for changes first would cost as much and miss some:
+  PostgreSQL shows no list of custom settings, which row-level security is often built on.
 - Without ``CONN_MAX_AGE``, the default, Django closes the connection, and nothing is left to look at.
 """
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import socket
+import threading
 import traceback
 from collections.abc import MutableSequence
+from typing import Any
 
 from horsies_django.worker import preload
 from horsies_django.worker.channel import SocketChannel, send_all
 from horsies_django.worker.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
+
+LEFTOVERS_SECONDS = 2.0  # less than the worker waits before it kills a child
 
 
 def main(
@@ -38,6 +43,7 @@ def main(
     from horsies_django.worker.runs import listen_for_interrupts
 
     listen_for_interrupts()
+    may_have_children()
     Executor(
         channel,
         SocketChannel(async_),
@@ -47,6 +53,7 @@ def main(
         give_up,
         options.max_memory_per_child_mb,
     ).run()
+    end_in_time()
 
 
 def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
@@ -73,6 +80,28 @@ def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
         return "ready", ""
     gc.collect()
     return "ready", str(own_memory_mb())
+
+
+def may_have_children() -> None:
+    """Let tasks use ``multiprocessing``, which refuses to start processes of a daemon; to the worker this one stays a daemon."""
+    current: Any = multiprocessing.current_process()
+    current._config["daemon"] = False
+
+
+def end_in_time() -> None:
+    """End this process soon, though threads and processes that tasks started and left behind may not."""
+    timer = threading.Timer(LEFTOVERS_SECONDS, leave_behind)
+    timer.daemon = True
+    timer.start()
+
+
+def leave_behind() -> None:
+    """End this process without waiting for what tasks left running."""
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon]
+    logger.warning(
+        "tasks left threads or processes behind that do not end (threads: %s); they are not waited for", names
+    )
+    os._exit(0)
 
 
 def give_up(error: BaseException) -> None:

@@ -20,12 +20,14 @@ from collections.abc import Callable, MutableSequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
-from django.db import close_old_connections, connections, reset_queries
+from django.db import connections
 from django.db.backends.signals import connection_created
 
+from horsies_django.worker import copies, sessions
 from horsies_django.worker.channel import Channel, send_all, wait_receive
 from horsies_django.worker.control import Control
+from horsies_django.worker.housekeeping import House, own_decimals
+from horsies_django.worker.looping import run_to_the_end
 from horsies_django.worker.memory import Gauge
 from horsies_django.worker.running import run_async, run_sync
 from horsies_django.worker.runs import AsyncRun, SyncRun
@@ -48,16 +50,17 @@ class SyncLane:
         self.replying = threading.Lock()
         self.jobs: deque[Job] = deque()
         self.ended = False
+        self.house = House()
 
     def serve(self) -> None:
         """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
         while (job := self._next()) is not None:
             number, task_id, name, kwargs, attempt = job
-            refresh_connections()
+            self.house.enter()
             run = self.control.runs["sync", number] = SyncRun(task_id, name, attempt)
             reply = contextvars.copy_context().run(run_sync, run, kwargs)
+            self.house.leave(name, task_id, reply)
             del self.control.runs["sync", number]
-            refresh_connections()
             with self.replying:
                 send_all(self.channel, ("done", [(number, tuple(reply))]))
                 if full := self.gauge.full():
@@ -94,7 +97,7 @@ class AsyncLane:
         """Run jobs on this thread's own loop until the lane ends. Raises EOFError when the parent is gone."""
         connection_created.connect(self._note_connection, weak=False, dispatch_uid=self)
         try:
-            asyncio.run(self._serve())
+            run_to_the_end(self._serve())
         finally:
             connection_created.disconnect(dispatch_uid=self)
 
@@ -129,8 +132,9 @@ class AsyncLane:
 
     async def _run(self, job: Job) -> None:
         number, task_id, name, kwargs, attempt = job
+        own_decimals()
         if self.connected:
-            await sync_to_async(self._refresh_connections)()
+            await sync_to_async(sessions.before_task)()
         run = self.control.runs["async", number] = AsyncRun(task_id, name, attempt)
         reply = await run_async(run, kwargs)
         del self.control.runs["async", number]
@@ -163,7 +167,7 @@ class AsyncLane:
             self.connected = True
 
     def _refresh_connections(self) -> None:
-        refresh_connections()
+        sessions.after_task()
         self.connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
 
 
@@ -184,6 +188,7 @@ class Executor:
         gauge = Gauge(max_memory_mb)
         self.sync_lane = SyncLane(sync, started, self.control, gauge)
         self.async_lane = AsyncLane(async_, started, self.control, gauge)
+        copies.keep_from_copies(sync, async_, control)
         self.threads = threads
         self.on_failure = on_failure
 
@@ -213,10 +218,3 @@ class Executor:
             serve()
         except BaseException as error:
             self.on_failure(error)
-
-
-def refresh_connections() -> None:
-    """Do around a task what Django does around a request: drop connections that are broken or past their age."""
-    close_old_connections()
-    if settings.DEBUG:
-        reset_queries()

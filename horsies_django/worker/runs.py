@@ -16,7 +16,6 @@ import ctypes
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from types import FrameType
 
 from horsies_django.core.errors import TaskTimeout
@@ -115,14 +114,9 @@ def on_interrupt(number: int, frame: FrameType | None) -> None:
         raise TaskTimeout
 
 
-def listen_for_interrupts() -> Callable[[], None]:
-    """Install the handler on the main thread, and return what installs it again after user code changed it."""
-
-    def install() -> None:
-        signal.signal(INTERRUPT, on_interrupt)
-
-    install()
-    return install
+def listen_for_interrupts() -> None:
+    """Install the handler; on the main thread."""
+    signal.signal(INTERRUPT, on_interrupt)
 
 
 def raise_in(thread: int, error: type[BaseException] | None) -> None:

@@ -15,13 +15,15 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.status import TRANSITIONS
 from horsies_django.store.base import load
 from horsies_django.store.queues import QueueStore
+from horsies_django.store.sessions import discard
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SQL = Path(__file__).parents[2] / "horsies_django" / "store" / "sql"
-STATEMENTS = sorted(path.stem for path in SQL.glob("*.sql"))
+COMMANDS = {"session_discard"}  # what PostgreSQL does not prepare
+STATEMENTS = sorted({path.stem for path in SQL.glob("*.sql")} - COMMANDS)
 FUNCTIONS = sorted(path.stem for path in (SQL / "functions").glob("*.sql"))
 Connect = Callable[[], psycopg.Connection[Any]]
 
@@ -34,6 +36,18 @@ def test_the_statement_can_be_prepared_with_its_parameters_typed(connect: Connec
     assert set(re.findall(r"%\((\w+)\)s(?!::)", text)) == set(), "every parameter is cast"
     prepared = re.sub(r"%\((\w+)\)s", lambda match: numbers[match[1]], text).replace("%%", "%")
     connect().execute(f"PREPARE checked AS {prepared}".encode())
+
+
+def test_a_discarded_session_is_as_it_was_when_it_was_opened(connect: Connect) -> None:
+    session = connect()
+    session.execute("SET search_path = pg_catalog")
+    session.execute("SELECT set_config('shop.tenant', 'acme', false), pg_advisory_lock(1)")
+    discard(session)
+    (found,) = session.execute(
+        "SELECT current_setting('search_path'), current_setting('shop.tenant', true), "
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
+    ).fetchall()
+    assert found == ('"$user", public', "", 0)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

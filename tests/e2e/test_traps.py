@@ -1,0 +1,201 @@
+"""What one task does to its process, the next task does not see: wreckers and lookers on the one child of a real worker."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import signal
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from horsies_django.worker.process import is_over
+from tests.conftest import wait_until
+from tests.e2e.conftest import WorkerProcess, held_by, let_go
+from tests.project import tasks, traps
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+SECONDS_30 = 30_000
+CHANGES = (
+    "language", "time zone", "context", "decimal", "directory", "umask", "locale", "gc", "recursion limit", "stdout",
+    "handlers", "blocked", "alarms",
+)  # fmt: skip
+
+
+@pytest.fixture
+def child(worker: Start) -> Iterator[WorkerProcess]:
+    """A worker with one child, which goes on until the test has seen what it looks for, and then ends well."""
+    process = worker("--processes=1").ready()
+    yield process
+    assert process.stop() == 0, process.log
+
+
+def look(kind: str) -> tuple[int, str]:
+    """Return which process looked, and what it saw."""
+    pid, _, seen = str(traps.look.send(kind).get(timeout_ms=SECONDS_30).ok_value).partition(" ")
+    return int(pid), seen
+
+
+def wreck(kind: str) -> str | None:
+    """Let a task do its worst and return the error code that it ended with."""
+    result = traps.wreck.send(kind).get(timeout_ms=SECONDS_30)
+    return None if result.is_ok() else str(result.err_value.error_code)
+
+
+def test_the_next_task_finds_the_process_as_the_first_one_did(child: WorkerProcess) -> None:
+    for kind in CHANGES:
+        before = look(kind)
+        assert wreck(kind) is None
+        assert look(kind) == before, kind
+
+
+def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess) -> None:
+    for kind, words in {
+        "directory": "the working directory",
+        "handlers": "the handler of SIGINT, the handler of SIGTERM",
+    }.items():
+        handle = traps.wreck.send(kind)
+        assert handle.get(timeout_ms=SECONDS_30).is_ok()
+        assert f"tests.project.traps.wreck {handle.task_id} left behind: {words}" in child.log
+
+
+def test_a_task_that_does_nothing_wrong_is_not_accused(child: WorkerProcess) -> None:
+    look("nothing")
+    tasks.note.send("a group").get(timeout_ms=SECONDS_30)
+    look("groups")
+    assert "left behind" not in child.log
+    assert "left a transaction open" not in child.log
+
+
+def test_the_next_task_prints_where_the_first_one_did(child: WorkerProcess) -> None:
+    files = look("files")
+    for number, kind in enumerate(("stdout", "closed stdout", "standard files", "redirected"), 1):
+        assert wreck(kind) is None
+        assert look("stdout")[0] == files[0], kind
+        assert child.log.count("the next one prints") == number, kind
+        assert look("files") == files, kind
+    assert tasks.raises.send("seen in the log").get(timeout_ms=SECONDS_30).is_err()
+    assert "seen in the log" in child.log
+
+
+def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(child: WorkerProcess) -> None:
+    before = look("nothing")
+    for kind in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "recursion", "memory"):
+        assert wreck(kind) == "UNHANDLED_ERROR", kind
+        assert look("nothing") == before, kind
+
+
+def test_a_task_that_prints_megabytes_to_a_slow_reader_hurts_only_itself(worker: Start, tmp_path: Path) -> None:
+    pipe = tmp_path / "worker-0.log"  # where the first worker of a test writes its log
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        process = worker("--processes=2")
+        flood = traps.floods.send(8)
+        wait_until(lambda: flood.info().status == "RUNNING", "it runs")
+        wait_until(lambda: is_full(reader), "nothing more goes into the pipe")
+        assert tasks.add.send(1).get(timeout_ms=SECONDS_30).ok_value == 1
+        assert flood.info().status == "RUNNING"
+        seen = 0
+        while flood.info().status == "RUNNING":
+            seen += drained(reader)
+        assert flood.get(timeout_ms=SECONDS_30).ok_value == 8
+        process.signal(signal.SIGTERM)
+        wait_until(lambda: drained(reader) == 0 and process.process.poll() is not None, "the worker ends")
+        assert seen > 8 << 20
+    finally:
+        os.close(reader)
+
+
+def is_full(reader: int) -> bool:
+    """Whether a pipe holds about as much as it can."""
+    held = array.array("i", [0])
+    fcntl.ioctl(reader, termios.FIONREAD, held)
+    return held[0] > 60_000
+
+
+def drained(reader: int) -> int:
+    """Read what a pipe holds and return how much that was."""
+    try:
+        return len(os.read(reader, 1 << 16))
+    except BlockingIOError:
+        return 0
+
+
+@pytest.mark.parametrize("kind", ["_exit", "all files", "C stack"])
+def test_a_task_that_ruins_its_process_crashes_alone(worker: Start, kind: str) -> None:
+    process = worker("--processes=2").ready()
+    sibling = tasks.hold.send("sibling")
+    held_by("sibling")
+    assert wreck(kind) == "WORKER_CRASHED"
+    assert look("nothing")[0] > 0
+    let_go("sibling")
+    assert sibling.get(timeout_ms=SECONDS_30).is_ok()
+    assert process.stop() == 0
+
+
+@pytest.mark.parametrize("options", [("--processes=1",), ("--processes=0",)], ids=" ".join)
+@pytest.mark.parametrize("how", ["returns", "raises", "waits"])
+def test_a_forked_copy_ends_with_the_function_and_runs_no_lane(
+    worker: Start, tmp_path: Path, how: str, options: tuple[str, ...]
+) -> None:
+    process = worker(*options).ready()
+    path = tmp_path / "pids"
+    handle = traps.forks.send(str(path), how)
+    original = handle.get(timeout_ms=SECONDS_30).ok_value
+    pids = wait_until(lambda: path.exists() and len(lines := path.read_text().split()) == 2 and lines, "both wrote")
+    (copy,) = {int(pid) for pid in pids} - {original}
+    wait_until(lambda: is_over(copy), "the copy ends")
+    assert look("nothing")[0] == original
+    assert [attempt.outcome for attempt in handle.info().attempts] == ["COMPLETED"]
+    assert process.stop() == 0
+
+
+def test_a_copy_of_an_event_loop_goes_on_with_nothing(child: WorkerProcess, tmp_path: Path) -> None:
+    paths = [tmp_path / "forked", tmp_path / "beside"]
+    beside = traps.arounds.send(str(paths[1]), 2_000)
+    wait_until(lambda: paths[1].exists(), "another coroutine goes round")
+    original = traps.aforks.send(str(paths[0])).get(timeout_ms=SECONDS_30).ok_value
+    assert beside.get(timeout_ms=SECONDS_30).ok_value == 2_000
+    pids = wait_until(lambda: len(lines := paths[0].read_text().split()) == 2 and lines, "both wrote")
+    (copy,) = {int(pid) for pid in pids} - {original}
+    wait_until(lambda: is_over(copy), "the copy ends")
+    assert set(paths[1].read_text().split()) == {str(original)}
+    assert tasks.anoop.send().get(timeout_ms=SECONDS_30).is_ok()
+
+
+@pytest.mark.parametrize("how", ["SystemExit", "KeyboardInterrupt", "stop"])
+def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(child: WorkerProcess, how: str) -> None:
+    other = tasks.ahold.send("other")
+    pid = held_by("other")
+    broken = traps.abreaks.send(how).get(timeout_ms=SECONDS_30)
+    assert broken.is_ok() == (how == "stop")
+    let_go("other")
+    assert other.get(timeout_ms=SECONDS_30).ok_value == pid
+    assert "broke the event loop" in child.log
+
+
+@pytest.mark.parametrize("how", ["pool", "executor"])
+def test_a_task_may_use_processes_of_its_own(child: WorkerProcess, how: str) -> None:
+    before = look("nothing")
+    assert traps.computes.send(how).get(timeout_ms=SECONDS_30).ok_value == [6, 24]
+    assert look("nothing") == before
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_a_program_that_a_task_runs_finds_all_signals_at_their_defaults(child: WorkerProcess) -> None:
+    assert traps.runs_a_program.send().get(timeout_ms=SECONDS_30).ok_value == ["", "", ""]
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: Start) -> None:
+    process = worker("--processes=1").ready()
+    assert wreck("thread") is None
+    pid = look("nothing")[0]
+    assert process.stop() == 0
+    assert is_over(pid)
+    assert "left threads or processes behind" in process.log  # it went by itself: a child that is killed says nothing

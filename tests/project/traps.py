@@ -1,0 +1,315 @@
+"""Tasks that leave their process in a bad state, and tasks that say what they find: wreckers and lookers."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import ctypes
+import decimal
+import faulthandler
+import gc
+import locale
+import logging
+import math
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+from django.db.backends.signals import connection_created
+from django.utils import timezone, translation
+
+from horsies_django import task
+from horsies_django.store.notify import direct_connection
+
+HERE: contextvars.ContextVar[str] = contextvars.ContextVar("here", default="nothing")
+LOCK = 4711
+
+
+def ask(sql: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return str(cursor.fetchone()[0])
+
+
+def say(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def broken_transaction() -> None:
+    transaction.set_autocommit(False)
+    try:
+        ask("SELECT 1 / 0")
+    except Exception as error:
+        logging.getLogger("tests").info("as it should be: %s", error)
+
+
+def never_left() -> None:
+    transaction.atomic().__enter__()
+    Group.objects.create(name="never committed")
+
+
+def closed_inside() -> None:
+    transaction.atomic().__enter__()
+    connection.close()
+
+
+def needs_rollback() -> None:
+    transaction.atomic().__enter__()
+    transaction.set_rollback(True)
+
+
+def begun_by_hand() -> None:
+    say("BEGIN")
+    say("INSERT INTO auth_group (name) VALUES ('never committed')")
+
+
+def terminated() -> None:
+    say("SELECT 1")
+    pid = connection.connection.info.backend_pid
+    with direct_connection("default", application_name="terminates", prepare=False) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+
+def closes_standard_files() -> None:
+    sys.stdout.close()
+    sys.stderr.close()
+    for number in (0, 1, 2):
+        os.close(number)
+
+
+def blocks_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+
+
+def replaces_handlers() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def sets_alarms() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    faulthandler.dump_traceback_later(0.05, exit=True)
+
+
+def eats_memory() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, before[1]))
+    try:
+        bytearray(8 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def recurses() -> None:
+    recurses()
+
+
+def raises(error: BaseException) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def leaves_a_thread() -> None:
+    threading.Thread(target=threading.Event().wait, name="left behind", daemon=False).start()
+
+
+WRECKS: dict[str, Callable[[], Any]] = {
+    # transactions and sessions
+    "autocommit": broken_transaction,
+    "atomic": never_left,
+    "atomic, closed": closed_inside,
+    "needs_rollback": needs_rollback,
+    "begin": begun_by_hand,
+    "terminated": terminated,
+    "search_path": lambda: say("SET search_path = pg_catalog"),
+    "role": lambda: say("SET ROLE pg_monitor"),
+    "timeout": lambda: say("SET statement_timeout = 1"),
+    "tenant": lambda: say("SELECT set_config('shop.tenant', 'acme', false)"),
+    "lock": lambda: say(f"SELECT pg_advisory_lock({LOCK})"),
+    "listen": lambda: say("LISTEN shop"),
+    "temp": lambda: say("CREATE TEMP TABLE auth_group AS SELECT 1 AS nothing"),
+    # what belongs to the context
+    "language": lambda: translation.activate("de"),
+    "time zone": lambda: timezone.activate("Asia/Tokyo"),
+    "context": lambda: HERE.set("somewhere"),
+    "decimal": lambda: setattr(decimal.getcontext(), "prec", 3),
+    # what belongs to the process
+    "directory": lambda: os.chdir("/"),
+    "umask": lambda: os.umask(0o777),
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"),
+    "gc": gc.disable,
+    "recursion limit": lambda: sys.setrecursionlimit(120),
+    "stdout": lambda: setattr(sys, "stdout", None),
+    "closed stdout": lambda: sys.stdout.close(),
+    "standard files": closes_standard_files,
+    "redirected": lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 1),
+    "handlers": replaces_handlers,
+    "blocked": blocks_signals,
+    "alarms": sets_alarms,
+    # what ends a task
+    "SystemExit": lambda: sys.exit(3),
+    "KeyboardInterrupt": raises(KeyboardInterrupt()),
+    "GeneratorExit": raises(GeneratorExit()),
+    "BaseException": raises(BaseException("base")),
+    "recursion": recurses,
+    "memory": eats_memory,
+    # what ends a process
+    "_exit": lambda: os._exit(0),
+    "all files": lambda: os.closerange(0, 4096),
+    "C stack": lambda: ctypes.string_at(0),
+    "thread": leaves_a_thread,
+}
+
+SIGHTS: dict[str, Callable[[], Any]] = {
+    "groups": lambda: sorted(Group.objects.values_list("name", flat=True)),
+    "insert": lambda: Group.objects.create(name="next").name,
+    "search_path": lambda: ask("SHOW search_path"),
+    "role": lambda: ask("SELECT session_user = current_user"),
+    "timeout": lambda: ask("SHOW statement_timeout"),
+    "time zone of the session": lambda: ask("SHOW timezone"),
+    "tenant": lambda: ask("SELECT coalesce(current_setting('shop.tenant', true), '')"),
+    "lock": lambda: ask(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {LOCK}"),
+    "listen": lambda: ask("SELECT count(*) FROM pg_listening_channels()"),
+    "language": translation.get_language,
+    "time zone": timezone.get_current_timezone_name,
+    "context": HERE.get,
+    "decimal": lambda: decimal.getcontext().prec,
+    "directory": os.getcwd,
+    "umask": lambda: oct(umask()),
+    "locale": lambda: locale.setlocale(locale.LC_ALL),
+    "gc": gc.isenabled,
+    "recursion limit": sys.getrecursionlimit,
+    "files": lambda: [os.fstat(number).st_ino for number in (0, 1, 2)],
+    "stdout": lambda: print("the next one prints", flush=True),
+    "handlers": lambda: [repr(signal.getsignal(number)).split(" at ")[0] for number in handlers_looked_at()],
+    "blocked": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    "alarms": lambda: (signal.getitimer(signal.ITIMER_REAL), threading.Event().wait(0.2)),
+    "nothing": lambda: None,
+}
+
+
+def handlers_looked_at() -> tuple[signal.Signals, ...]:
+    return signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+@task
+def wreck(kind: str) -> None:
+    WRECKS[kind]()
+
+
+@task
+def look(kind: str) -> str:
+    """Return what this process shows, and which process it is."""
+    return f"{os.getpid()} {SIGHTS[kind]()}"
+
+
+@task
+def sets_up_sessions() -> None:
+    """Do what a project does that chooses a tenant for each new connection."""
+    connection_created.connect(
+        lambda connection, **kwargs: connection.cursor().execute("SET search_path = public, pg_temp"),
+        weak=False,
+        dispatch_uid="tests",
+    )
+    connection.close()
+
+
+@task
+def forks(path: str, how: str) -> int:
+    """Fork; both of the two that come back write their pid, and go on as ``how`` says. Returns the pid of the original."""
+    copy = os.fork()
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    if copy == 0 and how == "raises":
+        raise LookupError("in the copy")
+    if copy and how == "waits":
+        os.waitpid(copy, 0)
+    return os.getpid()
+
+
+@task
+async def aforks(path: str) -> int:
+    """Do the same on the event loop, beside other tasks that are ready to go on."""
+    os.fork()
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@task
+async def arounds(path: str, rounds: int) -> int:
+    """Go round on the event loop, writing down in which process each round was."""
+    seen = 0
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+        seen += 1
+        with open(path, "a") as file:
+            file.write(f"{os.getpid()}\n")
+    return seen
+
+
+@task
+async def abreaks(how: str) -> None:
+    """Break the event loop from a coroutine beside the task's own."""
+
+    async def beside() -> None:
+        if how == "stop":
+            asyncio.get_running_loop().stop()
+        else:
+            raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[how]
+
+    await asyncio.create_task(beside())
+
+
+@task
+def floods(megabytes: int) -> int:
+    """Print a lot to both streams."""
+    line = "x" * 1023
+    for _ in range(megabytes * 512):
+        print(line)
+        print(line, file=sys.stderr)
+    return megabytes
+
+
+@task
+def computes(how: str) -> list[int]:
+    """Let other processes compute."""
+    if how == "pool":
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            return pool.map(math.factorial, [3, 4])
+    with concurrent.futures.ProcessPoolExecutor(2) as executor:
+        return list(executor.map(math.factorial, [3, 4]))
+
+
+@task
+def runs_a_program() -> list[str]:
+    """Return the masks of blocked, ignored and caught signals of a program, and what it says."""
+    lines = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.split()[1].lstrip("0") for line in lines if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
+
+
+@task
+async def awreck(kind: str) -> None:
+    """Do harm, or only look, on the thread that coroutines use for the database."""
+    await sync_to_async({**SIGHTS, **WRECKS}[kind])()

@@ -1,0 +1,15 @@
+"""The test project with connections that are kept: as the environment says, for some time or in a pool."""
+
+from __future__ import annotations
+
+import os
+
+from tests.settings import *  # noqa: F403
+from tests.settings import DATABASES
+
+KEPT = os.environ["HORSIES_TEST_KEPT"]
+if KEPT == "pool":
+    DATABASES["default"]["OPTIONS"] = {"pool": {"min_size": 1, "max_size": 1}}
+else:
+    DATABASES["default"]["CONN_MAX_AGE"] = int(KEPT)
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True

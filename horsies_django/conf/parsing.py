@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from horsies_django.conf.queues import read_queues
 from horsies_django.conf.section import Problem, Section, must_be, shown
-from horsies_django.conf.values import Config, Recovery, Resilience
+from horsies_django.conf.values import CUT_OFF, Config, Recovery, Resilience
 from horsies_django.core.errors import code_problem
 
 Numbers = TypeVar("Numbers", Recovery, Resilience)
@@ -31,7 +31,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         prefetch_buffer=top.integer("PREFETCH_BUFFER", default.prefetch_buffer),
         claim_lease_ms=top.integer_or_none("CLAIM_LEASE_MS"),
         forget_overrides_after_ms=top.integer_or_none("FORGET_OVERRIDES_AFTER_MS", default.forget_overrides_after_ms),
-        recovery=_numbers(recovery, default.recovery),
+        recovery=replace(_numbers(recovery, default.recovery), on_cut_off=_on_cut_off(recovery, default.recovery)),
         resilience=_numbers(resilience, default.resilience),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
@@ -46,8 +46,9 @@ def _keys(owner: type[Config] | type[Recovery] | type[Resilience]) -> list[str]:
 
 
 def _numbers(section: Section, default: Numbers) -> Numbers:
-    names = [one.name for one in fields(default)]
-    return replace(default, **{name: section.integer(name.upper(), getattr(default, name)) for name in names})
+    numbers = {one.name: getattr(default, one.name) for one in fields(default) if one.name != "on_cut_off"}
+    found: dict[str, Any] = {name: section.integer(name.upper(), usual) for name, usual in numbers.items()}
+    return replace(default, **found)
 
 
 def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
@@ -63,6 +64,19 @@ def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
     else:
         return value
     return None
+
+
+def _on_cut_off(recovery: Section, default: Recovery) -> str:
+    value = recovery.values.get("ON_CUT_OFF", default.on_cut_off)
+    if value in CUT_OFF:
+        return str(value)
+    recovery.report(
+        "E003" if isinstance(value, str) else "E001",
+        "ON_CUT_OFF",
+        f"It is {shown(value)}.",
+        "Write 'wait' (tasks go on while the database cannot be reached) or 'kill' (they end before others may run them).",
+    )
+    return default.on_cut_off
 
 
 def _error_code(top: Section, default: str) -> str:

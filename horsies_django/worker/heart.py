@@ -2,6 +2,10 @@
 
 It beats for the engine, not for itself: while the engine's loop is stuck the heart is silent, because nobody settles tasks
 then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together.
+
+A worker that is cut off from the database cannot beat either, and cannot tell whether others can: whether this is an outage, in
+which nobody judges anybody, or a partition, in which its tasks are given to others. With ON_CUT_OFF "wait" its tasks go on and
+the Winder keeps the timer wound; with "kill" nobody does, and they end before the first moment at which others may run them.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class Heart:
         engine: Engine,
         interval_seconds: float,
         trust_seconds: float,
-        wind: Callable[[], None],
+        wind: Callable[[float], None],
     ) -> None:
         self.worker = worker
         self.pid = pid
@@ -44,6 +48,7 @@ class Heart:
         self.trust_seconds = trust_seconds  # how long after a beat nobody can have taken this worker for dead
         self.wind = wind
         self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
+        self.tried_since: float | None = None  # since when the database was asked and did not answer
 
     def tick(self, connection: Any) -> bool:
         """Beat once. Returns False, without a beat, while the engine is stuck or once it was declared dead.
@@ -55,13 +60,13 @@ class Heart:
         if busy_since is not None and now - busy_since > STUCK_SECONDS:
             logger.error("the engine has not come round for %.0f s: no heartbeat", now - busy_since)
             return False
-        self.wind()
         children = self.engine.pool.processes()
         if not WorkerStore(connection).beat(self.worker, children, self.load(children)):
             self.engine.disown()
             return False
         if waiting := self.engine.buffer.snapshot():
             TaskStore(connection).renew(self.worker, waiting, self.engine.lease or timedelta())
+        self.wind(now)
         self.engine.trusted_until = now + self.trust_seconds
         if self.unbroken_since is None:
             self.unbroken_since = now
@@ -74,6 +79,20 @@ class Heart:
     def unbroken_for(self, seconds: float) -> bool:
         """Whether every beat of the last ``seconds`` went out: only then may this worker judge others."""
         return self.unbroken_since is not None and time.monotonic() - self.unbroken_since >= seconds
+
+    def asked(self) -> None:
+        """Note that the database is asked for something, on the connection that carries the beats."""
+        if self.tried_since is None:
+            self.tried_since = time.monotonic()
+
+    def answered(self) -> None:
+        """Note that it answered."""
+        self.tried_since = None
+
+    def cut_off_for(self, seconds: float) -> bool:
+        """Whether the database has not answered the heart for ``seconds``; safe from another thread."""
+        since = self.tried_since
+        return since is not None and time.monotonic() - since >= seconds
 
     def load(self, children: list[Process]) -> Load:
         """Measure what the worker holds now; memory is resident set size."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
 from horsies_django.store.notify import direct_connection
-from horsies_django.worker.engine import RETRYABLE
+from horsies_django.worker.deadman import Guard
 from horsies_django.worker.heart import Heart
 from horsies_django.worker.reaper import Reaper
 
 logger = logging.getLogger("horsies.worker")
 
-LONGEST_STATEMENT = "SET statement_timeout = '1s'"
+LONGEST_STATEMENT_MS = 1_000
+LATE_SHARE = 1 / 4  # of the guard's time: so late the timer of a worker that is cut off is wound
+LOOK_SHARE = 1 / 16  # of it: between two looks
 
 
 class Services(threading.Thread):
@@ -33,6 +36,7 @@ class Services(threading.Thread):
         self.reap_seconds = reap_seconds
         self.connection: psycopg.Connection[Any] | None = None
         self.ended = threading.Event()
+        self.failing: set[str] = set()  # what was said to fail and has not succeeded since
 
     def run(self) -> None:
         """Tick until stopped; what fails is logged, and the next tick tries again on a new connection."""
@@ -41,7 +45,7 @@ class Services(threading.Thread):
             now = time.monotonic()
             if now >= beat_at:
                 beat_at = now + self.heart.interval_seconds
-                if not self.attempt("a heartbeat", self.beat):
+                if not self.attempt("the heartbeat", self.beat):
                     self.heart.missed()
             if now >= reap_at:
                 reap_at = now + self.reap_seconds
@@ -61,18 +65,27 @@ class Services(threading.Thread):
 
     def attempt(self, what: str, action: Any) -> bool:
         """Do something that the database may fail, and return whether it did succeed."""
+        self.heart.asked()
         try:
-            return bool(action())
-        except RETRYABLE as error:
-            logger.warning("%s failed: %s", what, str(error).strip())
+            done = bool(action())
+        except psycopg.Error as error:
+            if what not in self.failing:
+                logger.warning("%s fails, and is tried again until it succeeds: %s", what, str(error).strip())
+            self.failing.add(what)
             self.disconnect()
             return False
+        self.heart.answered()
+        if what in self.failing:
+            logger.info("%s succeeds again", what)
+            self.failing.remove(what)
+        return done
 
     def connected(self) -> psycopg.Connection[Any]:
         """Return the connection, opened anew when it is gone. Raises psycopg.OperationalError."""
         if self.connection is None:
-            self.connection = direct_connection(self.alias, application_name="horsies services")
-            self.connection.execute(LONGEST_STATEMENT)
+            self.connection = direct_connection(
+                self.alias, application_name="horsies services", statement_timeout_ms=LONGEST_STATEMENT_MS
+            )
         return self.connection
 
     def stop(self) -> None:
@@ -85,3 +98,30 @@ class Services(threading.Thread):
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+
+class Winder(threading.Thread):
+    """Lets the tasks of a worker go on that is cut off from the database: winds the timer that the heart cannot wind.
+
+    It does so late, and waits for nothing else meanwhile: a worker that is stopped then loses its children soon after.
+    """
+
+    def __init__(self, heart: Heart, guard: Guard, wind: Callable[[float], None]) -> None:
+        super().__init__(name="horsies-winder", daemon=True)
+        self.heart = heart
+        self.guard = guard
+        self.wind = wind
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Look often, and wind when it is time."""
+        look = self.guard.seconds * LOOK_SHARE
+        while not self.ended.wait(look):
+            now = time.monotonic()
+            if self.heart.cut_off_for(look) and now > self.guard.deadline - self.guard.seconds * LATE_SHARE:
+                self.wind(now)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.ended.set()
+        self.join(5)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from types import FrameType
 
 import psycopg
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from horsies_django import __version__, registry
@@ -35,7 +35,8 @@ from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.reaper import Reaper
-from horsies_django.worker.services import Services
+from horsies_django.worker.services import Services, Winder
+from horsies_django.worker.starting import Start, StoppedEarly
 
 logger = logging.getLogger("horsies.worker")
 
@@ -65,7 +66,9 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.guard = Guard(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
         self.pool = Pool(self.options, self.selector, self.guard)
-        self.ledger = Ledger(config.database, worker, self.served, prepare=config.listen_database is None)
+        bound = config.resilience.max_unwritten_outcomes
+        self.ledger = Ledger(config.database, worker, self.served, prepare=config.listen_database is None, bound=bound)
+        self.beginning = Start(self.ledger, config.resilience)
         listener = Listener(direct, "_new", application_name="horsies listener")
         self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector, self.appetite)
         self.engine.until_empty = self.options.until_empty
@@ -74,20 +77,25 @@ class Supervisor:
         forget_after = None if config.forget_overrides_after_ms is None else ms(config.forget_overrides_after_ms)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
         self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000)
+        self.winder = Winder(heart, self.guard, self.wind)
+        if config.recovery.on_cut_off == "kill":
+            self.engine.outage.kill_after = self.guard.seconds
 
-    def wind(self) -> None:
-        """Let the children live on for as long as others take this worker for alive."""
-        self.guard.rearm(self.pool.options)
+    def wind(self, since: float) -> None:
+        """Let the children live on for as long as others take a worker for alive that beat at ``since``."""
+        self.guard.rearm(self.pool.options, since)
 
     def run(self) -> int:
         """Start, work, stop. Raises WorkerStartError, and DatabaseGaveUp when the database stays away too long."""
-        refuse_unready_project(self.config)
         with self.signals():
             while True:
                 try:
                     self.start()
                     finished = self.engine.run(lambda: self.stop_by)
                     return 0 if finished else self.end_tasks()
+                except StoppedEarly:
+                    logger.info("stopped before it had started")
+                    return 0
                 except WorkerDisowned as error:
                     logger.error("%s; its processes end, and it starts anew", error)
                     self.pool.kill("belonged to a worker that was declared dead")
@@ -99,15 +107,20 @@ class Supervisor:
 
     def start(self) -> None:
         """Open the connections, start the pool, and appear in the tables."""
-        try:
-            self.ledger.connect()
-        except psycopg.Error as error:
-            raise WorkerStartError(f"the database cannot be reached: {str(error).strip()}") from error
+        self.beginning.persist(lambda: refuse_unready_project(self.config), connected=False)
         self.selector.register(self.signal_socket, selectors.EVENT_READ, (self.signal_socket.recv, 100))
-        self.insert_missing_queues()
+        self.beginning.persist(self.insert_missing_queues)
         self.announce()
         self.pool.start()
-        self.wind()
+        self.wind(time.monotonic())
+        self.beginning.persist(self.register)
+        self.engine.trusted_until = time.monotonic() + self.guard.seconds
+        self.services.start()
+        if self.engine.outage.kill_after is None:
+            self.winder.start()
+
+    def register(self) -> None:
+        """Appear in the tables."""
         WorkerStore(self.ledger.connection_or_raise()).register(
             self.worker,
             hostname=socket.gethostname(),
@@ -119,8 +132,6 @@ class Supervisor:
             threads=self.options.threads,
             async_concurrency=self.options.async_concurrency,
         )
-        self.engine.trusted_until = time.monotonic() + self.guard.seconds
-        self.services.start()
 
     def insert_missing_queues(self) -> None:
         """Add queues that are not in the table; say where table and settings differ, and leave the table as it is.
@@ -186,6 +197,9 @@ class Supervisor:
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First signal: claim no more and finish what runs. Second: end it now."""
         self.signals_seen += 1
+        self.beginning.stopping = True
+        if self.beginning.interruptible:
+            raise StoppedEarly
         self.engine.stop()
         self.stop_by = time.monotonic() + (self.options.shutdown_timeout if self.signals_seen == 1 else 0.0)
 
@@ -201,6 +215,8 @@ class Supervisor:
         """End the pool, the heart and the connections; the worker's row says that it stopped."""
         self.pool.stop()
         self.guard.disarm()
+        if self.winder.is_alive():
+            self.winder.stop()
         if self.services.is_alive():
             self.services.stop()
             logger.info("Worker stopped")
@@ -242,6 +258,8 @@ def refuse_unready_project(config: Config) -> None:
         executor = MigrationExecutor(connection)
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]
+    except (OperationalError, InterfaceError):
+        raise  # it is away: the caller tries again
     except DatabaseError as error:
         raise WorkerStartError(f"the database {config.database!r} cannot be used: {str(error).strip()}") from error
     finally:

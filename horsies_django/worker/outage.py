@@ -29,7 +29,7 @@ UNFIT = (
     "42",
 )  # feature not supported, no such schema, undefined or forbidden: it answers, and cannot serve us
 UNFIT_TRIES = 6
-EARLY_SHARE = 0.1  # of the time that others take us for alive: so much earlier the tasks end, if they have to
+EARLY_SHARE = 0.2  # of the time that others take us for alive: so much earlier the tasks end, if they have to
 
 
 class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened

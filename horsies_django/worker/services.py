@@ -16,6 +16,7 @@ import psycopg
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.heart import Heart
+from horsies_django.worker.process import LANES
 from horsies_django.worker.reaper import Reaper
 
 logger = logging.getLogger("horsies.worker")
@@ -101,16 +102,18 @@ class Services(threading.Thread):
 
 
 class Winder(threading.Thread):
-    """Lets the tasks of a worker go on that is cut off from the database: winds the timer that the heart cannot wind.
+    """Lets a worker go on that is cut off from the database: winds the timer that the heart cannot wind.
 
     It does so late, and waits for nothing else meanwhile: a worker that is stopped then loses its children soon after.
+    With ``kill`` it does so only once no task runs: the tasks shall end, not the worker.
     """
 
-    def __init__(self, heart: Heart, guard: Guard, wind: Callable[[float], None]) -> None:
+    def __init__(self, heart: Heart, guard: Guard, wind: Callable[[float], None], *, kill: bool) -> None:
         super().__init__(name="horsies-winder", daemon=True)
         self.heart = heart
         self.guard = guard
         self.wind = wind
+        self.kill = kill
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -118,8 +121,13 @@ class Winder(threading.Thread):
         look = self.guard.seconds * LOOK_SHARE
         while not self.ended.wait(look):
             now = time.monotonic()
-            if self.heart.cut_off_for(look) and now > self.guard.deadline - self.guard.seconds * LATE_SHARE:
+            late = now > self.guard.deadline - self.guard.seconds * LATE_SHARE
+            if late and self.heart.cut_off_for(look) and not (self.kill and self.busy()):
                 self.wind(now)
+
+    def busy(self) -> bool:
+        """Whether any task runs."""
+        return any(self.heart.engine.pool.running(lane) for lane in LANES)
 
     def stop(self) -> None:
         """End the thread."""

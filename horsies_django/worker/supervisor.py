@@ -77,8 +77,9 @@ class Supervisor:
         forget_after = None if config.forget_overrides_after_ms is None else ms(config.forget_overrides_after_ms)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
         self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000)
-        self.winder = Winder(heart, self.guard, self.wind)
-        if config.recovery.on_cut_off == "kill":
+        kill = config.recovery.on_cut_off == "kill"
+        self.winder = Winder(heart, self.guard, self.wind, kill=kill)
+        if kill:
             self.engine.outage.kill_after = self.guard.seconds
 
     def wind(self, since: float) -> None:
@@ -116,8 +117,7 @@ class Supervisor:
         self.beginning.persist(self.register)
         self.engine.trusted_until = time.monotonic() + self.guard.seconds
         self.services.start()
-        if self.engine.outage.kill_after is None:
-            self.winder.start()
+        self.winder.start()
 
     def register(self) -> None:
         """Appear in the tables."""

@@ -54,3 +54,12 @@ HORSIES = {
     },
     "QUEUES": {"mail": {"priority": 1}, "bulk": {"priority": 50}, "twin": {"priority": 50}},
 }
+
+# Through PgBouncer: DATABASE_URL is the pooler's, and this says where the server itself listens. In tests the second alias is the
+# same database as the first.
+if DIRECT := os.environ.get("HORSIES_TEST_DIRECT"):
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
+    host, port = DIRECT.rsplit(":", 1)
+    DATABASES["direct"] = {**DATABASES["default"], "HOST": host, "PORT": port, "TEST": {"MIRROR": "default"}}
+    DATABASES["direct"]["DISABLE_SERVER_SIDE_CURSORS"] = False
+    HORSIES["LISTEN_DATABASE"] = "direct"

@@ -5,6 +5,9 @@ NOTIFY only wakes: whoever listens also polls, so a lost notification costs time
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 import uuid
 from typing import Any
 
@@ -25,6 +28,7 @@ LINK = {
     "tcp_user_timeout": 30_000,
     "target_session_attrs": "read-write",  # a server that lost its role at a failover takes no part: not even a try is a write
 }
+SET_UP_SECONDS = 5.0  # for the first statements on a new connection
 
 
 def direct_connection(
@@ -42,6 +46,10 @@ def direct_connection(
         params.pop(name, None)
     params.update(application_name=application_name, prepare_threshold=None)
     connection = psycopg.connect(**params, autocommit=True)
+    # A pooler takes connections for a server that is away, and lets their first statement wait for it.
+    impatience = threading.Timer(SET_UP_SECONDS, shut_down, [connection])
+    impatience.daemon = True
+    impatience.start()
     try:
         if through_pooler(connection):
             _refuse_unfit_isolation(connection, alias)
@@ -55,7 +63,22 @@ def direct_connection(
     except BaseException:
         connection.close()
         raise
+    finally:
+        impatience.cancel()
     return connection
+
+
+def shut_down(connection: psycopg.Connection[Any]) -> bool:
+    """End a connection under whoever waits on it, from another thread: that one gets psycopg.OperationalError.
+
+    Returns whether there was anything to end.
+    """
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        return False  # it has ended meanwhile
+    return True
 
 
 def through_pooler(connection: psycopg.Connection[Any]) -> bool:

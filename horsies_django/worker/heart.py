@@ -5,7 +5,7 @@ then. With each beat it winds the timer that ends the children of a worker that 
 
 A worker that is cut off from the database cannot beat either, and cannot tell whether others can: whether this is an outage, in
 which nobody judges anybody, or a partition, in which its tasks are given to others. With ON_CUT_OFF "wait" its tasks go on and
-the Winder keeps the timer wound; with "kill" they end before the first moment at which others may run them.
+the lookout keeps the timer wound; with "kill" they end before the first moment at which others may run them.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ LOCKED_RETRY_SECONDS = 0.1
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a time limit: less of it may succeed
+LONG_SECONDS = 5.0  # a pass that failed after so long may have been too much as well
 REFUSED_RETRY_SECONDS = 30.0  # between tries to write what the database refuses even as a failure
 
 
@@ -96,12 +97,12 @@ class Ledger:
             self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
-        outcomes, releases = self._batch(), self.releases
+        outcomes, releases, began = self._batch(), self.releases, time.monotonic()
         try:
             passed = self._pass(wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep)
         except psycopg.Error as error:
             if not outcomes or (error.sqlstate or "")[:2] not in POISON:
-                if (error.sqlstate or "").startswith(TOO_MUCH):
+                if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
                     self.most = max(1, len(outcomes) // 2)
                 raise
             logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))

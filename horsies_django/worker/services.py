@@ -8,22 +8,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
 from horsies_django.store.notify import direct_connection
-from horsies_django.worker.deadman import Guard
 from horsies_django.worker.heart import Heart
-from horsies_django.worker.process import LANES
 from horsies_django.worker.reaper import Reaper
 
 logger = logging.getLogger("horsies.worker")
 
 LONGEST_STATEMENT_MS = 1_000
-LATE_SHARE = 1 / 4  # of the guard's time: so late the timer of a worker that is cut off is wound
-LOOK_SHARE = 1 / 16  # of it: between two looks
 
 
 class Services(threading.Thread):
@@ -37,6 +32,7 @@ class Services(threading.Thread):
         self.reap_seconds = reap_seconds
         self.connection: psycopg.Connection[Any] | None = None
         self.ended = threading.Event()
+        self.asked_since: float | None = None  # while it waits for the database
         self.failing: set[str] = set()  # what was said to fail and has not succeeded since
 
     def run(self) -> None:
@@ -67,6 +63,7 @@ class Services(threading.Thread):
     def attempt(self, what: str, action: Any) -> bool:
         """Do something that the database may fail, and return whether it did succeed."""
         self.heart.asked()
+        self.asked_since = time.monotonic()
         try:
             done = bool(action())
         except psycopg.Error as error:
@@ -75,6 +72,8 @@ class Services(threading.Thread):
             self.failing.add(what)
             self.disconnect()
             return False
+        finally:
+            self.asked_since = None
         self.heart.answered()
         if what in self.failing:
             logger.info("%s succeeds again", what)
@@ -99,37 +98,3 @@ class Services(threading.Thread):
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-
-
-class Winder(threading.Thread):
-    """Lets a worker go on that is cut off from the database: winds the timer that the heart cannot wind.
-
-    It does so late, and waits for nothing else meanwhile: a worker that is stopped then loses its children soon after.
-    With ``kill`` it does so only once no task runs: the tasks shall end, not the worker.
-    """
-
-    def __init__(self, heart: Heart, guard: Guard, wind: Callable[[float], None], *, kill: bool) -> None:
-        super().__init__(name="horsies-winder", daemon=True)
-        self.heart = heart
-        self.guard = guard
-        self.wind = wind
-        self.kill = kill
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        """Look often, and wind when it is time."""
-        look = self.guard.seconds * LOOK_SHARE
-        while not self.ended.wait(look):
-            now = time.monotonic()
-            late = now > self.guard.deadline - self.guard.seconds * LATE_SHARE
-            if late and self.heart.cut_off_for(look) and not (self.kill and self.busy()):
-                self.wind(now)
-
-    def busy(self) -> bool:
-        """Whether any task runs."""
-        return any(self.heart.engine.pool.running(lane) for lane in LANES)
-
-    def stop(self) -> None:
-        """End the thread."""
-        self.ended.set()
-        self.join(5)

@@ -32,10 +32,11 @@ from horsies_django.worker.deadman import Guard
 from horsies_django.worker.engine import Engine, WorkerDisowned
 from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
+from horsies_django.worker.lookout import Lookout
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.reaper import Reaper
-from horsies_django.worker.services import Services, Winder
+from horsies_django.worker.services import Services
 from horsies_django.worker.starting import Start, StoppedEarly
 
 logger = logging.getLogger("horsies.worker")
@@ -78,7 +79,7 @@ class Supervisor:
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
         self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000)
         kill = config.recovery.on_cut_off == "kill"
-        self.winder = Winder(heart, self.guard, self.wind, kill=kill)
+        self.lookout = Lookout(self.engine, self.services, self.guard, self.wind, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.guard.seconds
 
@@ -117,7 +118,7 @@ class Supervisor:
         self.beginning.persist(self.register)
         self.engine.trusted_until = time.monotonic() + self.guard.seconds
         self.services.start()
-        self.winder.start()
+        self.lookout.start()
 
     def register(self) -> None:
         """Appear in the tables."""
@@ -215,8 +216,8 @@ class Supervisor:
         """End the pool, the heart and the connections; the worker's row says that it stopped."""
         self.pool.stop()
         self.guard.disarm()
-        if self.winder.is_alive():
-            self.winder.stop()
+        if self.lookout.is_alive():
+            self.lookout.stop()
         if self.services.is_alive():
             self.services.stop()
             logger.info("Worker stopped")

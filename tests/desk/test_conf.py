@@ -94,6 +94,15 @@ def test_the_resilience_defaults_and_ranges_are_the_promised_ones() -> None:
     ]
 
 
+def test_what_happens_to_tasks_that_are_cut_off_is_one_of_two_words() -> None:
+    assert parsed({}).recovery.on_cut_off == "wait"
+    assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill", "CHECK_INTERVAL_MS": 2_000}}).recovery.on_cut_off == "kill"
+    for value, id_ in (("KILL", "E003"), (None, "E001"), (True, "E001"), (["kill"], "E001")):
+        problem = only_problem({"RECOVERY": {"ON_CUT_OFF": value}})
+        assert (problem.id, problem.where) == (id_, "HORSIES['RECOVERY']['ON_CUT_OFF']")
+        assert "'wait'" in problem.hint
+
+
 def test_the_longest_wait_is_not_shorter_than_the_first() -> None:
     problem = only_problem({"RESILIENCE": {"DB_RETRY_INITIAL_MS": 5_000, "DB_RETRY_MAX_MS": 4_999}})
     assert (problem.id, problem.where) == ("E003", "HORSIES['RESILIENCE']['DB_RETRY_MAX_MS']")

@@ -113,18 +113,6 @@ def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
     assert process.stop() == 0
 
 
-def test_a_listener_that_works_is_left_alone(worker: Start, server: Server) -> None:
-    process = worker("--processes=1", **server.environment).ready()
-    (pid,) = wait_until(lambda: server.backends("horsies listener"), "it listens")
-    query = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'horsies engine' AND query LIKE '%pg_notify%'"
-    )
-    wait_until(lambda: server.superuser(query) == [(1,)], "it was called")
-    server.becomes(server.send("add", a=1), "COMPLETED")
-    assert server.backends("horsies listener") == [pid]
-    assert "silent" not in process.log
-
-
 def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: Start, server: Server) -> None:
     few = {"HORSIES_TEST_RESILIENCE": json.dumps({"MAX_UNWRITTEN_OUTCOMES": 100})}
     process = worker("--processes=1", "--async-concurrency=150", **server.environment, **few).ready()

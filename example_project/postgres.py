@@ -65,19 +65,25 @@ def private_postgres(
     `durable=False` turns fsync and synchronous commit off: fast, for tests that never crash the server. `conf` holds
     PostgreSQL settings (`max_connections=50`). Without `port` a free one is chosen. Raises PostgresError.
     """
-    remove_abandoned()
     settings = SETTINGS | ({} if durable else NOT_DURABLE) | conf
+    with private_cluster() as cluster, cluster.running(settings, port) as chosen:
+        cluster.create_database(dbname, chosen)
+        yield cluster.url(dbname, chosen)
+
+
+@contextmanager
+def private_cluster() -> Iterator[Cluster]:
+    """Make the files of a server that the caller starts and stops, and remove them at the end. Raises PostgresError."""
+    remove_abandoned()
     with owned_directory(PREFIX) as home:
-        cluster = _Cluster(home, _environment(), _server_user())
+        cluster = Cluster(home, _environment(), _server_user())
         cluster.prepare_binaries()
         cluster.initialise()
-        with cluster.running(settings, port) as chosen:
-            cluster.create_database(dbname, chosen)
-            yield cluster.url(dbname, chosen)
+        yield cluster
 
 
 @dataclass
-class _Cluster:
+class Cluster:
     """One data directory below `home`, the user that owns it and the binaries that serve it."""
 
     home: Path
@@ -120,13 +126,13 @@ class _Cluster:
         """Serve the cluster on `port`, or on a free one, and yield the port."""
         for _ in range(PORT_ATTEMPTS):
             chosen = port or _free_port()
-            server = self._start(settings | {"port": chosen})
+            server = self.start(settings | {"port": chosen})
             try:
-                if self._becomes_ready(server):
+                if self.becomes_ready(server):
                     yield chosen
                     return
             finally:
-                _stop(server)
+                stop_server(server)
             log = (self.home / "log").read_text(errors="replace")
             if port or "Address already in use" not in log:
                 raise PostgresError(f"PostgreSQL did not start on port {chosen}; its log ends with:\n{log[-3000:]}")
@@ -159,7 +165,8 @@ class _Cluster:
             return str(error)
         return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else None
 
-    def _start(self, settings: dict[str, object]) -> subprocess.Popen[bytes]:
+    def start(self, settings: dict[str, object]) -> subprocess.Popen[bytes]:
+        """Start a server on the files; `settings` name its port."""
         command = [str(self.binaries / "postgres"), "-D", self._data]
         command += [f"--{name}={value}" for name, value in settings.items()]
         with (self.home / "log").open("wb") as log:
@@ -172,7 +179,7 @@ class _Cluster:
                 **self._spawn,
             )
 
-    def _becomes_ready(self, server: subprocess.Popen[bytes]) -> bool:
+    def becomes_ready(self, server: subprocess.Popen[bytes]) -> bool:
         """Wait for the word "ready" in postmaster.pid: unlike an open port, it cannot be somebody else's."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -218,7 +225,7 @@ def _stop_with_parent() -> Callable[[], None] | None:
     return ask_for_signal
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
+def stop_server(server: subprocess.Popen[bytes]) -> None:
     """End the server: SIGINT closes the connections and shuts down, SIGQUIT ends what still hangs."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
         if server.poll() is not None:

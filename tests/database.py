@@ -13,12 +13,14 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from example_project.postgres import private_postgres
 from example_project.postgres_binaries import PostgresError
+from tests.pooler import PoolerError, transaction_pooler
 
 IMAGE = os.environ.get("HORSIES_PG_IMAGE", "postgres:18")
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
@@ -100,6 +102,24 @@ def server_version(url: str) -> str:
     return f"{major}.{minor}"
 
 
+def put_pooler_before(url: str) -> Callable[[], None]:
+    """Let all tests pass through PgBouncer, but for what LISTEN needs, and return what ends that.
+
+    It keeps connections to the test database, which therefore cannot be dropped at the end: run pytest with --reuse-db.
+    """
+    stack, parts = ExitStack(), urlsplit(url)
+    try:
+        pooled = stack.enter_context(transaction_pooler(url))
+    except PoolerError as error:
+        raise pytest.UsageError(str(error)) from None
+    variables = {"DATABASE_URL": pooled, "HORSIES_TEST_DIRECT": f"{parts.hostname}:{parts.port or 5432}"}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    stack.callback(os.environ.update, {name: value for name, value in before.items() if value is not None})
+    stack.callback(os.environ.pop, "HORSIES_TEST_DIRECT")
+    return stack.close
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, Any, Any]:
     choice = choose(os.environ, ping=docker_engine_problem, pull=docker_image_problem)
@@ -113,6 +133,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
             raise pytest.UsageError(str(error)) from None
         stack.callback(os.environ.pop, "DATABASE_URL")
     line = f"database: PostgreSQL {server_version(os.environ['DATABASE_URL'])}, {choice.why}"
+    if os.environ.get("HORSIES_TEST_PGBOUNCER") == "1":
+        early_config.add_cleanup(put_pooler_before(os.environ["DATABASE_URL"]))
+        line += ", through PgBouncer"
     early_config.stash[LINE] = line
     return (yield)
 

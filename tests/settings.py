@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import environ
 
@@ -45,7 +46,7 @@ TEMPLATES = [
     }
 ]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL", default="postgresql://localhost/horsies")}
-HORSIES = {
+HORSIES: dict[str, Any] = {
     "TASK_TIMEOUT_MS": int(os.environ.get("HORSIES_TEST_TIMEOUT_MS", "0")) or None,
     "KILL_GRACE_MS": int(os.environ.get("HORSIES_TEST_KILL_GRACE_MS", "5000")),
     "REPORT_RUNNING_AFTER_MS": int(os.environ.get("HORSIES_TEST_REPORT_MS", "3600000")),
@@ -58,3 +59,12 @@ HORSIES = {
     },
     "QUEUES": {"mail": {"priority": 1}, "bulk": {"priority": 50}, "twin": {"priority": 50}},
 }
+
+# Through PgBouncer: DATABASE_URL is the pooler's, and this says where the server itself listens. In tests the second alias is the
+# same database as the first.
+if DIRECT := os.environ.get("HORSIES_TEST_DIRECT"):
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
+    host, port = DIRECT.rsplit(":", 1)
+    DATABASES["direct"] = {**DATABASES["default"], "HOST": host, "PORT": port, "TEST": {"MIRROR": "default"}}
+    DATABASES["direct"]["DISABLE_SERVER_SIDE_CURSORS"] = False
+    HORSIES["LISTEN_DATABASE"] = "direct"

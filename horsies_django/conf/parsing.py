@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.utils.module_loading import import_string
 
 from horsies_django.conf.queues import read_queues
 from horsies_django.conf.section import Problem, Section, must_be, shown
-from horsies_django.conf.values import Config, QueueConfig, Recovery, Resilience, Retention
+from horsies_django.conf.values import CUT_OFF, Config, QueueConfig, Recovery, Resilience, Retention
 from horsies_django.core.errors import code_problem
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 
@@ -40,7 +40,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         report_running_after_ms=top.integer_or_none("REPORT_RUNNING_AFTER_MS", default.report_running_after_ms),
         kill_grace_ms=top.integer("KILL_GRACE_MS", default.kill_grace_ms),
         exception_mapper=_exception_mapper(top),
-        recovery=_numbers(recovery, default.recovery),
+        recovery=replace(_numbers(recovery, default.recovery), on_cut_off=_on_cut_off(recovery, default.recovery)),
         resilience=_numbers(resilience, default.resilience),
         retention=_retention(retention, default.retention, queues),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
@@ -56,8 +56,9 @@ def _keys(owner: type[Config] | type[Recovery] | type[Resilience] | type[Retenti
 
 
 def _numbers(section: Section, default: Numbers) -> Numbers:
-    names = [one.name for one in fields(default)]
-    return replace(default, **{name: section.integer(name.upper(), getattr(default, name)) for name in names})
+    numbers = {one.name: getattr(default, one.name) for one in fields(default) if one.name != "on_cut_off"}
+    found: dict[str, Any] = {name: section.integer(name.upper(), usual) for name, usual in numbers.items()}
+    return replace(default, **found)
 
 
 def _retention(section: Section, default: Retention, queues: Mapping[str, QueueConfig]) -> Retention:
@@ -108,6 +109,19 @@ def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
     else:
         return value
     return None
+
+
+def _on_cut_off(recovery: Section, default: Recovery) -> str:
+    value = recovery.values.get("ON_CUT_OFF", default.on_cut_off)
+    if value in CUT_OFF:
+        return str(value)
+    recovery.report(
+        "E003" if isinstance(value, str) else "E001",
+        "ON_CUT_OFF",
+        f"It is {shown(value)}.",
+        "Write 'wait' (tasks go on while the database cannot be reached) or 'kill' (they end before others may run them).",
+    )
+    return default.on_cut_off
 
 
 def _error_code(top: Section, default: str) -> str:

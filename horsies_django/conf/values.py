@@ -15,6 +15,7 @@ from horsies_django.core.mapping import EMPTY, Mapper
 
 DEFAULT_QUEUE = "default"
 MODES = ("DEFAULT", "CUSTOM")
+CUT_OFF = ("wait", "kill")
 
 LARGEST_LIMIT = 1_000_000
 HUNDRED_YEARS_MS = 100 * 365 * 24 * 60 * 60 * 1_000
@@ -34,6 +35,7 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "DB_RETRY_MAX_MS": (500, 300_000),
         "DB_RETRY_MAX_ATTEMPTS": (0, 10_000),
         "NOTIFY_POLL_INTERVAL_MS": (1_000, 300_000),
+        "MAX_UNWRITTEN_OUTCOMES": (100, 1_000_000),
         "CLAIMER_HEARTBEAT_INTERVAL_MS": (1_000, 120_000),
         "RUNNING_STALE_THRESHOLD_MS": (1_000, 7_200_000),
         "CHECK_INTERVAL_MS": (1_000, 600_000),
@@ -91,13 +93,15 @@ class Resilience:
     db_retry_max_ms: int = 30_000
     db_retry_max_attempts: int = 0
     notify_poll_interval_ms: int = 5_000
+    max_unwritten_outcomes: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """How often workers show that they live and how they are, when a silent one counts as dead, and when a task is poison.
 
-    ``max_crashes``: a task that took so many processes or workers with it is not run again; 0 is no bound.
+    ``max_crashes``: a task that took so many processes or workers with it is not run again; 0 is no bound. ``on_cut_off``:
+    whether the tasks of a worker that cannot reach the database go on ("wait") or end before others may run them.
     """
 
     claimer_heartbeat_interval_ms: int = 2_500
@@ -105,6 +109,7 @@ class Recovery:
     check_interval_ms: int = 1_000
     worker_state_snapshot_interval_ms: int = 30_000
     max_crashes: int = 5
+    on_cut_off: str = "wait"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,10 @@ NOTIFY only wakes: whoever listens also polls, so a lost notification costs time
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
+import uuid
 from typing import Any
 
 import psycopg
@@ -22,29 +26,75 @@ LINK = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
+    "target_session_attrs": "read-write",  # a server that lost its role at a failover takes no part: not even a try is a write
 }
+SET_UP_SECONDS = 5.0  # for the first statements on a new connection
 
 
-def direct_connection(alias: str, *, application_name: str, prepare: bool = False) -> psycopg.Connection[Any]:
+def direct_connection(
+    alias: str, *, application_name: str, prepare: bool = False, statement_timeout_ms: int | None = None
+) -> psycopg.Connection[Any]:
     """Open an autocommit connection to ``alias``, outside Django's wrappers and pool, at READ COMMITTED.
 
-    ``prepare`` lets psycopg prepare each statement at its first use (not behind a transaction pooler). Raises
-    psycopg.OperationalError when the server cannot be reached.
+    ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler it does not, and the session is left as
+    it is: what is set there stays with the server's connection, for whoever gets that next. Raises psycopg.OperationalError
+    when the server cannot be reached, or when it takes no writes.
     """
     wrapper = connections[alias]
     params = {**LINK, **wrapper.get_connection_params()}
     for name in ("context", "cursor_factory"):
         params.pop(name, None)
-    params.update(application_name=application_name, prepare_threshold=0 if prepare else None)
+    params.update(application_name=application_name, prepare_threshold=None)
     connection = psycopg.connect(**params, autocommit=True)
+    # A pooler takes connections for a server that is away, and lets their first statement wait for it.
+    impatience = threading.Timer(SET_UP_SECONDS, shut_down, [connection])
+    impatience.daemon = True
+    impatience.start()
     try:
-        connection.execute("SET default_transaction_isolation = 'read committed'")
+        if through_pooler(connection):
+            _refuse_unfit_isolation(connection, alias)
+        else:
+            connection.prepare_threshold = 0 if prepare else None
+            connection.execute("SET default_transaction_isolation = 'read committed'")
+            if statement_timeout_ms is not None:
+                connection.execute(sql.SQL("SET statement_timeout = {}").format(sql.Literal(statement_timeout_ms)))
         if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
             connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
     except BaseException:
         connection.close()
         raise
+    finally:
+        impatience.cancel()
     return connection
+
+
+def shut_down(connection: psycopg.Connection[Any]) -> bool:
+    """End a connection under whoever waits on it, from another thread: that one gets psycopg.OperationalError.
+
+    Returns whether there was anything to end.
+    """
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        return False  # it has ended meanwhile
+    return True
+
+
+def through_pooler(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether something between us and the server hands out connections: it gives its clients process ids of its own."""
+    ((pid,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
+    return bool(pid != connection.info.backend_pid)
+
+
+def _refuse_unfit_isolation(connection: psycopg.Connection[Any], alias: str) -> None:
+    """A pass that sees an older snapshot than its locks breaks caps, and behind a pooler no session can be told otherwise."""
+    ((isolation,),) = connection.execute("SELECT current_setting('default_transaction_isolation')").fetchall()
+    if isolation != "read committed":
+        raise psycopg.OperationalError(
+            f"the database {alias!r} is reached through a connection pooler, and its default_transaction_isolation is "
+            f"{isolation!r}: workers need 'read committed'. Set it with ALTER DATABASE, or connect without the pooler"
+        )
 
 
 def channel_prefix(connection: Any) -> str:
@@ -53,36 +103,53 @@ def channel_prefix(connection: Any) -> str:
 
 
 class Listener:
-    """One LISTEN on a connection of its own, for somebody else's selector: ``fileno`` is readable when there is news."""
+    """One LISTEN on a connection of its own, for somebody else's selector: ``fileno`` is readable when there is news.
+
+    A connection may look well and bring nothing: behind a pooler, through a link that died, from a server process that hangs.
+    So each listener also has a channel for itself: what ``knock`` says there on another connection must arrive here.
+    """
 
     def __init__(self, alias: str, suffix: str, *, application_name: str) -> None:
         self.alias = alias
         self.suffix = suffix
         self.application_name = application_name
+        self.own = f"_{uuid.uuid4().hex[:16]}"
+        self.heard = False  # whether anything arrived since somebody set this to False
+        self.pooled = False
         self.connection: psycopg.Connection[Any] | None = None
 
     def open(self) -> None:
         """Connect and LISTEN. Raises psycopg.OperationalError when the server cannot be reached."""
         connection = direct_connection(self.alias, application_name=self.application_name)
         try:
-            channel = channel_prefix(connection) + self.suffix
-            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            self.pooled = through_pooler(connection)
+            prefix = channel_prefix(connection)
+            for suffix in (self.suffix, self.own):
+                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(prefix + suffix)))
         except BaseException:
             connection.close()
             raise
         self.connection = connection
+        self.heard = False
+
+    def knock(self, connection: psycopg.Connection[Any], prefix: str) -> None:
+        """Say something on ``connection`` that shall be heard here. Raises psycopg.Error."""
+        connection.execute("SELECT pg_notify(%s, '')", [prefix + self.own])
 
     def fileno(self) -> int:
         """Return the socket to watch. Raises psycopg.OperationalError when not connected."""
-        if self.connection is None:
-            raise psycopg.OperationalError("the listener is not connected")
-        return self.connection.fileno()
+        return self._connection_or_raise().fileno()
 
     def payloads(self) -> list[str]:
         """Return what was notified since the last call, without waiting. Raises psycopg.OperationalError when cut off."""
+        arrived = list(self._connection_or_raise().notifies(timeout=0))
+        self.heard = self.heard or bool(arrived)
+        return [notification.payload for notification in arrived if not notification.channel.endswith(self.own)]
+
+    def _connection_or_raise(self) -> psycopg.Connection[Any]:
         if self.connection is None:
             raise psycopg.OperationalError("the listener is not connected")
-        return [notification.payload for notification in self.connection.notifies(timeout=0)]
+        return self.connection
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -1,4 +1,10 @@
-"""The ear: hears that tasks were sent or limits changed. While its connection is broken, the poll goes on without it."""
+"""The ear: hears that tasks were sent or limits changed. While nothing can be heard, the poll goes on without it.
+
+A connection that broke says so. One that went silent does not: its server process hangs, the link died, a pooler lent it to
+somebody else. So the ear has itself called, on the engine's connection, when nothing was heard for a while; what it does not
+hear then it would not hear of a task either. Such a connection is replaced, and until a call arrives the worker counts on its
+poll alone, and says so.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ import math
 import selectors
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import psycopg
 
@@ -15,6 +22,9 @@ from horsies_django.store.notify import Listener
 from horsies_django.worker.backoff import Backoff
 
 logger = logging.getLogger("horsies.worker")
+
+QUIET_SECONDS = 15.0  # without any notification: then it is looked whether one would arrive
+ANSWER_SECONDS = 5.0  # how long that one may take
 
 
 class Ear:
@@ -36,25 +46,43 @@ class Ear:
         self.selector = selector
         self.backoff = Backoff(resilience)
         self.words = words
+        self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.wake = wake
-        self.listen_at = 0.0  # while not listening: when to try again
+        self.deaf = False  # whether notifications do not arrive, as far as is known
+        self.asked = False  # whether a call is under way
+        self.next_at = 0.0  # while listening: when to look whether it still works; else: when to try again
 
-    @property
-    def next_try(self) -> float:
-        """When to call ``listen`` again, by the monotonic clock; never while it listens."""
-        return self.listen_at if self.listener.connection is None else math.inf
+    def next_try(self, *, connected: bool) -> float:
+        """When ``tick`` has something to do, by the monotonic clock; ``connected``: whether the engine is, and can call."""
+        return self.next_at if connected or self.listener.connection is None else math.inf
+
+    def tick(self, now: float, connection: psycopg.Connection[Any] | None, prefix: str) -> None:
+        """Listen, or see to it that what is said on the engine's ``connection`` arrives, when it is time to."""
+        if now < self.next_at:
+            return
+        if self.listener.connection is None:
+            self.listen()
+        elif connection is None:
+            self.asked = False  # nobody can call, and a call that was under way may have been lost
+        elif self.asked:
+            self.hear()  # it may be here already: the engine was busy
+            if self.asked:
+                self._replace()
+        elif self.listener.heard:
+            self._look_later()
+        else:
+            self._ask(connection, prefix)
 
     def listen(self) -> None:
         """Connect and LISTEN; a failure is logged and sets the next try."""
         try:
             self.listener.open()
-        except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-            wait = self.backoff.failed()
-            self.listen_at = time.monotonic() + wait
+        except psycopg.Error as error:
+            wait = self._wait()
             logger.warning("LISTEN failed, polling until it works, next try in %.1f s: %s", wait, str(error).strip())
             return
-        self.backoff.succeeded()
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.hear,))
+        self.asked, self.next_at = False, 0.0
         self.wake()
 
     def hear(self) -> None:
@@ -62,14 +90,65 @@ class Ear:
         descriptor = self.listener.fileno()
         try:
             payloads = self.listener.payloads()
-        except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
+        except psycopg.Error as error:
             logger.warning("the LISTEN connection broke, polling until it is back: %s", str(error).strip())
-            self.selector.unregister(descriptor)
-            self.listener.close()
-            self.listen_at = 0.0
+            self._hang_up(descriptor)
+            self.next_at = 0.0
             return
+        if self.asked and self.listener.heard:
+            self._answered()
         for act in {self.words[word] for payload in payloads if (word := payload.partition(" ")[2]) in self.words}:
             act()
+
+    def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
+        try:
+            self.listener.knock(connection, prefix)
+        except psycopg.Error as error:
+            logger.debug("the engine's connection could not be used for a call: %s", error)  # its next pass will tell
+            self.next_at = time.monotonic() + ANSWER_SECONDS
+        else:
+            self.asked, self.next_at = True, time.monotonic() + ANSWER_SECONDS
+
+    def _answered(self) -> None:
+        if self.deaf:
+            logger.info("notifications arrive again")
+        self.deaf = False
+        self.backoff.succeeded()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self.asked, self.listener.heard = False, False
+        self.next_at = time.monotonic() + QUIET_SECONDS
+
+    def _replace(self) -> None:
+        """Give up a connection that brings nothing; another is opened in its place."""
+        self._hang_up(self.listener.fileno())
+        self._wait()
+        if self.deaf:
+            return  # that was said
+        self.deaf = True
+        if self.listener.pooled:
+            logger.warning(
+                "notifications do not arrive: the database %r is reached through a connection pooler that does not pass them on "
+                "(PgBouncer in transaction mode, say). Tasks are found by polling only, every %.0f s. Name an alias that "
+                "connects to PostgreSQL directly in HORSIES['LISTEN_DATABASE']",
+                self.listener.alias, self.poll_seconds,
+            )  # fmt: skip
+        else:
+            logger.warning(
+                "the LISTEN connection is silent: a call to itself did not arrive within %.0f s. It is replaced; until "
+                "notifications arrive again, tasks are found by polling only, every %.0f s",
+                ANSWER_SECONDS, self.poll_seconds,
+            )  # fmt: skip
+
+    def _wait(self) -> float:
+        wait = self.backoff.failed()
+        self.next_at = time.monotonic() + wait
+        return wait
+
+    def _hang_up(self, descriptor: int) -> None:
+        self.selector.unregister(descriptor)
+        self.listener.close()
 
     def close(self) -> None:
         """End it."""

@@ -25,11 +25,11 @@ from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Passed
 from horsies_django.worker.appetite import FIELDS, Appetite
-from horsies_django.worker.backoff import Backoff
 from horsies_django.worker.buffer import Buffer
 from horsies_django.worker.ear import Ear
 from horsies_django.worker.gathering import MOMENT, Gathering, give_way
 from horsies_django.worker.ledger import LOCKED_RETRY_SECONDS, Ledger
+from horsies_django.worker.outage import Outage
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.process import LANES
 
@@ -37,11 +37,6 @@ logger = logging.getLogger("horsies.worker")
 
 RECONCILE_SECONDS = 10.0
 SWEEP_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
-RETRYABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
-
-
-class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened
-    """The database stayed away longer than RESILIENCE allows."""
 
 
 class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
@@ -70,13 +65,13 @@ class Engine:
         self.ear = Ear(listener, selector, resilience, words, self._wake)
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.selector = selector
-        self.backoff = Backoff(resilience)
+        self.outage = Outage(resilience)
         self.gathering = Gathering()
         self.stopping = False
         self.disowned = False
         self.trusted_until = (
             math.inf
-        )  # nothing is claimed later than this after the last heartbeat: others may take us for dead
+        )  # nothing is claimed later: others may take us for dead, so long without a heartbeat
         self.until_empty = False
         self.waker, self.woken = socket.socketpair()  # what other threads have to say wakes the selector
         self.woken.setblocking(False)
@@ -88,7 +83,6 @@ class Engine:
         self.sweep_at = 0.0  # when to look for claims of others whose lease ended
         self.poll_at = 0.0  # when all lanes count as wet again without news, by the monotonic clock
         self.due_at = math.inf  # when a task becomes due
-        self.retry_at = 0.0  # while cut off: when to try again
         self.reconcile_at = 0.0
         self.busy_since: float | None = None  # the heart stops when this lies far back
 
@@ -123,10 +117,11 @@ class Engine:
         if self.stopping:
             self._announce("Stopping: nothing more is claimed, running tasks finish; a second signal ends them")
         now = self.busy_since
-        if self.ledger.connection is None and now >= self.retry_at:
+        if now >= self.outage.kill_at(self.trusted_until):
+            self.outage.end_tasks(self.pool)
+        if self.ledger.connection is None and now >= self.outage.retry_at:
             self._reconnect()
-        if now >= self.ear.next_try:
-            self.ear.listen()
+        self.ear.tick(now, self.ledger.connection, self.ledger.channel)
         if self.ledger.connection is not None and self._wants_pass(now):
             self._pass(now)
 
@@ -167,9 +162,10 @@ class Engine:
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return how long nothing can happen that would not wake the selector."""
-        moments = [self.ear.next_try, self.pool.endings.next]
-        if self.ledger.connection is None:
-            moments.append(self.retry_at)
+        connected = self.ledger.connection is not None
+        moments = [self.ear.next_try(connected=connected), self.pool.endings.next]
+        if not connected:
+            moments.append(self.outage.retry_at)
         else:
             moments += [self.poll_at, self.due_at]
             if self.buffer and self.start_at > now:
@@ -178,6 +174,8 @@ class Engine:
                 moments.append(now)
             elif self.ledger.locked:
                 moments.append(self.ledger.locked_until)
+        if not self.pool.idle:
+            moments.append(max(now + 0.1, self.outage.kill_at(self.trusted_until)))
         if limit is not None:
             moments.append(limit)
         return max(0.0, min(min(moments) - now, self.poll_seconds))
@@ -194,16 +192,19 @@ class Engine:
     def _starts(self) -> list[Claim]:
         """Return the buffered claims that the free slots could take."""
         now = time.monotonic()
-        if self.stopping or not self.buffer or now < self.start_at or now > self.trusted_until:
+        if self.stopping or not self.buffer or now < self.start_at or not self._may_take(now):
             return []
         return self.buffer.first({lane: self.pool.free(lane) for lane in LANES})
 
     def _slots(self) -> dict[str, int]:
         """Return for how many slots of each lane the next pass shall look: all free ones, if it may find something."""
-        if self.stopping or time.monotonic() > self.trusted_until:
+        if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
         wet = set(LANES) if self.limited and self.ledger.outcomes else self.wet
         return {lane: self.pool.free(lane) if lane in wet else 0 for lane in LANES}
+
+    def _may_take(self, now: float) -> bool:
+        return now <= self.trusted_until and not self.ledger.overfull
 
     def _wake(self) -> None:
         """Something may be due in any lane."""
@@ -219,6 +220,7 @@ class Engine:
         self.ledger.outcomes += self.pool.outcomes
         self.ledger.releases += self.pool.releases
         self.pool.outcomes, self.pool.releases = [], []
+        self.ledger.weigh()
         if self.stopping:
             self.ledger.releases += self.buffer.clear()
 
@@ -235,10 +237,10 @@ class Engine:
             if now >= self.reconcile_at:
                 self._reconcile(now)
             passed = self.ledger.run_pass(wanted, starts, sweep=sweep)
-        except RETRYABLE as error:
+        except psycopg.Error as error:
             self._cut_off(error)
             return
-        self.backoff.succeeded()
+        self.outage.over()
         if sweep:
             self.sweep_at = now + (SWEEP_SECONDS if self.lease else self.poll_seconds)
         if passed.dead:
@@ -268,18 +270,14 @@ class Engine:
                 self.pool.endings.cancel(task.id, terminate=task.terminate)
         self.reconcile_at = now + RECONCILE_SECONDS
 
-    def _cut_off(self, error: Exception) -> None:
+    def _cut_off(self, error: psycopg.Error) -> None:
         self.ledger.disconnect()
-        if self.backoff.exhausted:
-            raise DatabaseGaveUp(f"the database is gone and RESILIENCE allows no further try: {error}") from error
-        wait = self.backoff.failed()
-        self.retry_at = time.monotonic() + wait
-        logger.warning("the database cannot be reached, next try in %.1f s: %s", wait, str(error).strip())
+        self.outage.begin(error, self.ledger.unwritten)
 
     def _reconnect(self) -> None:
         try:
             self.ledger.connect()
-        except RETRYABLE as error:
+        except psycopg.Error as error:
             self._cut_off(error)
             return
         logger.info("the database is back")

@@ -3,6 +3,10 @@
 It beats for the engine, not for itself: while the engine's loop is stuck the heart is silent, because nobody settles tasks
 then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together. And it
 looks after children that stand still alone, for whom nobody else would: their parent beats for them.
+
+A worker that is cut off from the database cannot beat either, and cannot tell whether others can: whether this is an outage, in
+which nobody judges anybody, or a partition, in which its tasks are given to others. With ON_CUT_OFF "wait" its tasks go on and
+the lookout keeps the timer wound; with "kill" they end before the first moment at which others may run them.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class Heart:
         engine: Engine,
         interval_seconds: float,
         trust_seconds: float,
-        wind: Callable[[], None],
+        wind: Callable[[float], None],
         watch: Watch,
         snapshot_seconds: float = 30.0,
     ) -> None:
@@ -49,6 +53,7 @@ class Heart:
         self.watch = watch
         self.snapshots = Snapshots(worker, pid, snapshot_seconds)
         self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
+        self.tried_since: float | None = None  # since when the database was asked and did not answer
 
     def tick(self, connection: Any) -> bool:
         """Beat once. Returns False, without a beat, while the engine is stuck or once it was declared dead.
@@ -60,7 +65,6 @@ class Heart:
         if busy_since is not None and now - busy_since > STUCK_SECONDS:
             logger.error("the engine has not come round for %.0f s: no heartbeat", now - busy_since)
             return False
-        self.wind()
         self.watch.look(self.engine.pool.members, now)
         children = self.engine.pool.processes()
         load = self.load(children)
@@ -69,6 +73,7 @@ class Heart:
             return False
         if waiting := self.engine.buffer.snapshot():
             TaskStore(connection).renew(self.worker, waiting, self.engine.lease or timedelta())
+        self.wind(now)
         self.engine.trusted_until = now + self.trust_seconds
         if self.unbroken_since is None:
             self.unbroken_since = now
@@ -82,6 +87,20 @@ class Heart:
     def unbroken_for(self, seconds: float) -> bool:
         """Whether every beat of the last ``seconds`` went out: only then may this worker judge others."""
         return self.unbroken_since is not None and time.monotonic() - self.unbroken_since >= seconds
+
+    def asked(self) -> None:
+        """Note that the database is asked for something, on the connection that carries the beats."""
+        if self.tried_since is None:
+            self.tried_since = time.monotonic()
+
+    def answered(self) -> None:
+        """Note that it answered."""
+        self.tried_since = None
+
+    def cut_off_for(self, seconds: float) -> bool:
+        """Whether the database has not answered the heart for ``seconds``; safe from another thread."""
+        since = self.tried_since
+        return since is not None and time.monotonic() - since >= seconds
 
     def load(self, children: list[Process]) -> Load:
         """Measure what the worker holds now; memory is resident set size."""

@@ -25,13 +25,26 @@ logger = logging.getLogger("horsies.worker")
 BATCH = 1_000  # outcomes per pass
 BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
 LOCKED_RETRY_SECONDS = 0.1
-POISON = ("22", "23", "54")  # data exception, constraint violation, program limit exceeded
+# Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
+POISON = ("22", "23", "27", "44", "54", "P0")
+TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a time limit: less of it may succeed
+LONG_SECONDS = 5.0  # a pass that failed after so long may have been too much as well
+REFUSED_RETRY_SECONDS = 30.0  # between tries to write what the database refuses even as a failure
 
 
 class Ledger:
     """Holds outcomes and releases until they landed, and runs the pass."""
 
-    def __init__(self, alias: str, worker: uuid.UUID, served: Served, *, prepare: bool, max_crashes: int = 0) -> None:
+    def __init__(
+        self,
+        alias: str,
+        worker: uuid.UUID,
+        served: Served,
+        *,
+        prepare: bool,
+        max_crashes: int = 0,
+        bound: int = 10_000,
+    ) -> None:
         self.alias = alias
         self.worker = worker
         self.served = served
@@ -43,6 +56,25 @@ class Ledger:
         self.releases: list[Claim] = []
         self.locked: list[Outcome | Claim] = []  # somebody holds these rows: tried again at ``locked_until``
         self.locked_until = 0.0
+        self.most = BATCH  # outcomes in the next pass: fewer after one that was too much
+        self.bound = bound  # of what may be unwritten: beyond it nothing more is claimed
+        self.overfull = False
+
+    @property
+    def unwritten(self) -> int:
+        """How many outcomes the database does not have yet."""
+        return len(self.outcomes) + sum(isinstance(entry, Outcome) for entry in self.locked)
+
+    def weigh(self) -> None:
+        """Note, and say once, when so much is unwritten that nothing more may be claimed, and when it no longer is."""
+        overfull, self.overfull = self.overfull, self.unwritten >= self.bound
+        if self.overfull and not overfull:
+            logger.error(
+                "%s outcomes could not be written yet: nothing more is claimed until they are "
+                "(RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)", self.unwritten, self.bound,
+            )  # fmt: skip
+        elif overfull and not self.overfull:
+            logger.info("enough outcomes are written: tasks are claimed again")
 
     @property
     def owes(self) -> bool:
@@ -50,10 +82,9 @@ class Ledger:
         return bool(self.outcomes or self.releases or self.locked)
 
     @property
-    def unwritten(self) -> tuple[int, int]:
-        """How many outcomes, and how many claims to give back, wait to be written."""
-        outcomes = sum(isinstance(entry, Outcome) for entry in (*self.outcomes, *self.locked))
-        return outcomes, len(self.outcomes) + len(self.releases) + len(self.locked) - outcomes
+    def unreleased(self) -> int:
+        """How many claims the database does not have back yet."""
+        return len(self.releases) + sum(isinstance(entry, Claim) for entry in self.locked)
 
     def due(self, now: float) -> bool:
         """Whether something can be written now."""
@@ -81,27 +112,30 @@ class Ledger:
             self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
-        outcomes, releases = self._batch(), self.releases
+        outcomes, releases, began = self._batch(), self.releases, time.monotonic()
         try:
             passed = self._pass(wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep)
         except psycopg.Error as error:
             if not outcomes or (error.sqlstate or "")[:2] not in POISON:
+                if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
+                    self.most = max(1, len(outcomes) // 2)
                 raise
             logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))
             self._settle_singly(outcomes)
             outcomes, releases = [], []
             passed = self._pass(wanted, starts=starts, sweep=sweep)
+        self.most = min(BATCH, self.most * 2)
         self._strike(outcomes, releases, passed.landed)
         self._look_into_starts(starts, passed)
         return passed
 
     def _batch(self) -> list[Outcome]:
         size = 0
-        for count, outcome in enumerate(self.outcomes[:BATCH]):
+        for count, outcome in enumerate(self.outcomes[: self.most]):
             size += len(outcome.result)
             if size > BATCH_CHARACTERS and count:
                 return self.outcomes[:count]
-        return self.outcomes[:BATCH]
+        return self.outcomes[: self.most]
 
     def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
         store = TaskStore(self.connection_or_raise())
@@ -162,8 +196,22 @@ class Ledger:
                 )
                 outcome = outcome._replace(**reply._asdict())
                 self.outcomes[0] = outcome
-                passed = self._pass(outcomes=[outcome])
+                if (settled := self._settle_refused(outcome)) is None:
+                    continue
+                passed = settled
             self._strike([outcome], [], passed.landed)
+
+    def _settle_refused(self, outcome: Outcome) -> Passed | None:
+        """Settle the failure that stands in for a refused result; if that is refused too, keep it out of the others' way."""
+        try:
+            return self._pass(outcomes=[outcome])
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in POISON:
+                raise
+            logger.exception("not even its failure can be stored: task %s stays as it is for now", outcome.id)
+            self.locked.append(self.outcomes.pop(0))
+            self.locked_until = time.monotonic() + REFUSED_RETRY_SECONDS
+            return None
 
     def compare(self, known: set[uuid.UUID]) -> list[Held]:
         """Return what the database says is ours; what nobody here knows is given back: claims whose reply was lost."""

@@ -13,14 +13,13 @@ from typing import Any
 import psycopg
 
 from horsies_django.store.notify import direct_connection
-from horsies_django.worker.engine import RETRYABLE
 from horsies_django.worker.heart import Heart
 from horsies_django.worker.pruner import PAUSE_SECONDS, Pruner
 from horsies_django.worker.reaper import Reaper
 
 logger = logging.getLogger("horsies.worker")
 
-LONGEST_STATEMENT = "SET statement_timeout = '1s'"
+LONGEST_STATEMENT_MS = 1_000
 
 
 class Services(threading.Thread):
@@ -36,6 +35,8 @@ class Services(threading.Thread):
         self.prune_at = 0.0
         self.connection: psycopg.Connection[Any] | None = None
         self.ended = threading.Event()
+        self.asked_since: float | None = None  # while it waits for the database
+        self.failing: set[str] = set()  # what was said to fail and has not succeeded since
 
     def run(self) -> None:
         """Tick until stopped; what fails is logged, and the next tick tries again on a new connection."""
@@ -44,7 +45,7 @@ class Services(threading.Thread):
             now = time.monotonic()
             if now >= beat_at:
                 beat_at = now + self.heart.interval_seconds
-                if not self.attempt("a heartbeat", self.beat):
+                if not self.attempt("the heartbeat", self.beat):
                     self.heart.missed()
             if now >= reap_at:
                 reap_at = now + self.reap_seconds
@@ -72,18 +73,30 @@ class Services(threading.Thread):
 
     def attempt(self, what: str, action: Any) -> bool:
         """Do something that the database may fail, and return whether it did succeed."""
+        self.heart.asked()
+        self.asked_since = time.monotonic()
         try:
-            return bool(action())
-        except RETRYABLE as error:
-            logger.warning("%s failed: %s", what, str(error).strip())
+            done = bool(action())
+        except psycopg.Error as error:
+            if what not in self.failing:
+                logger.warning("%s fails, and is tried again until it succeeds: %s", what, str(error).strip())
+            self.failing.add(what)
             self.disconnect()
             return False
+        finally:
+            self.asked_since = None
+        self.heart.answered()
+        if what in self.failing:
+            logger.info("%s succeeds again", what)
+            self.failing.remove(what)
+        return done
 
     def connected(self) -> psycopg.Connection[Any]:
         """Return the connection, opened anew when it is gone. Raises psycopg.OperationalError."""
         if self.connection is None:
-            self.connection = direct_connection(self.alias, application_name="horsies services")
-            self.connection.execute(LONGEST_STATEMENT)
+            self.connection = direct_connection(
+                self.alias, application_name="horsies services", statement_timeout_ms=LONGEST_STATEMENT_MS
+            )
         return self.connection
 
     def stop(self) -> None:

@@ -12,8 +12,6 @@ import uuid
 from datetime import timedelta
 
 import psycopg
-from django.db import DatabaseError, connections
-from django.db.migrations.executor import MigrationExecutor
 
 from horsies_django import __version__, registry
 from horsies_django.conf import Config
@@ -27,15 +25,18 @@ from horsies_django.store.workers import WorkerStore
 from horsies_django.worker.appetite import Appetite
 from horsies_django.worker.deadlines import TimeLimits
 from horsies_django.worker.deadman import Guard
-from horsies_django.worker.engine import DatabaseGaveUp, Engine, WorkerDisowned
+from horsies_django.worker.engine import Engine, WorkerDisowned
 from horsies_django.worker.heart import Heart
 from horsies_django.worker.ledger import Ledger
+from horsies_django.worker.lookout import Lookout
 from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.outage import DatabaseGaveUp
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.probe import probed
 from horsies_django.worker.pruner import Pruner
 from horsies_django.worker.reaper import Reaper
 from horsies_django.worker.services import Services
+from horsies_django.worker.starting import Start, refuse_unready_project
 from horsies_django.worker.stopping import Stopping, StopRequested
 from horsies_django.worker.watch import Watch
 
@@ -67,9 +68,6 @@ class Supervisor:
         self.worker = worker
         self.selector = selectors.DefaultSelector()
         self.guard = Guard(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
-        limits = TimeLimits(
-            None if config.task_timeout_ms is None else config.task_timeout_ms / 1000, config.kill_grace_ms / 1000
-        )
         limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
         self.pool = Pool(self.options, self.selector, self.guard, limits)
         self.ledger = Ledger(
@@ -78,7 +76,9 @@ class Supervisor:
             self.served,
             prepare=config.listen_database is None,
             max_crashes=config.recovery.max_crashes,
+            bound=config.resilience.max_unwritten_outcomes,
         )
+        self.beginning = Start(self.ledger, config.resilience)
         listener = Listener(direct, "_new", application_name="horsies listener")
         self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector, self.appetite)
         self.engine.until_empty = self.options.until_empty
@@ -92,10 +92,14 @@ class Supervisor:
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
         pruner = Pruner(config.retention)
         self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000, pruner)
+        kill = config.recovery.on_cut_off == "kill"
+        self.lookout = Lookout(self.engine, self.services, self.guard, self.wind, kill=kill)
+        if kill:
+            self.engine.outage.kill_after = self.guard.seconds
 
-    def wind(self) -> None:
-        """Let the children live on for as long as others take this worker for alive."""
-        self.guard.rearm(self.pool.options)
+    def wind(self, since: float) -> None:
+        """Let the children live on for as long as others take a worker for alive that beat at ``since``."""
+        self.guard.rearm(self.pool.options, since)
 
     def run(self) -> int:
         """Start, work, stop.
@@ -103,8 +107,6 @@ class Supervisor:
         Raises WorkerStartError, StopRequested when a signal came before it had started, and DatabaseGaveUp when the database
         stays away too long.
         """
-        with self.stopping.interruptible():
-            refuse_unready_project(self.config)
         with probed(self.options, lambda: self.engine):
             return self.live()
 
@@ -139,16 +141,20 @@ class Supervisor:
 
     def open(self) -> None:
         """Do what ``start`` does, while signals may interrupt it."""
-        try:
-            self.ledger.connect()
-        except psycopg.Error as error:
-            raise WorkerStartError(f"the database cannot be reached: {str(error).strip()}") from error
+        self.beginning.persist(lambda: refuse_unready_project(self.config), connected=False)
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
-        self.insert_missing_queues()
+        self.beginning.persist(self.insert_missing_queues)
         self.announce()
         self.pool.start()
-        self.wind()
+        self.wind(time.monotonic())
+        self.beginning.persist(self.register)
+        self.engine.trusted_until = time.monotonic() + self.guard.seconds
+        self.services.start()
+        self.lookout.start()
+
+    def register(self) -> None:
+        """Appear in the tables."""
         WorkerStore(self.ledger.connection_or_raise()).register(
             self.worker,
             hostname=socket.gethostname(),
@@ -160,8 +166,6 @@ class Supervisor:
             threads=self.options.threads,
             async_concurrency=self.options.async_concurrency,
         )
-        self.engine.trusted_until = time.monotonic() + self.guard.seconds
-        self.services.start()
 
     def insert_missing_queues(self) -> None:
         """Add queues that are not in the table; say where table and settings differ, and leave the table as it is.
@@ -224,6 +228,8 @@ class Supervisor:
         """End the pool, the heart and the connections; the worker's row says that it stopped."""
         self.pool.stop()
         self.guard.disarm()
+        if self.lookout.is_alive():
+            self.lookout.stop()
         if self.services.is_alive():
             self.services.stop()
             logger.info("Worker stopped")
@@ -243,7 +249,8 @@ class Supervisor:
             logger.error(
                 "%s outcome(s) of tasks were not written and %s task(s) not given back: other workers find these tasks and take "
                 "them for crashed",
-                *self.ledger.unwritten,
+                self.ledger.unwritten,
+                self.ledger.unreleased,
             )
 
 
@@ -271,28 +278,3 @@ def ms(count: int) -> timedelta:
 def seconds(count: int | None) -> float | None:
     """Return a number of milliseconds in seconds."""
     return None if count is None else count / 1000
-
-
-def refuse_unready_project(config: Config) -> None:
-    """Raise WorkerStartError when the database, its schema or the project's tasks are not there."""
-    connection = connections[config.database]
-    try:
-        executor = MigrationExecutor(connection)
-        targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
-        missing = [migration.name for migration, _ in executor.migration_plan(targets)]
-    except DatabaseError as error:
-        raise WorkerStartError(f"the database {config.database!r} cannot be used: {str(error).strip()}") from error
-    finally:
-        connection.close()
-        if getattr(connection, "pool", None):
-            connection.close_pool()  # type: ignore[attr-defined]
-    if missing:
-        raise WorkerStartError(
-            f"unapplied migrations of horsies: {', '.join(missing)}. Run 'python manage.py migrate --database={config.database}'"
-        )
-    if problems := registry.autodiscover():
-        raise WorkerStartError("; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems))
-    if not registry.names():
-        raise WorkerStartError(
-            "no task is registered: decorate a function with @task in the tasks.py of an app in INSTALLED_APPS"
-        )

@@ -84,13 +84,23 @@ def test_each_resilience_setting_takes_its_range_and_nothing_beyond(key: str) ->
 
 @pytest.mark.promise("S2.16", "S2.17", "S2.18", "S2.19")
 def test_the_resilience_defaults_and_ranges_are_the_promised_ones() -> None:
-    assert Resilience() == Resilience(500, 30_000, 0, 5_000)
+    assert Resilience() == Resilience(500, 30_000, 0, 5_000, 10_000)
     assert [RANGES[field.name.upper()] for field in fields(Resilience)] == [
         (100, 60_000),
         (500, 300_000),
         (0, 10_000),
         (1_000, 300_000),
+        (100, 1_000_000),
     ]
+
+
+def test_what_happens_to_tasks_that_are_cut_off_is_one_of_two_words() -> None:
+    assert parsed({}).recovery.on_cut_off == "wait"
+    assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill", "CHECK_INTERVAL_MS": 2_000}}).recovery.on_cut_off == "kill"
+    for value, id_ in (("KILL", "E003"), (None, "E001"), (True, "E001"), (["kill"], "E001")):
+        problem = only_problem({"RECOVERY": {"ON_CUT_OFF": value}})
+        assert (problem.id, problem.where) == (id_, "HORSIES['RECOVERY']['ON_CUT_OFF']")
+        assert "'wait'" in problem.hint
 
 
 def test_the_longest_wait_is_not_shorter_than_the_first() -> None:

@@ -15,7 +15,10 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from psycopg.conninfo import conninfo_to_dict
 
+from example_project.postgres import private_cluster, stop_server
+from example_project.postgres_binaries import PostgresError
 from tests.conftest import wait_until
+from tests.e2e.server import Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,6 +110,29 @@ def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., Wor
     Group.objects.all().delete()
     for item in started:
         item.end()
+
+
+@pytest.fixture(scope="session")
+def standing_server() -> Iterator[Server]:
+    """Give a PostgreSQL server of the tests' own, which they may stop, kill and start."""
+    try:
+        with private_cluster() as cluster:
+            made = Server(cluster)
+            try:
+                made.prepare()
+                yield made
+            finally:
+                stop_server(made.process)
+    except PostgresError as error:
+        pytest.skip(f"no PostgreSQL server can be started here: {error}")
+
+
+@pytest.fixture
+def server(standing_server: Server) -> Iterator[Server]:
+    """Give that server with an empty, migrated database."""
+    standing_server.refresh()
+    yield standing_server
+    standing_server.restore()
 
 
 def held_by(name: str) -> int:

@@ -1,4 +1,7 @@
-"""A worker that cannot work refuses to start: exit code 1 and one message that says why and what to do."""
+"""A worker that cannot work refuses to start: exit code 1 and one message that says why and what to do.
+
+One that cannot reach its database waits for it: test_outages_start.py.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,6 @@ def refused(process: WorkerProcess, *words: str) -> None:
     for word in words:
         assert word in process.log
     assert "Traceback" not in process.log
-
-
-def test_without_a_database(worker: Start) -> None:
-    gone = urlsplit(database_url())._replace(netloc="postgres@127.0.0.1:1").geturl()
-    refused(worker(DATABASE_URL=gone), "horsies_worker: the database 'default' cannot be used")
 
 
 @pytest.mark.promise("S2.23")

@@ -136,3 +136,54 @@ def test_claims_that_never_arrived_are_given_back(ledger: Ledger) -> None:
     assert Task.objects.get(pk=lost.id).status == "PENDING"
     assert Task.objects.get(pk=known.id).status == "RUNNING"
     assert not TaskAttempt.objects.exists()
+
+
+def slow_down(conn: psycopg.Connection[Any], body: str, condition: str = "NEW.finished_at IS NOT NULL") -> None:
+    """Let each row that is finished run ``body``."""
+    conn.execute(f"CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW; END $$")
+    conn.execute(
+        f"CREATE TRIGGER slowly BEFORE UPDATE ON horsies_tasks FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION slowly()"
+    )
+
+
+@pytest.fixture
+def speed_up(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[psycopg.Connection[Any]]:
+    conn = connect()
+    yield conn
+    conn.execute("DROP FUNCTION IF EXISTS slowly CASCADE")
+
+
+def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
+    ledger: Ledger, speed_up: psycopg.Connection[Any]
+) -> None:
+    """Naive: the same batch again and again, which meets the same time limit again and again."""
+    ledger.outcomes += [completed(claim) for claim in running(ledger, 64)]
+    slow_down(speed_up, "PERFORM pg_sleep(0.02);")
+    ledger.connection_or_raise().execute("SET statement_timeout = '600ms'")
+    refused = 0
+    while ledger.owes:
+        try:
+            ledger.run_pass()
+        except psycopg.errors.QueryCanceled:
+            refused += 1
+            assert refused < 10
+    assert refused >= 1
+    assert statuses() == ["COMPLETED"] * 64
+
+
+def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_others(
+    ledger: Ledger, speed_up: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, *good = running(ledger, 3)
+    ledger.outcomes += [completed(claim) for claim in (bad, *good)]
+    slow_down(speed_up, "RAISE EXCEPTION 'never';", f"NEW.finished_at IS NOT NULL AND NEW.id = '{bad.id}'")
+    with caplog.at_level(logging.ERROR, "horsies"):
+        ledger.run_pass()
+    assert statuses() == ["COMPLETED", "COMPLETED", "RUNNING"]
+    assert f"not even its failure can be stored: task {bad.id}" in caplog.text
+    assert ledger.unwritten == 1
+    speed_up.execute("DROP FUNCTION slowly CASCADE")
+    ledger.locked_until = 0.0
+    ledger.run_pass()
+    assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
+    assert not ledger.owes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from horsies_django.conf import Resilience
@@ -9,6 +10,7 @@ from horsies_django.store.tasks import Served
 from horsies_django.worker.backoff import Backoff
 from horsies_django.worker.gathering import TRY_EVERY, Gathering
 from horsies_django.worker.options import WorkerOptions, usable_cpus
+from horsies_django.worker.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
 
 
 @pytest.mark.promise("S2.20")
@@ -65,3 +67,21 @@ def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
     assert (options.sync_slots, options.async_slots) == (6, 30)
     inside = WorkerOptions(queues=("default",), processes=0, threads=2, async_concurrency=10)
     assert (inside.sync_slots, inside.async_slots) == (2, 10)
+
+
+def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_cannot_pass(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outage = Outage(Resilience())
+    for error in {
+        cls for cls in vars(psycopg.errors).values() if isinstance(cls, type) and issubclass(cls, psycopg.Error)
+    }:
+        for _ in range(UNFIT_TRIES - 1):
+            outage.begin(error("a message"), 3)
+        if (error.sqlstate or "")[:2] in UNFIT:
+            with pytest.raises(DatabaseGaveUp, match="what became of 3 task"):
+                outage.begin(error("a message"), 3)
+        else:
+            outage.begin(error("a message"), 3)
+        outage.over()
+    assert outage.backoff.failures == 0

@@ -1,0 +1,95 @@
+"""Starting: what needs the database before there is anything to lose is tried until it succeeds, or a signal comes.
+
+A machine that boots starts its worker before its database as often as after it. So a worker that cannot reach the database is
+patient at its start too, as RESILIENCE says. A database that answers, and has not what the worker needs, is refused at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from collections.abc import Callable
+
+import psycopg
+from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db.migrations.executor import MigrationExecutor
+
+from horsies_django import registry
+from horsies_django.conf import Config, Resilience
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.backoff import Backoff
+from horsies_django.worker.ledger import Ledger
+from horsies_django.worker.outage import DatabaseGaveUp
+
+logger = logging.getLogger("horsies.worker")
+
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OperationalError, InterfaceError)
+
+
+class Start:
+    """The patience of a worker that starts; signals interrupt it from outside (``stopping.Stopping.interruptible``)."""
+
+    def __init__(self, ledger: Ledger, resilience: Resilience) -> None:
+        self.ledger = ledger
+        self.resilience = resilience
+
+    def persist(self, action: Callable[[], None], *, connected: bool = True) -> None:
+        """Do something that needs the database, as often as it takes; with the ledger ``connected``, if it needs that.
+
+        Raises DatabaseGaveUp when RESILIENCE allows no further try, WorkerStartError when the database refuses it.
+        """
+        backoff = Backoff(self.resilience)
+        while not self._done(action, connected, backoff):
+            pass
+
+    def _done(self, action: Callable[[], None], connected: bool, backoff: Backoff) -> bool:
+        try:
+            if connected and self.ledger.connection is None:
+                self.ledger.connect()
+            action()
+        except AWAY as error:
+            self.ledger.disconnect()
+            message = str(error).strip()
+            if backoff.exhausted:
+                raise DatabaseGaveUp(
+                    f"the database {self.ledger.alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
+                ) from error
+            wait = backoff.failed()
+            logger.warning(
+                "the database %r cannot be reached, next try in %.1f s: %s", self.ledger.alias, wait, message
+            )
+            select.select([], [], [], wait)
+        except psycopg.Error as error:
+            raise WorkerStartError(
+                f"the database {self.ledger.alias!r} refuses this worker: {str(error).strip()}"
+            ) from error
+        else:
+            return True
+        return False
+
+
+def refuse_unready_project(config: Config) -> None:
+    """Raise WorkerStartError when the database, its schema or the project's tasks are not there."""
+    connection = connections[config.database]
+    try:
+        executor = MigrationExecutor(connection)
+        targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
+        missing = [migration.name for migration, _ in executor.migration_plan(targets)]
+    except (OperationalError, InterfaceError):
+        raise  # it is away: the caller tries again
+    except DatabaseError as error:
+        raise WorkerStartError(f"the database {config.database!r} cannot be used: {str(error).strip()}") from error
+    finally:
+        connection.close()
+        if getattr(connection, "pool", None):
+            connection.close_pool()  # type: ignore[attr-defined]
+    if missing:
+        raise WorkerStartError(
+            f"unapplied migrations of horsies: {', '.join(missing)}. Run 'python manage.py migrate --database={config.database}'"
+        )
+    if problems := registry.autodiscover():
+        raise WorkerStartError("; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems))
+    if not registry.names():
+        raise WorkerStartError(
+            "no task is registered: decorate a function with @task in the tasks.py of an app in INSTALLED_APPS"
+        )

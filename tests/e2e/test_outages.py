@@ -1,0 +1,122 @@
+"""The database goes away and comes back: the worker goes on, nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import wait_until
+from tests.e2e.conftest import WorkerProcess
+from tests.e2e.server import Lingering, Server
+
+Start = Callable[..., WorkerProcess]
+SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
+
+
+def down_for(seconds: float) -> None:
+    """Let an outage last."""
+    until = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > until, f"the outage lasts {seconds} s")
+
+
+def taken_in(process: WorkerProcess) -> None:
+    """Wait until the worker has noticed that the database is away."""
+    wait_until(lambda: "the database cannot be used, next try in" in process.log, "the worker notices")
+
+
+@pytest.mark.promise("S2.13", "S3.14")
+@pytest.mark.parametrize("how", ["fast", "immediate", "postmaster"])
+def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
+    worker: Start, server: Server, tmp_path: Path, how: str
+) -> None:
+    process = worker("--processes=2", **server.environment).ready()
+    tasks = [Lingering(server, tmp_path / name) for name in ("one", "two")]
+    for task in tasks:
+        task.runs()
+    server.stop(how)
+    for task in tasks:
+        task.end()
+    taken_in(process)
+    server.start()
+    for task in tasks:
+        assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
+        assert task.ran_once()
+    server.becomes(server.send("add", a=1), "COMPLETED")
+    assert process.stop() == 0
+    assert "Traceback" not in process.log
+
+
+def test_a_backend_that_is_killed_restarts_the_server_and_loses_no_task(
+    worker: Start, server: Server, tmp_path: Path
+) -> None:
+    process = worker("--processes=2", **server.environment).ready()
+    task = Lingering(server, tmp_path / "one")
+    task.runs()
+    (engine,) = server.backends("horsies engine")
+    os.kill(engine, signal.SIGKILL)
+    task.end()
+    taken_in(process)
+    wait_until(lambda: "the database is back" in process.log, "the server recovers by itself")
+    assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
+    assert task.ran_once()
+    server.becomes(server.send("add", a=1), "COMPLETED")
+    assert process.stop() == 0
+
+
+def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
+    worker: Start, server: Server, tmp_path: Path
+) -> None:
+    workers = [worker("--processes=1", **server.environment, **SHORT).ready() for _ in range(2)]
+    tasks = [Lingering(server, tmp_path / name) for name in ("one", "two")]
+    children = [task.runs() for task in tasks]
+    server.stop()
+    down_for(6)
+    assert all(psutil.pid_exists(child) for child in children)
+    server.start()
+    wait_until(lambda: all("the heartbeat succeeds again" in process.log for process in workers), "both beat")
+    down_for(4)  # beyond the threshold, with the server up: if anybody were judged by old beats, it would be now
+    for task in tasks:
+        task.end()
+        row = server.becomes(task.id, "COMPLETED")
+        assert (row["attempts"], row["claim_generation"]) == (1, 1)
+        assert task.ran_once()
+    for process in workers:
+        assert "counts as dead" not in process.log
+        assert "declared dead" not in process.log
+        assert process.stop() == 0
+
+
+@pytest.mark.parametrize("options", [("--processes=1",), ("--processes=1", "--start-method=spawn")], ids=" ".join)
+def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cut_off(
+    worker: Start, server: Server, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    kill = {"HORSIES_TEST_RECOVERY": json.dumps({"ON_CUT_OFF": "kill"})}
+    process = worker(*options, **server.environment, **SHORT, **kill).ready()
+    task = Lingering(server, tmp_path / "one")
+    child = task.runs()
+    server.stop()
+    wait_until(lambda: not psutil.pid_exists(child), "its process is gone while the server is down")
+    server.start()
+    row = server.becomes(task.id, "FAILED")
+    assert (row["error_code"], row["attempts"]) == ("WORKER_CRASHED", 1)
+    assert len(task.lines) == 1
+    server.becomes(server.send("add", a=1), "COMPLETED")
+    assert "ON_CUT_OFF" in process.log
+    assert process.stop() == 0
+
+
+@pytest.mark.promise("S2.18")
+def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(worker: Start, server: Server) -> None:
+    few = {"HORSIES_TEST_RESILIENCE": json.dumps({"DB_RETRY_MAX_ATTEMPTS": 2})}
+    process = worker("--processes=1", **server.environment, **few).ready()
+    server.stop()
+    assert process.wait() == 1
+    assert "the database is gone and RESILIENCE allows no further try" in process.log
+    assert process.log.count("the database cannot be used, next try in") == 2

@@ -1,0 +1,142 @@
+"""Everything through PgBouncer in transaction mode: workers, sends, results, caps and commands; LISTEN goes past it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from tests.conftest import wait_until
+from tests.e2e.conftest import ROOT, WorkerProcess
+from tests.e2e.server import Lingering, Server
+from tests.pooler import PoolerError, transaction_pooler
+
+Start = Callable[..., WorkerProcess]
+
+SEND_AND_GET = """
+import django; django.setup()
+from django.db import transaction
+from tests.project import tasks
+handle = tasks.add.send(2, b=3)
+many = tasks.add.send_many([{"a": number} for number in range(20)])
+try:
+    with transaction.atomic():
+        inside = tasks.add.send(5)
+        raise KeyError
+except KeyError:
+    pass
+print(handle.get(60_000).ok_value, sum(one.get(60_000).ok_value for one in many), inside.get(0).err_value.error_code)
+"""
+
+
+@pytest.fixture
+def pooled(server: Server) -> Iterator[dict[str, str]]:
+    """Give the environment of a project whose ``default`` goes through PgBouncer and whose ``direct`` does not."""
+    try:
+        with transaction_pooler(server.url) as url:
+            direct = f"127.0.0.1:{server.port}"
+            yield {
+                **server.environment,
+                "DATABASE_URL": url,
+                "HORSIES_TEST_DIRECT": direct,
+                "HORSIES_TEST_POLL_MS": "300000",
+            }
+    except PoolerError as error:
+        pytest.skip(str(error))
+
+
+def run(environment: dict[str, str], *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_tasks_are_sent_run_and_waited_for_through_the_pooler(
+    worker: Start, pooled: dict[str, str], server: Server
+) -> None:
+    process = worker("--processes=2", **pooled).ready()
+    # With a poll of five minutes: notifications arrive, or this does not end in time.
+    assert run(pooled, "-c", SEND_AND_GET).split() == ["5", "190", "TASK_NOT_FOUND"]
+    assert len(server.backends("horsies listener")) == 1
+    with psycopg.connect(pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None) as through:
+        assert through.execute("SHOW statement_timeout").fetchone() == ("0",)  # the heart's is not left to others
+    assert process.stop() == 0
+    assert "notifications do not arrive" not in process.log
+    assert "Traceback" not in process.log
+
+
+def test_caps_hold_and_change_and_commands_work_through_the_pooler(
+    worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    queue = ("-m", "django", "horsies_queue")
+    process = worker("--processes=3", **pooled).ready()
+    run(pooled, *queue, "set", "default", "--max-concurrency=1", "--reason=a test")
+    tasks = [Lingering(server, tmp_path / str(number)) for number in range(3)]
+    tasks[0].runs()
+    running = "SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'"
+    assert server.superuser(running) == [(1,)]
+    assert "default" in run(pooled, *queue, "list")
+    run(pooled, *queue, "set", "default", "--max-concurrency=2", "--reason=a test")
+    wait_until(lambda: server.superuser(running) == [(2,)], "two run under the new cap")
+    for task in tasks:
+        task.path.with_name(f"{task.path.name}.go").touch()
+    for task in tasks:
+        server.becomes(task.id, "COMPLETED")
+        assert task.ran_once()
+    assert process.stop() == 0
+
+
+def test_an_outage_behind_the_pooler_costs_no_outcome(
+    worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    process = worker("--processes=1", **pooled).ready()
+    task = Lingering(server, tmp_path / "one")
+    task.runs()
+    server.stop()
+    task.end()
+    # The pooler keeps the pass waiting for its server: nobody is told that the database is away.
+    wait_until(lambda: "the engine got no answer" in process.log, "the worker loses its patience")
+    wait_until(lambda: process.log.count("the database cannot be used, next try in") >= 2, "it tries again")
+    server.start()
+    assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
+    assert task.ran_once()
+    assert process.stop() == 0
+
+
+def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
+    worker: Start, pooled: dict[str, str], server: Server
+) -> None:
+    deaf = {**pooled, "HORSIES_TEST_DIRECT": "", "HORSIES_TEST_POLL_MS": "1000"}
+    process = worker("--processes=1", **deaf).ready()
+    for number in range(3):
+        server.becomes(server.send("add", a=number), "COMPLETED")
+    wait_until(lambda: "HORSIES['LISTEN_DATABASE']" in process.log, "it warns")
+    assert process.log.count("notifications do not arrive") == 1
+    with psycopg.connect(pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None) as through:
+        assert through.execute("SHOW statement_timeout").fetchone() == ("0",)
+    assert process.stop() == 0
+    assert "prepared statement" not in process.log
+
+
+def test_a_pooled_database_with_an_unfit_isolation_level_is_named(
+    worker: Start, pooled: dict[str, str], server: Server
+) -> None:
+    server.superuser(f"ALTER DATABASE {server.database} SET default_transaction_isolation = 'repeatable read'")
+    process = worker("--processes=1", **pooled)
+    wait_until(lambda: "workers need 'read committed'" in process.log, "it says what is wrong")
+    assert "Worker started" not in process.log
+    assert urlsplit(pooled["DATABASE_URL"]).port != server.port

@@ -1,0 +1,112 @@
+"""The ear: finds out that nothing arrives, and leaves a connection alone on which something does."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django.conf import Resilience
+from horsies_django.store.notify import Listener, channel_prefix
+from horsies_django.worker.ear import ANSWER_SECONDS, QUIET_SECONDS, Ear
+from tests.conftest import put, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Listening:
+    """An ear, the engine's connection that calls it, and how often it woke somebody."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        self.prefix = channel_prefix(connection)
+        self.woken = 0
+        self.selector = selectors.DefaultSelector()
+        listener = Listener("default", "_new", application_name="horsies test")
+        self.ear = Ear(listener, self.selector, Resilience(db_retry_initial_ms=100), {"default"}, self.wake)
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def tick(self, after: float = 0.0) -> None:
+        """Let it do what it would do so many seconds from now."""
+        self.ear.tick(time.monotonic() + after, self.connection, self.prefix)
+
+    def hears(self) -> None:
+        """Wait until something arrives, and let it take that."""
+        wait_until(lambda: self.selector.select(0), "something arrives")
+        self.ear.hear()
+
+
+@pytest.fixture
+def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listening]:
+    made = Listening(connect())
+    made.tick()
+    assert made.woken == 1  # what was sent before made no noise here
+    yield made
+    made.ear.close()
+    made.selector.close()
+
+
+def test_a_call_that_arrives_proves_the_connection_and_wakes_nobody(listening: Listening) -> None:
+    backend = listening.ear.listener.connection
+    listening.tick()
+    assert listening.ear.asked
+    listening.hears()
+    assert not listening.ear.asked
+    listening.tick(ANSWER_SECONDS + 1)
+    listening.tick(QUIET_SECONDS + 1)
+    assert listening.ear.asked  # again, after a while without any news
+    listening.hears()
+    assert listening.ear.listener.connection is backend
+    assert listening.woken == 1
+
+
+def test_a_notification_of_a_task_is_proof_enough(listening: Listening) -> None:
+    listening.tick()
+    listening.hears()
+    put()
+    listening.hears()
+    assert listening.woken == 2
+    listening.tick(QUIET_SECONDS + 1)
+    assert not listening.ear.asked
+
+
+def test_an_answer_that_lay_unread_while_the_engine_was_busy_counts(listening: Listening) -> None:
+    listening.tick()
+    wait_until(lambda: listening.selector.select(0), "the answer is there")
+    listening.tick(ANSWER_SECONDS + 1)
+    assert listening.ear.listener.connection is not None
+    assert not listening.ear.deaf
+
+
+def test_a_call_that_does_not_arrive_demotes_the_ear_until_one_does(
+    listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = listening.ear.listener.connection
+    assert silent is not None
+    silent.execute("UNLISTEN *")  # as a pooler that lends the session to somebody else
+    listening.tick()
+    with caplog.at_level(logging.INFO, "horsies"):
+        listening.tick(ANSWER_SECONDS + 1)
+        assert silent.closed
+        assert "the LISTEN connection is silent" in caplog.text
+        listening.tick(60)  # it listens anew
+        assert listening.woken == 2
+        assert listening.ear.deaf
+        listening.tick()
+        listening.hears()
+    assert not listening.ear.deaf
+    assert caplog.messages[-1] == "notifications arrive again"
+
+
+def test_nobody_is_suspected_while_the_engine_cannot_call(listening: Listening) -> None:
+    listening.tick()
+    listening.ear.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
+    assert listening.ear.listener.connection is not None
+    assert not listening.ear.asked

@@ -28,7 +28,7 @@ class Listening:
         self.woken = 0
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        self.ear = Ear(listener, self.selector, Resilience(db_retry_initial_ms=100), {"default"}, self.wake)
+        self.ear = Ear(listener, self.selector, Resilience(db_retry_initial_ms=100), {"default": self.wake}, self.wake)
 
     def wake(self) -> None:
         self.woken += 1

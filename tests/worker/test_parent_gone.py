@@ -35,7 +35,7 @@ Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: int) -> None:
-    pairs = [socket.socketpair() for _ in range(2)]
+    pairs = [socket.socketpair() for _ in range(3)]
     theirs = [there.fileno() for _, there in pairs]
     root = Path(__file__).parents[2]
     with subprocess.Popen(
@@ -47,7 +47,7 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: in
         for _, there in pairs:
             there.close()
         try:
-            jobs = pickle.dumps([(1, "0", "endless", "{}")])
+            jobs = pickle.dumps([(1, "0", "endless", "{}", 1)])
             pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
             assert child.stdout is not None
             assert child.stdout.readline() == b"it runs\n"

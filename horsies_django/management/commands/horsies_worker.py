@@ -59,6 +59,10 @@ class Command(BaseCommand):
             "--max-claim-per-worker", type=whole(0), default=0, metavar="N",
             help="tasks this worker may have claimed or running (0: as many as it has slots and places in its buffer)",
         )  # fmt: skip
+        self.add_arguments_of_service(parser)
+
+    def add_arguments_of_service(self, parser: ArgumentParser) -> None:
+        """Add the options about the lives of processes, and about how the worker is run and watched."""
         parser.add_argument(
             "--max-tasks-per-child", type=whole(0), metavar="N",
             help="replace a child after this many tasks, so that the memory it leaked goes back (100; 0: never)",

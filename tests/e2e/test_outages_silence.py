@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +15,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.e2e.conftest import WorkerProcess
+from tests.e2e.forwarder import Forwarder
 from tests.e2e.server import Lingering, Server
 
 Start = Callable[..., WorkerProcess]
@@ -48,42 +46,6 @@ def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(w
     )
     server.becomes(server.send("add", a=1), "COMPLETED")
     assert process.stop() == 0
-
-
-class Forwarder:
-    """Passes bytes on between a worker and its server, until told to keep those of the connections that are open."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.open: list[socket.socket] = []
-        self.frozen: set[socket.socket] = set()
-        threading.Thread(target=self._welcome, daemon=True).start()
-
-    def freeze(self) -> None:
-        """From now on nothing passes through the connections that are open now, and nobody is told."""
-        self.frozen |= set(self.open)
-
-    def _welcome(self) -> None:
-        with contextlib.suppress(OSError):  # the door was closed
-            while True:
-                here, _ = self.door.accept()
-                there = socket.create_connection(("127.0.0.1", self.port))
-                self.open += [here, there]
-                for ends in ((here, there), (there, here)):
-                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                if source not in self.frozen:
-                    sink.sendall(data)
-            if source not in self.frozen:
-                sink.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        for end in (self.door, *self.open):
-            end.close()
 
 
 @pytest.fixture

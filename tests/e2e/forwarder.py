@@ -1,0 +1,58 @@
+"""A link between a worker and its server that a test may cut, or let go silent."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class Forwarder:
+    """Passes bytes on between a worker and its server, until told to keep those of the connections that are open."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.open: list[socket.socket] = []
+        self.frozen: set[socket.socket] = set()
+        self.apart = False  # whether new connections are turned away
+        threading.Thread(target=self._welcome, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """Where a worker finds it."""
+        return f"127.0.0.1:{self.door.getsockname()[1]}"
+
+    def freeze(self) -> None:
+        """From now on nothing passes through the connections that are open now, and nobody is told."""
+        self.frozen |= set(self.open)
+
+    def cut(self) -> None:
+        """End all connections that are open now; both sides notice."""
+        for end in self.open:
+            with contextlib.suppress(OSError):  # it ended earlier
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _welcome(self) -> None:
+        with contextlib.suppress(OSError):  # the door was closed
+            while True:
+                here, _ = self.door.accept()
+                if self.apart:
+                    here.close()
+                    continue
+                there = socket.create_connection(("127.0.0.1", self.port))
+                self.open += [here, there]
+                for ends in ((here, there), (there, here)):
+                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                if source not in self.frozen:
+                    sink.sendall(data)
+            if source not in self.frozen:
+                sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for end in (self.door, *self.open):
+            end.close()

@@ -1,0 +1,246 @@
+"""A worker killed at each step of a task's way: what becomes of the task, and how often its code ran.
+
+Each test has a task that lists WORKER_CRASHED and one that does not, at the same point, on one worker; a second worker finds what
+is left. What is expected here stands in the table of docs/explanation/failure-model.md.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from horsies_django.models import Heartbeat, Task
+from tests.conftest import wait_until
+from tests.e2e.conftest import WorkerProcess, database_url
+from tests.e2e.forwarder import Forwarder
+from tests.e2e.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
+from tests.project import points
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
+SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings_soft"}
+AS_IF_NOTHING_HAD_BEEN = Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
+
+
+def crashed(began: int, ended: int) -> tuple[Fate, Fate]:
+    """The fates of both tasks when a worker died whose code may have come to its first or its last line."""
+    return (
+        Fate("FAILED", "WORKER_CRASHED", ["WORKER_FAILURE"], 0, began, ended),
+        Fate("COMPLETED", None, ["WORKER_FAILURE", "COMPLETED"], 1, began + 1, ended + 1),
+    )
+
+
+@pytest.fixture
+def gate(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Gate]:
+    made = Gate(connect())
+    yield made
+    made.remove()
+
+
+def state(walker: Walker) -> str:
+    return str(Task.objects.get(pk=walker.handle.task_id).status)
+
+
+def hold_up(folder: Path) -> list[Walker]:
+    """Keep both slots of a worker busy."""
+    blockers = [Walker(folder / name, points.walks.send(str(folder / name))) for name in ("left", "right")]
+    for blocker in blockers:
+        blocker.stands("began")
+    return blockers
+
+
+def fates(walkers: list[Walker]) -> tuple[Fate, ...]:
+    """Let whoever runs them now go through, and return what became of them."""
+    for walker in walkers:
+        walker.may("go", "out")
+    return tuple(walker.fate() for walker in walkers)
+
+
+@pytest.mark.parametrize(
+    ("commits", "expected"), [(False, (AS_IF_NOTHING_HAD_BEEN,) * 2), (True, crashed(0, 0))], ids=["before", "after"]
+)
+def test_a_worker_killed_around_the_commit_of_a_claim(
+    worker: Start, gate: Gate, tmp_path: Path, commits: bool, expected: tuple[Fate, ...]
+) -> None:
+    first = worker("--processes=2", **SHORT).ready()
+    gate.close("claim")
+    walkers = send_walkers(tmp_path)
+    session = gate.held()
+    kill_machine(first)
+    gate.pass_on(session) if commits else gate.open(kill=session)
+    assert set(Task.objects.values_list("status", flat=True)) == {"RUNNING" if commits else "PENDING"}
+    worker("--processes=2", **SHORT).ready()
+    assert fates(walkers) == expected
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["before", "after"])
+def test_a_worker_killed_around_the_commit_of_what_it_takes_ahead(
+    worker: Start, gate: Gate, tmp_path: Path, commits: bool
+) -> None:
+    first = worker("--processes=2", **SOFT, **SHORT).ready()
+    blockers = hold_up(tmp_path)
+    gate.close("take ahead")
+    walkers = send_walkers(tmp_path)
+    session = gate.held()
+    kill_machine(first)
+    gate.pass_on(session) if commits else gate.open(kill=session)
+    assert {state(walker) for walker in walkers} == {"CLAIMED" if commits else "PENDING"}
+    worker("--processes=2", **SOFT, **SHORT).ready()
+    assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
+    assert {blocker.fate().error_code for blocker in blockers} == {"WORKER_CRASHED"}
+
+
+@pytest.mark.parametrize(
+    ("commits", "expected"), [(False, (AS_IF_NOTHING_HAD_BEEN,) * 2), (True, crashed(0, 0))], ids=["before", "after"]
+)
+def test_a_worker_killed_around_the_commit_of_a_start(
+    worker: Start, gate: Gate, tmp_path: Path, commits: bool, expected: tuple[Fate, ...]
+) -> None:
+    first = worker("--processes=2", **SOFT, **SHORT).ready()
+    blockers = hold_up(tmp_path)
+    walkers = send_walkers(tmp_path)
+    wait_until(lambda: {state(walker) for walker in walkers} == {"CLAIMED"}, "both wait in the buffer")
+    gate.close("start")
+    with standing_still(first):  # so that both start in one pass
+        for blocker in blockers:
+            blocker.may("go", "out")
+            blocker.stands("ended")
+        wait_until(lambda: replies_in_the_pipe(first) == 2, "both slots are free")
+    session = gate.held()
+    kill_machine(first)
+    gate.pass_on(session) if commits else gate.open(kill=session)
+    assert {state(walker) for walker in walkers} == {"RUNNING" if commits else "CLAIMED"}
+    worker("--processes=2", **SOFT, **SHORT).ready()
+    assert fates(walkers) == expected
+
+
+@pytest.mark.parametrize(
+    ("kill", "expected"),
+    [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(0, 0))],
+    ids=["child", "machine"],
+)
+def test_what_was_sent_to_a_child_and_not_begun(
+    worker: Start, tmp_path: Path, kill: str, expected: tuple[Fate, ...]
+) -> None:
+    first = worker("--processes=2", **(SHORT if kill == "machine" else {})).ready()
+    runners = Heartbeat.objects.filter(role="runner")
+    children = wait_until(lambda: runners.count() == 2 and list(runners.values_list("pid", flat=True)), "they beat")
+    for child in children:
+        os.kill(child, signal.SIGSTOP)
+    walkers = send_walkers(tmp_path)
+    wait_until(lambda: sum(len(beat.holding or ()) for beat in runners.all()) == 2, "each child has one in its pipe")
+    kill_(first, kill, children, worker)
+    assert fates(walkers) == expected
+
+
+@pytest.mark.parametrize("kill", ["child", "machine"])
+@pytest.mark.parametrize(("line", "expected"), [("began", crashed(1, 0)), ("ended", crashed(1, 1))])
+def test_what_stands_at_the_first_or_the_last_line_of_its_code(
+    worker: Start, tmp_path: Path, kill: str, line: str, expected: tuple[Fate, ...]
+) -> None:
+    first = worker("--processes=2", **SHORT).ready()
+    walkers = send_walkers(tmp_path)
+    children = [walker.stands("began") for walker in walkers]
+    if line == "ended":
+        for walker in walkers:
+            walker.may("go")
+            walker.stands("ended")
+    kill_(first, kill, children, worker)
+    assert fates(walkers) == expected
+
+
+@pytest.mark.parametrize(
+    ("kill", "expected"),
+    [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(1, 1))],
+    ids=["child", "machine"],
+)
+def test_a_reply_that_was_written_and_not_read(
+    worker: Start, tmp_path: Path, kill: str, expected: tuple[Fate, ...]
+) -> None:
+    first = worker("--processes=2", **SHORT).ready()
+    walkers = send_walkers(tmp_path)
+    children = [walker.stands("began") for walker in walkers]
+    with standing_still(first):
+        for walker in walkers:
+            walker.may("go", "out")
+        wait_until(lambda: replies_in_the_pipe(first) == 2, "both replies lie in the pipes")
+        kill_(first, kill, children, worker)
+    assert fates(walkers) == expected
+
+
+@pytest.mark.parametrize(
+    ("commits", "expected"), [(False, crashed(1, 1)), (True, (AS_IF_NOTHING_HAD_BEEN,) * 2)], ids=["before", "after"]
+)
+def test_a_worker_killed_around_the_commit_of_an_outcome(
+    worker: Start, gate: Gate, tmp_path: Path, commits: bool, expected: tuple[Fate, ...]
+) -> None:
+    first = worker("--processes=2", **SHORT).ready()
+    walkers = send_walkers(tmp_path)
+    for walker in walkers:
+        walker.stands("began")
+    gate.close("settle")
+    with standing_still(first):  # so that both outcomes are written in one pass
+        for walker in walkers:
+            walker.may("go", "out")
+        wait_until(lambda: replies_in_the_pipe(first) == 2, "both replies lie in the pipes")
+    session = gate.held()
+    kill_machine(first)
+    gate.pass_on(session) if commits else gate.open(kill=session)
+    assert {state(walker) for walker in walkers} == {"COMPLETED" if commits else "RUNNING"}
+    worker("--processes=2", **SHORT).ready()
+    assert fates(walkers) == expected
+
+
+@pytest.fixture
+def link(transactional_db: None) -> Iterator[Forwarder]:
+    """Give a link to the server of the test database."""
+    made = Forwarder(urlsplit(database_url()).port or 5432)
+    yield made
+    made.close()
+
+
+def through(link: Forwarder) -> dict[str, str]:
+    """Return what a worker needs to reach the test database through that link."""
+    url = urlsplit(database_url())
+    return {"DATABASE_URL": url._replace(netloc=f"{url.netloc.rpartition('@')[0]}@{link.address}").geturl()}
+
+
+@pytest.mark.parametrize("move", ["claim", "settle"])
+def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
+    worker: Start, gate: Gate, link: Forwarder, tmp_path: Path, move: str
+) -> None:
+    process = worker("--processes=2", **through(link)).ready()
+    gate.close(move)
+    walkers = send_walkers(tmp_path)
+    if move == "settle":
+        for walker in walkers:
+            walker.may("go", "out")
+    gate.held()
+    link.freeze()
+    gate.open()
+    became = "RUNNING" if move == "claim" else "COMPLETED"
+    wait_until(lambda: state(walkers[0]) == became, "it is committed")
+    link.cut()
+    assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
+    assert "the database is back" in process.log
+    assert ("2 task(s) were claimed and never arrived here" in process.log) == (move == "claim")
+    assert process.stop() == 0
+
+
+def kill_(first: WorkerProcess, what: str, children: list[int], worker: Start) -> None:
+    """Kill the children, which their worker notices, or the whole worker, which another one has to find out."""
+    if what == "machine":
+        kill_machine(first)
+        worker("--processes=2", **SHORT).ready()
+    else:
+        for child in children:
+            os.kill(child, signal.SIGKILL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import psycopg
@@ -168,10 +168,19 @@ class Ledger:
                 self.locked.append(entry)
                 self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
             elif state == "lost":
-                logger.warning(
-                    "task %s no longer belongs to worker %s, generation %s: what came of it is dropped",
-                    entry.id, self.worker, entry.generation,
-                )  # fmt: skip
+                self._drop(entry)
+
+    def _drop(self, entry: Outcome | Claim) -> None:
+        logger.warning(
+            "task %s no longer belongs to worker %s, generation %s: what came of it is dropped",
+            entry.id, self.worker, entry.generation,
+        )  # fmt: skip
+
+    def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
+        """Drop, and log, all that is here and ``more``: the worker was declared dead, and others have its tasks."""
+        for entry in (*self.outcomes, *self.releases, *self.locked, *more):
+            self._drop(entry)
+        self.outcomes, self.releases, self.locked = [], [], []
 
     def _look_into_starts(self, starts: Sequence[Claim], passed: Passed) -> None:
         told = {*passed.started, *passed.returned, *passed.expired}

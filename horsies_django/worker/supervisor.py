@@ -120,6 +120,7 @@ class Supervisor:
             except WorkerDisowned as error:
                 logger.error("%s; its processes end, and it starts anew", error)
                 self.pool.kill("belonged to a worker that was declared dead")
+                self.ledger.drop_all([*self.pool.outcomes, *self.pool.releases])
                 if self.stopping.seen:
                     return 1
             finally:

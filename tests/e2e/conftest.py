@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from django.contrib.auth.models import Group
@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from example_project.postgres import private_cluster, stop_server
 from example_project.postgres_binaries import PostgresError
 from tests.conftest import wait_until
+from tests.e2e.forwarder import Forwarder
 from tests.e2e.server import Server
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,14 @@ def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., Wor
     Group.objects.all().delete()
     for item in started:
         item.end()
+
+
+@pytest.fixture
+def link(transactional_db: None) -> Iterator[Forwarder]:
+    """Give a link to the server of the test database."""
+    made = Forwarder(int(urlsplit(database_url()).port or 5432))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

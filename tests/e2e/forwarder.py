@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from urllib.parse import urlsplit
 
 
 class Forwarder:
@@ -18,10 +19,11 @@ class Forwarder:
         self.apart = False  # whether new connections are turned away
         threading.Thread(target=self._welcome, daemon=True).start()
 
-    @property
-    def address(self) -> str:
-        """Where a worker finds it."""
-        return f"127.0.0.1:{self.door.getsockname()[1]}"
+    def way(self, url: str) -> dict[str, str]:
+        """Return what a worker needs to reach the database of that URL through here."""
+        parts = urlsplit(url)
+        door = f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{self.door.getsockname()[1]}"
+        return {"DATABASE_URL": parts._replace(netloc=door).geturl()}
 
     def freeze(self) -> None:
         """From now on nothing passes through the connections that are open now, and nobody is told."""

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -200,25 +199,11 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
     assert fates(walkers) == expected
 
 
-@pytest.fixture
-def link(transactional_db: None) -> Iterator[Forwarder]:
-    """Give a link to the server of the test database."""
-    made = Forwarder(urlsplit(database_url()).port or 5432)
-    yield made
-    made.close()
-
-
-def through(link: Forwarder) -> dict[str, str]:
-    """Return what a worker needs to reach the test database through that link."""
-    url = urlsplit(database_url())
-    return {"DATABASE_URL": url._replace(netloc=f"{url.netloc.rpartition('@')[0]}@{link.address}").geturl()}
-
-
 @pytest.mark.parametrize("move", ["claim", "settle"])
 def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     worker: Start, gate: Gate, link: Forwarder, tmp_path: Path, move: str
 ) -> None:
-    process = worker("--processes=2", **through(link)).ready()
+    process = worker("--processes=2", **link.way(database_url())).ready()
     gate.close(move)
     walkers = send_walkers(tmp_path)
     if move == "settle":
@@ -230,10 +215,11 @@ def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     became = "RUNNING" if move == "claim" else "COMPLETED"
     wait_until(lambda: state(walkers[0]) == became, "it is committed")
     link.cut()
-    assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
-    assert "the database is back" in process.log
-    assert ("2 task(s) were claimed and never arrived here" in process.log) == (move == "claim")
+    fates(walkers)
+    wait_until(lambda: "the database is back" in process.log, "it has noticed")
     assert process.stop() == 0
+    assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
+    assert ("2 task(s) were claimed and never arrived here" in process.log) == (move == "claim")
 
 
 def kill_(first: WorkerProcess, what: str, children: list[int], worker: Start) -> None:

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -58,8 +57,7 @@ def forwarder(server: Server) -> Iterator[Forwarder]:
 def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
     worker: Start, server: Server, forwarder: Forwarder, tmp_path: Path
 ) -> None:
-    way = urlsplit(server.url)._replace(netloc=f"app:secret@127.0.0.1:{forwarder.door.getsockname()[1]}").geturl()
-    process = worker("--processes=1", **{**server.environment, "DATABASE_URL": way}).ready()
+    process = worker("--processes=1", **{**server.environment, **forwarder.way(server.url)}).ready()
     task = Lingering(server, tmp_path / "one")
     task.runs()
     wait_until(lambda: len(server.backends("horsies services")) == 1, "its heart beats")

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.cells import with_workers
 from horsies_django.admin.filters import QueueFilter, StatusFilter
 from horsies_django.admin.listing import TaskListMixin, parse_id
+from horsies_django.admin.operating import OperateMixin
 from horsies_django.admin.payload import PayloadMixin
 from horsies_django.admin.reading import ReadOnlyAdminMixin
 from horsies_django.admin.reasons import panel
@@ -32,7 +33,7 @@ ATTEMPTS = 100
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
-class TaskAdminMixin(PayloadMixin, ReadOnlyAdminMixin):
+class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     change_list_mixin = TaskListMixin

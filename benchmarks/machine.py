@@ -43,7 +43,15 @@ def worker(*options: str, wait: bool = False, **environment: str) -> Iterator[su
 
     Its children live as long as it does, unless ``options`` say otherwise: what replacing them costs is a measurement of its own.
     """
-    command = [sys.executable, "-m", "django", "horsies_worker", "--loglevel=WARNING", "--max-tasks-per-child=0", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "django",
+        "horsies_worker",
+        "--loglevel=WARNING",
+        "--max-tasks-per-child=0",
+        *options,
+    ]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=log, stderr=log)
         try:

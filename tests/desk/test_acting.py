@@ -19,6 +19,7 @@ from horsies_django import TaskHandle, acting, erasing
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.models import AuditEntry, Task
 from horsies_django.testing import drain
+from tests.factories import TaskFactory, now
 from tests.project import tasks
 
 pytestmark = pytest.mark.django_db
@@ -163,3 +164,11 @@ def test_a_page_deletes_nothing_even_for_a_superuser() -> None:
     handle = failed()
     act(client, "delete_selected", handle)
     assert Task.objects.filter(pk=handle.task_id).exists()
+
+
+def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any) -> None:
+    TaskFactory(status="RUNNING", started_at=now() - dt.timedelta(minutes=61))
+    client = operator("view_task")
+    assert "horsies-full" in client.get(LIST).content.decode()
+    settings.HORSIES = {**settings.HORSIES, "REPORT_RUNNING_AFTER_MS": dt.timedelta(hours=2)}
+    assert "horsies-full" not in client.get(LIST).content.decode()

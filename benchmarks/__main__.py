@@ -1,4 +1,4 @@
-"""Run scenarios: ``python -m benchmarks drain latency enqueue caps [--n N] [--repeats R]``.
+"""Run scenarios: ``python -m benchmarks drain recycling latency enqueue caps [--n N] [--repeats R]``.
 
 The server is DATABASE_URL's, which must name a database of the benchmark's own (its tasks are deleted), or a private one with
 synchronous_commit and fsync on.
@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from benchmarks.machine import prepare
 from example_project.postgres import private_postgres
 
-NAMES = ("drain", "latency", "enqueue", "caps")
+NAMES = ("drain", "recycling", "latency", "enqueue", "caps")
 PARTS = ("slow", "noop", "bound", "flat", "counting", "storm")
 
 
@@ -24,7 +24,9 @@ def main() -> None:
         prog="python -m benchmarks", description="Measure horsies_django; prints JSON lines."
     )
     parser.add_argument("names", nargs="+", choices=NAMES, metavar="|".join(NAMES))
-    parser.add_argument("--n", type=int, help="how many tasks (drain 20,000; latency 500; enqueue 100,000)")
+    parser.add_argument(
+        "--n", type=int, help="how many tasks (drain 20,000; recycling 4,000; latency 500; enqueue 100,000)"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="how often each configuration is measured (3)")
     parser.add_argument("--only", type=parts, default=[], metavar="A,B", help=f"caps: parts out of {', '.join(PARTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="caps: factor on all sizes (1)")

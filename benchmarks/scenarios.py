@@ -48,6 +48,19 @@ def drained(n: int) -> float:
     return float(seconds)
 
 
+def recycling(n: int, repeats: int) -> None:
+    """Let one child of the example project run no-op tasks, replaced after each one, after every hundred, and never."""
+    for _ in range(repeats):
+        for most in (1, 100, 0):
+            count = n if most != 1 else max(1, n // 20)
+            empty_tables()
+            tasks.noop.send_many([{"n": number} for number in range(count)])
+            options = ("--processes=1", f"--max-tasks-per-child={most}")
+            with worker(*options, "--until-empty", wait=True, DJANGO_SETTINGS_MODULE="benchmarks.settings_example"):
+                pass
+            report("recycling sync no-op", count, drained(count), " ".join(options))
+
+
 def latency(n: int, repeats: int) -> None:
     """Send one task at a time to an idle worker: from the commit of send to the start of user code, and to get()."""
     for _ in range(repeats):
@@ -97,4 +110,9 @@ def enqueue(n: int, repeats: int) -> None:
         report("enqueue send", few, time.perf_counter() - begin, "one transaction")
 
 
-SCENARIOS = {"drain": (drain, 20_000), "latency": (latency, 500), "enqueue": (enqueue, 100_000)}
+SCENARIOS = {
+    "drain": (drain, 20_000),
+    "recycling": (recycling, 4_000),
+    "latency": (latency, 500),
+    "enqueue": (enqueue, 100_000),
+}

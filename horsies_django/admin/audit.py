@@ -38,6 +38,9 @@ ACTIONS = {
     "queue.expire": gettext_lazy("Override ended"),
     "queue.pause": gettext_lazy("Paused"),
     "queue.resume": gettext_lazy("Resumed"),
+    "task.cancel": gettext_lazy("Cancelled"),
+    "task.terminate": gettext_lazy("Terminated"),
+    "task.retry": gettext_lazy("Run again"),
     "task.redact": gettext_lazy("Redacted"),
 }
 OF_QUEUES = "queue."

@@ -120,7 +120,7 @@ class NextPageMixin(Listing):
 class ReadOnlyAdminMixin(Base):
     """What all our pages share: nobody adds, changes or deletes, and only the filters filter."""
 
-    actions = None
+    actions: Any = None
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
     list_per_page = PER_PAGE
     show_full_result_count = False

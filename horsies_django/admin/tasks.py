@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.cells import with_workers
 from horsies_django.admin.filters import QueueFilter, StatusFilter
 from horsies_django.admin.listing import TaskListMixin, parse_id
+from horsies_django.admin.operating import OperateMixin
 from horsies_django.admin.payload import PayloadMixin
 from horsies_django.admin.reading import ReadOnlyAdminMixin
 from horsies_django.admin.reasons import panel
-from horsies_django.admin.showing import NOTHING, absolute, age, moment_field, span, status_badge
+from horsies_django.admin.showing import NOTHING, absolute, age, badge, moment_field, span, status_badge
+from horsies_django.conf import config
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
 
@@ -32,7 +35,7 @@ ATTEMPTS = 100
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
-class TaskAdminMixin(PayloadMixin, ReadOnlyAdminMixin):
+class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     change_list_mixin = TaskListMixin
@@ -160,14 +163,17 @@ class TaskAdminMixin(PayloadMixin, ReadOnlyAdminMixin):
         return age(obj.sent_at, obj.read_at)
 
     @admin.display(description=gettext_lazy("duration"))
-    def shown_duration(self, obj: Any) -> str:
-        """Return how long the last attempt took, or takes so far."""
+    def shown_duration(self, obj: Any) -> SafeString | str:
+        """Return how long the last attempt took, or takes so far; one that takes very long stands out, it may hang."""
         if obj.started_at is None:
             return NOTHING
         if obj.finished_at:
             return span(obj.finished_at - obj.started_at)
         if obj.status == Status.RUNNING:
-            return _("%(span)s so far") % {"span": span(obj.read_at - obj.started_at)}
+            taken = obj.read_at - obj.started_at
+            text = _("%(span)s so far") % {"span": span(taken)}
+            longest = config().report_running_after_ms
+            return text if longest is None or taken < dt.timedelta(milliseconds=longest) else badge("full", "■", text)
         return NOTHING
 
     @admin.display(description=gettext_lazy("worker"))

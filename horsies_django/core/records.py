@@ -105,8 +105,10 @@ class TaskInfo(NamedTuple):
     good_until: dt.datetime | None
     started_at: dt.datetime | None
     finished_at: dt.datetime | None
+    cancel_requested_at: dt.datetime | None
     retry_count: int
     max_retries: int
+    next_retry_at: dt.datetime | None
     error_code: str | None
     worker_id: uuid.UUID | None
     result: Any

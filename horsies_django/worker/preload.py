@@ -126,7 +126,9 @@ def prepare(text: str) -> None:
         adopt_orphans()
     sys.path[:] = ordered["path"]
     load_project()
-    import horsies_django.worker.child  # noqa: F401 - so that children find it imported
+    import horsies_django.worker.child
+    import horsies_django.worker.executor
+    import horsies_django.worker.logs  # noqa: F401 - all of them so that children find them imported
 
     if ordered["deadline_file"] is not None:
         deadman.follow(ordered["deadline_file"])

@@ -307,7 +307,7 @@ def test_nobody_adds_changes_or_deletes(boss: Client, model: type[Any]) -> None:
     boss.post(url(model), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
     assert model.objects.filter(pk=row.pk).exists()
     html = body(boss, url(model)) + body(boss, page_of(row))
-    for trace in (url(model, "add"), 'name="action"', "deletelink", 'name="_save"', "historylink"):
+    for trace in (url(model, "add"), "delete_selected", "deletelink", 'name="_save"', "historylink"):
         assert trace not in html
 
 

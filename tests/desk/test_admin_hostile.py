@@ -85,8 +85,8 @@ def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, 
 
 def test_no_page_carries_styles_scripts_or_handlers_inline(pages: dict[str, str]) -> None:
     for address, html in pages.items():
-        tags = re.findall(r"<[a-z][^>]*>", html)
-        assert not [tag for tag in tags if re.search(r"\s(style|on[a-z]+)\s*=", tag)], address
+        tags = re.findall(r"<[a-z][^>]*>", re.sub(r'="[^"]*"', "=", html))  # without the values of attributes
+        assert not [tag for tag in tags if re.search(r"\s(style|on[a-z]+)=", tag)], address
         assert "<style" not in html, address
         assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], address
         assert 'horsies/admin.css"' in html, address

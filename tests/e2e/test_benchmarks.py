@@ -26,7 +26,7 @@ def measure(*arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("name", "count", "lines", "percentiles"),
-    [("drain", 100, 5, False), ("latency", 10, 2, True), ("enqueue", 200, 3, False)],
+    [("drain", 100, 5, False), ("recycling", 100, 3, False), ("latency", 10, 2, True), ("enqueue", 200, 3, False)],
 )
 def test_each_scenario_prints_json_lines(name: str, count: int, lines: int, percentiles: bool) -> None:
     printed = measure(name, f"--n={count}", "--repeats=1")

@@ -29,7 +29,7 @@ LATE_IMPORTS = {
     "horsies_django/core/codec/signatures.py": 1,  # annotationlib is new in Python 3.14
     "horsies_django/handles.py": 1,  # tasks are imported before the models are ready
     "horsies_django/worker/child.py": 4,  # a child reports what fails before it imports Django
-    "horsies_django/worker/preload.py": 4,  # the fork server prepares itself step by step
+    "horsies_django/worker/preload.py": 6,  # the fork server prepares itself step by step
     "horsies_django/worker/process.py": 1,  # only a worker without children runs tasks itself
 }
 

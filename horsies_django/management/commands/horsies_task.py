@@ -9,9 +9,17 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from horsies_django import erasing
+from horsies_django import acting, erasing
 from horsies_django.core.errors import HorsiesError
+from horsies_django.handles import get_handle
 from horsies_django.management.acting import actor
+from horsies_django.management.task_report import as_json, as_text
+
+CANCELLED = {
+    "CANCELLED": "cancelled; it never started",
+    "REQUESTED": "it runs, and is asked to end",
+    "FINISHED": "it was over already; nothing changed",
+}
 
 
 class Command(BaseCommand):
@@ -27,6 +35,19 @@ class Command(BaseCommand):
             made.add_argument("task", metavar="ID", help="the id of the task, a UUID")
             return made
 
+        made = verb("show", "show a task and its attempts")
+        made.add_argument("--payload", action="store_true", help="show the result and the messages of errors as well")
+        made.add_argument("--json", action="store_true", help="print it as JSON")
+
+        made = verb("cancel", "end a task that waits, and ask one that runs to end")
+        made.add_argument("--terminate", action="store_true", help="kill the process of one that runs and does not end")
+        made.add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
+
+        made = verb(
+            "retry", "run again what failed, expired or was cancelled; make due what waits for its next attempt"
+        )
+        made.add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
+
         made = verb("redact", "remove the arguments, the result and all messages of a finished task, for good")
         made.add_argument(
             "--reason", metavar="TEXT", required=True, help="why; goes to the audit, so name nobody in it"
@@ -41,6 +62,24 @@ class Command(BaseCommand):
             raise CommandError(
                 f"horsies_task: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
             ) from error
+
+    def do_show(self, **options: Any) -> None:
+        info = get_handle(options["task"]).info()
+        if info is None:
+            raise LookupError(f"there is no task {options['task']}")
+        self.stdout.write(as_json(info, options["payload"]) if options["json"] else as_text(info, options["payload"]))
+
+    def do_cancel(self, **options: Any) -> None:
+        id_ = get_handle(options["task"]).task_id
+        verdicts = acting.cancel([id_], terminate=options["terminate"], actor=actor(), reason=options["reason"])
+        if id_ not in verdicts:
+            raise LookupError(f"there is no task {id_}")
+        self.stdout.write(f"{id_}: {CANCELLED[verdicts[id_]]}")
+
+    def do_retry(self, **options: Any) -> None:
+        id_ = get_handle(options["task"]).task_id
+        new = acting.retry(id_, actor=actor(), reason=options["reason"])
+        self.stdout.write(f"{id_}: due now" if new == id_ else f"{id_}: sent again as {new}")
 
     def do_redact(self, **options: Any) -> None:
         done = erasing.redact(options["task"], actor=actor(), reason=options["reason"])

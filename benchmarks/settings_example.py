@@ -1,0 +1,8 @@
+"""Settings of a measured project of an ordinary size: the example site, with the tasks that are measured."""
+
+from __future__ import annotations
+
+from example_project.settings import *  # noqa: F403
+from example_project.settings import INSTALLED_APPS as EXAMPLE_APPS
+
+INSTALLED_APPS = [*EXAMPLE_APPS, "benchmarks.load"]

@@ -1,0 +1,53 @@
+"""One task in words, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.utils import timezone
+
+from horsies_django.core.records import TaskInfo
+
+
+def as_text(info: TaskInfo, payload: bool) -> str:
+    """Return a task line by line, its attempts below; the payload only when it is asked for."""
+    lines = [f"{name:<14}{value}" for name, value in facts(info, payload).items() if value not in (None, "")]
+    for attempt in info.attempts:
+        end = (
+            f"{attempt.error_code}: {attempt.error_message}"
+            if payload and attempt.error_message
+            else attempt.error_code
+        )
+        again = ", is tried again" if attempt.will_retry else ""
+        seconds = (attempt.finished_at - attempt.started_at).total_seconds()
+        lines.append(
+            f"attempt {attempt.attempt}: {attempt.outcome}{f' {end}' if end else ''}{again}, {shown(attempt.started_at)}, "
+            f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
+        )
+    return "\n".join(lines)
+
+
+def as_json(info: TaskInfo, payload: bool) -> str:
+    """Return a task as a JSON object."""
+    attempts = [attempt._asdict() for attempt in info.attempts]
+    if not payload:
+        for attempt in attempts:
+            del attempt["error_message"]
+    return json.dumps({**facts(info, payload, plain=True), "attempts": attempts}, default=str, indent=2)
+
+
+def facts(info: TaskInfo, payload: bool, *, plain: bool = False) -> dict[str, Any]:
+    """Return the columns of a task; moments in the time zone of the settings, or plain."""
+    found = info._asdict()
+    del found["attempts"]
+    if not payload:
+        del found["result"]
+    return found if plain else {name: shown(value) for name, value in found.items()}
+
+
+def shown(value: Any) -> Any:
+    """Return a moment as people write it, and anything else as it is."""
+    if not hasattr(value, "utcoffset"):
+        return value
+    return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat(" ", "milliseconds")

@@ -70,6 +70,27 @@ def test_a_backend_that_is_killed_restarts_the_server_and_loses_no_task(
     assert process.stop() == 0
 
 
+def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchronous_failover(
+    worker: Start, server: Server, tmp_path: Path
+) -> None:
+    """The outcome was committed and confirmed, and its record had not left the server's memory when the server crashed."""
+    server.superuser("ALTER ROLE app SET synchronous_commit = off")
+    process = worker("--processes=1", **server.environment).ready()
+    task = Lingering(server, tmp_path / "one")
+    task.runs()
+    server.superuser("CHECKPOINT")
+    (writer,) = (one for one in psutil.Process(server.process.pid).children() if "walwriter" in "".join(one.cmdline()))
+    writer.suspend()
+    task.end()
+    server.becomes(task.id, "COMPLETED")
+    writer.kill()
+    wait_until(lambda: len(task.lines) == 4, "it runs again")
+    row = server.becomes(task.id, "COMPLETED")
+    assert (row["attempts"], row["claim_generation"], row["retry_count"]) == (1, 2, 0)
+    assert "1 task(s) were claimed and never arrived here: they are given back" in process.log
+    assert process.stop() == 0
+
+
 def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:

@@ -199,21 +199,23 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
     assert fates(walkers) == expected
 
 
-@pytest.mark.parametrize("move", ["claim", "settle"])
+@pytest.mark.parametrize("move", ["claim", "start", "settle"])
 def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     worker: Start, gate: Gate, link: Forwarder, tmp_path: Path, move: str
 ) -> None:
-    process = worker("--processes=2", **link.way(database_url())).ready()
+    process = worker("--processes=2", **link.way(database_url()), **(SOFT if move == "start" else {})).ready()
+    blockers = hold_up(tmp_path) if move == "start" else []
     gate.close(move)
     walkers = send_walkers(tmp_path)
-    if move == "settle":
-        for walker in walkers:
-            walker.may("go", "out")
+    if move == "start":
+        wait_until(lambda: {state(walker) for walker in walkers} == {"CLAIMED"}, "both wait in the buffer")
+    for walker in {"claim": [], "start": blockers, "settle": walkers}[move]:
+        walker.may("go", "out")
     gate.held()
     link.freeze()
     gate.open()
-    became = "RUNNING" if move == "claim" else "COMPLETED"
-    wait_until(lambda: state(walkers[0]) == became, "it is committed")
+    became = "COMPLETED" if move == "settle" else "RUNNING"
+    wait_until(lambda: became in {state(walker) for walker in walkers}, "it is committed")
     link.cut()
     fates(walkers)
     wait_until(lambda: "the database is back" in process.log, "it has noticed")

@@ -8,7 +8,7 @@ WITH old AS (
                              max_retries, options)
   SELECT %(new)s::uuid, old.task_name, old.queue_name, old.lane, old.priority, old.kwargs, clock_timestamp(), now(), old.partition_key,
          old.partition_version, old.max_retries, old.options
-  FROM old WHERE old.status IN ('FAILED', 'EXPIRED', 'CANCELLED')
+  FROM old WHERE old.status IN ('FAILED', 'EXPIRED', 'CANCELLED') AND old.redacted_at IS NULL
   RETURNING 1
 )
 SELECT old.status, EXISTS (SELECT FROM sent) FROM old

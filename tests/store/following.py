@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis.stateful import RuleBasedStateMachine
 
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.status import Status
@@ -29,10 +29,6 @@ class Following(RuleBasedStateMachine):
         self.told: set[uuid.UUID] = set()
         self.sound = False
 
-    @initialize()
-    def begin(self) -> None:
-        self.lives.begin()
-
     # what is there to pick from
 
     def pick(self, place: int, *statuses: Status) -> Life | None:
@@ -43,18 +39,28 @@ class Following(RuleBasedStateMachine):
         found = {life.id: life for place in places if (life := self.pick(place, *statuses))}
         return list(found.values())
 
+    def has(self, *statuses: Status) -> bool:
+        return any(life.status in statuses for life in self.model.tasks.values())
+
+    def at(self, place: int, *statuses: Status) -> Seat:
+        """Return a worker's seat, one that has a task in such a status if there is any."""
+        having = [seat for seat in self.lives.seats if self.claims(seat, *statuses)]
+        return (having or self.lives.seats)[place % len(having or self.lives.seats)]
+
     def claims(self, seat: Seat, *statuses: Status) -> list[Claim]:
         """Return the claims that the worker in a seat may have in its memory, also those of rows that somebody has locked."""
         mine = [life for life in self.model.tasks.values() if life.owner == seat.worker and life.status in statuses]
         return [Claim(life.id, life.generation, "sync", "t", "{}") for life in mine]
 
-    def stale(self, places: list[int]) -> tuple[uuid.UUID, list[Claim]] | None:
-        """Return claims of one worker out of all that were ever made, the latest first; most of them count no more."""
-        if not self.issued:
-            return None
-        worker = self.issued[-1 - places[0] % len(self.issued)][0]
-        made = [claim for owner, claim in reversed(self.issued) if owner == worker]
+    def stale(self, places: list[int], issued: list[tuple[uuid.UUID, Claim]]) -> tuple[uuid.UUID, list[Claim]]:
+        """Return some of the claims of one worker."""
+        worker = issued[-1 - places[0] % len(issued)][0]
+        made = [claim for owner, claim in issued if owner == worker]
         return worker, list({made[place % len(made)].id: made[place % len(made)] for place in places}.values())
+
+    def holds_again(self, worker: uuid.UUID, claim: Claim) -> bool:
+        life = self.model.tasks.get(claim.id)
+        return life is not None and life.owner == worker and life.generation > claim.generation and not life.final
 
     # the pass
 

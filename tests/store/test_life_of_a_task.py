@@ -18,34 +18,35 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from horsies_django import acting
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.records import Claim, Wanted
-from horsies_django.core.status import Status
+from horsies_django.core.status import TERMINAL, Status
 from horsies_django.ids import uuid7
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.store.tasks import TaskStore
 from tests.store.life import REFUSED, Life
 from tests.store.lives import ENDS, LEASE, Lives, Seat, born, finals, outcome
-from tests.store.mishaps import FLAGS, PICKS, SEATS, Mishaps
+from tests.store.mishaps import FLAGS, GOING, PICKS, SEATS, Mishaps
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LONG = int(os.environ.get("HORSIES_LIFE_EXAMPLES", "0"))
 PROFILE = settings(
-    max_examples=LONG or 100, stateful_step_count=50, deadline=None, database=None, derandomize=not LONG,
+    max_examples=LONG or 80, stateful_step_count=60, deadline=None, database=None, derandomize=not LONG,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
+ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "release", "start", "renew"])
 MANY = st.lists(PICKS, min_size=1, max_size=3)
 BIRTHS = st.builds(
     born, st.sampled_from(["plain", "plain", "capped", "tenants"]), st.integers(0, 1), st.sampled_from([1, 0, 1, 2]),
-    due=st.sampled_from([True, True, True, False]), until=st.sampled_from([None, None, 7200, -1]),
+    due=st.sampled_from([True, True, True, False]), until=st.sampled_from([None, None, None, 7200, 7200, -1]),
 )  # fmt: skip
-SLOTS = st.tuples(st.sampled_from([2, 1, 4, 0]), st.sampled_from([0, 0, 2, 3]))
+SLOTS = st.tuples(st.sampled_from([2, 3, 4, 1, 0]), st.sampled_from([0, 0, 2, 3]))
 
 
 class LifeOfATask(Mishaps):
@@ -53,63 +54,84 @@ class LifeOfATask(Mishaps):
 
     # what workers do
 
-    @rule(life=BIRTHS)
-    def send(self, life: Life) -> None:
-        life = fresh(life)
-        self.lives.send(self.lives.looker, life)
-        self.model.tasks[life.id] = life
+    @initialize(births=st.lists(BIRTHS, min_size=4, max_size=8))
+    def begin(self, births: list[Life]) -> None:
+        self.lives.begin()
+        self.send(births)
+
+    @precondition(lambda self: len(self.model.claimable()) < 4)
+    @rule(births=st.lists(BIRTHS, min_size=1, max_size=4))
+    def send(self, births: list[Life]) -> None:
+        for life in map(fresh, births):
+            self.lives.send(self.lives.looker, life)
+            self.model.tasks[life.id] = life
+
+    @precondition(lambda self: self.model.claimable())
+    @rule(seat=SEATS, buffer=st.integers(1, 3))
+    def take_ahead(self, seat: int, buffer: int) -> None:
+        at = self.lives.seats[seat]
+        self.round(at, at.worker, wanted((0, buffer)))
 
     @rule(seat=SEATS, slots=SLOTS, sweep=FLAGS)
     def claim(self, seat: int, slots: tuple[int, int], sweep: bool) -> None:
         at = self.lives.seats[seat]
         self.round(at, at.worker, wanted(slots), sweep=sweep)
 
+    @precondition(lambda self: self.has(Status.RUNNING))
     @rule(seat=SEATS, places=MANY, ends=st.lists(st.sampled_from([*ENDS]), min_size=3, max_size=3), slots=SLOTS)
     def settle_and_claim(self, seat: int, places: list[int], ends: list[str], slots: tuple[int, int]) -> None:
-        at = self.lives.seats[seat]
+        at = self.at(seat, Status.RUNNING)
         running = self.claims(at, Status.RUNNING)
         chosen = {claim.id: claim for place in places if running and (claim := running[place % len(running)])}
         written = [outcome(c.id, c.generation, end) for c, end in zip(chosen.values(), ends, strict=False)]
         self.round(at, at.worker, wanted(slots), outcomes=written, starts=self.claims(at, Status.CLAIMED))
 
+    @precondition(lambda self: self.has(Status.RUNNING))
     @rule(seat=SEATS, place=PICKS, slots=SLOTS)
     def crash(self, seat: int, place: int, slots: tuple[int, int]) -> None:
         self.settle_and_claim(seat, [place], ["crashed"], slots)
 
+    @precondition(lambda self: self.has(Status.RUNNING, Status.CLAIMED))
     @rule(seat=SEATS, places=MANY, slots=SLOTS)
     def release(self, seat: int, places: list[int], slots: tuple[int, int]) -> None:
-        at = self.lives.seats[seat]
+        at = self.at(seat, Status.RUNNING, Status.CLAIMED)
         held = self.claims(at, Status.RUNNING, Status.CLAIMED)
         self.round(at, at.worker, wanted(slots), releases=[held[p % len(held)] for p in {*places} if held][:1])
 
+    @precondition(lambda self: self.has(Status.CLAIMED))
     @rule(seat=SEATS)
     def start(self, seat: int) -> None:
-        at = self.lives.seats[seat]
+        at = self.at(seat, Status.CLAIMED)
         self.round(at, at.worker, Wanted(), starts=self.claims(at, Status.CLAIMED))
 
-    @rule(
-        seat=SEATS,
-        places=MANY,
-        end=st.sampled_from([*ENDS]),
-        how=st.sampled_from(["settle", "release", "start", "renew"]),
-    )
+    @precondition(lambda self: self.issued)
+    @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
     def write_late(self, seat: int, places: list[int], end: str, how: str) -> None:
         """Write under claims that were made at some time, by whoever made them: most of them are over."""
-        if found := self.stale(places):
-            worker, claims = found
-            at = self.lives.seats[seat]
-            if how == "settle":
-                self.round(at, worker, Wanted(), outcomes=[outcome(c.id, c.generation, end) for c in claims])
-            elif how == "release":
-                self.round(at, worker, Wanted(), releases=claims)
-            elif how == "start":
-                self.round(at, worker, Wanted(), starts=claims)
-            else:
-                self.renew(at, worker, claims)
+        self.write(self.lives.seats[seat], self.stale(places, self.issued), end, how)
 
+    @precondition(lambda self: any(self.holds_again(*entry) for entry in self.issued))
+    @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
+    def write_under_an_older_claim(self, seat: int, places: list[int], end: str, how: str) -> None:
+        """Write under claims whose task the same worker holds again: only the generation tells them apart."""
+        older = [entry for entry in self.issued if self.holds_again(*entry)]
+        self.write(self.lives.seats[seat], self.stale(places, older), end, how)
+
+    def write(self, at: Seat, claimed: tuple[uuid.UUID, list[Claim]], end: str, how: str) -> None:
+        worker, claims = claimed
+        if how == "settle":
+            self.round(at, worker, Wanted(), outcomes=[outcome(c.id, c.generation, end) for c in claims])
+        elif how == "release":
+            self.round(at, worker, Wanted(), releases=claims)
+        elif how == "start":
+            self.round(at, worker, Wanted(), starts=claims)
+        else:
+            self.renew(at, worker, claims)
+
+    @precondition(lambda self: self.has(Status.CLAIMED))
     @rule(seat=SEATS)
     def keep_buffer(self, seat: int) -> None:
-        at = self.lives.seats[seat]
+        at = self.at(seat, Status.CLAIMED)
         self.renew(at, at.worker, self.claims(at, Status.CLAIMED))
 
     def renew(self, seat: Seat, worker: uuid.UUID, claims: list[Claim]) -> None:
@@ -118,21 +140,24 @@ class LifeOfATask(Mishaps):
         for life in lives:
             life.lease = True
 
+    @precondition(lambda self: self.has(Status.RUNNING, Status.CLAIMED))
     @rule(seat=SEATS)
     def compare_notes(self, seat: int) -> None:
-        at = self.lives.seats[seat]
+        at = self.at(seat, Status.RUNNING, Status.CLAIMED)
         held = {(one.id, one.generation, one.cancelled, one.terminate) for one in TaskStore(at.conn).held(at.worker)}
         mine = [life for life in self.model.tasks.values() if life.owner == at.worker and not life.final]
         assert held == {(life.id, life.generation, life.cancelled, life.terminate) for life in mine}
 
     # what people do
 
-    @rule(places=MANY, terminate=FLAGS)
-    def cancel(self, places: list[int], terminate: bool) -> None:
-        ids = [life.id for life in self.picked(places, *Status)]
+    @precondition(lambda self: self.has(*GOING))
+    @rule(place=PICKS, terminate=FLAGS)
+    def cancel(self, place: int, terminate: bool) -> None:
+        ids = [life.id for life in self.picked([place], *Status)]
         assert acting.cancel(ids, terminate=terminate) == {id_: self.model.verdict(id_) for id_ in ids}
         self.model.cancel(ids, terminate=terminate)
 
+    @precondition(lambda self: self.has(*Status))
     @rule(place=PICKS)
     def retry_by_hand(self, place: int) -> None:
         if life := self.pick(place, *Status):
@@ -142,6 +167,7 @@ class LifeOfATask(Mishaps):
                 got = REFUSED
             assert got == self.model.retry(life.id, got if isinstance(got, uuid.UUID) else life.id)
 
+    @precondition(lambda self: self.has(*TERMINAL))
     @rule(place=PICKS)
     def redact(self, place: int) -> None:
         if life := self.pick(place, *Status):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from horsies_django.core.records import Wanted
 from horsies_django.core.status import Status
 from horsies_django.store.workers import WorkerStore
 from tests.store.following import Following
@@ -33,6 +34,16 @@ class Mishaps(Following):
             life.until = -1
         elif moment == "lapsed":
             life.lease = False
+
+    @precondition(lambda self: self.has(Status.CLAIMED))
+    @rule(seat=SEATS, place=PICKS)
+    def lapse(self, seat: int, place: int) -> None:
+        """A lease ends, and somebody's pass looks for such claims."""
+        if life := self.pick(place, Status.CLAIMED):
+            self.lives.move("lapsed", life.id)
+            life.lease = False
+        at = self.lives.seats[seat]
+        self.round(at, at.worker, Wanted(), sweep=True)
 
     # what happens to workers
 

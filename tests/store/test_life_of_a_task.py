@@ -115,7 +115,9 @@ class LifeOfATask(Mishaps):
     def write_under_an_older_claim(self, seat: int, places: list[int], end: str, how: str) -> None:
         """Write under claims whose task the same worker holds again: only the generation tells them apart."""
         older = [entry for entry in self.issued if self.holds_again(*entry)]
-        self.write(self.lives.seats[seat], self.stale(places, older), end, how)
+        state = Status.RUNNING if how == "settle" else Status.CLAIMED
+        fit = [entry for entry in older if self.model.tasks[entry[1].id].status is state]
+        self.write(self.lives.seats[seat], self.stale(places, fit or older), end, how)
 
     def write(self, at: Seat, claimed: tuple[uuid.UUID, list[Claim]], end: str, how: str) -> None:
         worker, claims = claimed

@@ -1,0 +1,235 @@
+"""The life of a task as a small pure model: what each event makes of it, and whose writes count.
+
+The model has no clock. Whether a task is due, late or under a lease that lives is a fact that the test sets, here and in the
+database alike. Which tasks a claim takes is the database's choice; the model says whether the choice was legal. A row that
+somebody's open transaction has locked stands still for everybody else.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.retry import Failure, RetryPolicy, decide
+from horsies_django.core.status import TERMINAL, TRANSITIONS, Status
+
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+MAX_CRASHES = 2
+CAPS = {"plain": None, "capped": 2, "tenants": None}  # tasks that hold a permit at the same time
+TENANT_CAP = 1
+REFUSED = "refused"  # a retry by hand
+
+
+class Attempt(NamedTuple):
+    """One finished attempt; ``child`` is whether it names the process that ran it."""
+
+    number: int
+    generation: int
+    outcome: str
+    will_retry: bool
+    code: str | None
+    child: bool
+
+
+@dataclass
+class Life:
+    """One task. ``until`` is its good_until in seconds from now; ``lease`` is None without one, else whether it lives."""
+
+    id: uuid.UUID
+    queue: str = "plain"
+    tenant: int = 0
+    policy: RetryPolicy | None = None
+    due: bool = True
+    until: int | None = None
+    status: Status = Status.PENDING
+    owner: uuid.UUID | None = None
+    generation: int = 0
+    lease: bool | None = None
+    retry_count: int = 0
+    pausing: bool = False
+    cancelled: bool = False
+    terminate: bool = False
+    code: str | None = None
+    redacted: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def late(self) -> bool:
+        return self.until is not None and self.until <= 0
+
+    @property
+    def final(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds a permit where claims hold one, too."""
+        return self.status is Status.RUNNING or (self.status is Status.CLAIMED and self.lease is True)
+
+    def move(self, event: str, status: Status, code: str | None = None) -> None:
+        sources, targets = TRANSITIONS[event]
+        assert self.status in sources, f"{event} from {self.status}"
+        assert status in targets, f"{event} to {status}"
+        self.status, self.code, self.pausing = status, code, False
+        if status is Status.PENDING:
+            self.owner = self.lease = None
+
+    def take(self, worker: uuid.UUID, *, ahead: bool) -> None:
+        self.move("claim", Status.CLAIMED if ahead else Status.RUNNING)
+        self.owner, self.generation, self.lease = worker, self.generation + 1, True if ahead else None
+
+    def settle(self, event: str, outcome: Outcome) -> None:
+        """Write an outcome that landed, with its attempt; retried or not as the pure rule of core/retry.py says."""
+        again = None
+        if outcome.status == "FAILED":
+            delay = outcome.retry if outcome.retry is not True else None
+            again = decide(
+                Failure(outcome.error_code or "", outcome.retry is not None, delay, outcome.crashed),
+                self.policy, retry_count=self.retry_count, max_crashes=MAX_CRASHES, now=NOW, cancelled=self.cancelled,
+                crashes=sum(attempt.outcome == "WORKER_FAILURE" for attempt in self.attempts),
+                good_until=None if self.until is None else NOW + dt.timedelta(seconds=self.until),
+            )  # fmt: skip
+        retried = isinstance(again, dt.datetime)
+        ended = "WORKER_FAILURE" if outcome.crashed else outcome.status
+        child = outcome.child_pid is not None
+        number = self.retry_count + 1
+        self.attempts.append(Attempt(number, self.generation, ended, retried, outcome.error_code, child))
+        if isinstance(again, dt.datetime):
+            self.move(event, Status.PENDING)
+            self.retry_count, self.due, self.pausing = number, again <= NOW, again > NOW
+        else:
+            self.move(event, Status(outcome.status), "POISON" if again == "POISON" else outcome.error_code)
+
+    def check(self) -> None:
+        """Hold a row's history against what is always true of it: nothing ends twice, and every attempt is counted once."""
+        assert [attempt.number for attempt in self.attempts] == list(range(1, len(self.attempts) + 1))
+        assert self.retry_count == sum(attempt.will_retry for attempt in self.attempts)
+        assert all(attempt.will_retry for attempt in self.attempts[:-1])
+        generations = [attempt.generation for attempt in self.attempts]
+        assert generations == sorted(set(generations))
+        assert not self.attempts or self.attempts[-1].will_retry or self.final
+
+
+@dataclass
+class Model:
+    """All tasks, whose worker is ``gone`` (declared dead or stopped), and which rows are ``locked`` by somebody."""
+
+    tasks: dict[uuid.UUID, Life] = field(default_factory=dict)
+    gone: set[uuid.UUID] = field(default_factory=set)
+    locked: set[uuid.UUID] = field(default_factory=set)
+
+    def free(self, *statuses: Status) -> list[Life]:
+        """Return the tasks that nobody has locked, in one of ``statuses``."""
+        return [life for life in self.tasks.values() if life.status in statuses and life.id not in self.locked]
+
+    def mine(self, worker: uuid.UUID, claim: Claim | Outcome, *statuses: Status) -> Life | None:
+        """Return the task that a write means, if the write counts: the fence."""
+        life = self.tasks.get(claim.id)
+        if life is None or life.id in self.locked or life.status not in statuses:
+            return None
+        return life if (life.owner, life.generation) == (worker, claim.generation) else None
+
+    def settle(self, worker: uuid.UUID, outcomes: Iterable[Outcome]) -> set[uuid.UUID]:
+        """Settle what is the worker's own, and return it."""
+        landed = set()
+        for outcome in outcomes:
+            if life := self.mine(worker, outcome, Status.RUNNING):
+                life.settle("settle", outcome)
+                landed.add(life.id)
+        return landed
+
+    def release(self, worker: uuid.UUID, claims: Iterable[Claim]) -> set[uuid.UUID]:
+        """Give back what is the worker's own, and return it."""
+        landed = set()
+        for claim in claims:
+            if life := self.mine(worker, claim, Status.CLAIMED, Status.RUNNING):
+                life.move("release", Status.PENDING)
+                landed.add(life.id)
+        return landed
+
+    def startable(self, worker: uuid.UUID, claims: Iterable[Claim]) -> dict[uuid.UUID, Life]:
+        """Return what of a buffer is the worker's own still; each of these gets an answer."""
+        found = {claim.id: self.mine(worker, claim, Status.CLAIMED) for claim in claims}
+        return {id_: life for id_, life in found.items() if life and life.lease}
+
+    def why(self, worker: uuid.UUID, claim: Claim | Outcome) -> str:
+        """Tell why a write did not land."""
+        life = self.tasks.get(claim.id)
+        if life and (life.owner, life.generation, life.final) == (worker, claim.generation, False):
+            return "held" if life.status is Status.RUNNING else "waiting"
+        for attempt in life.attempts if life else ():
+            if attempt.generation == claim.generation and (attempt.outcome != "WORKER_FAILURE" or attempt.child):
+                return "settled"
+        return "lost"
+
+    def lapse(self) -> None:
+        """Take claims back whose lease ended."""
+        for life in self.free(Status.CLAIMED):
+            if not life.lease:
+                life.move("lapse", Status.PENDING)
+
+    def claimable(self) -> dict[uuid.UUID, Life]:
+        """Return what a pass may take if caps allow it."""
+        return {life.id: life for life in self.free(Status.PENDING) if life.due and not life.late}
+
+    def expire(self, id_: uuid.UUID) -> None:
+        life = self.tasks[id_]
+        assert life.late
+        assert id_ not in self.locked
+        life.move("expire", Status.EXPIRED, "TASK_EXPIRED")
+
+    def verdict(self, id_: uuid.UUID) -> str:
+        """Tell what a cancel answers."""
+        life = self.tasks[id_]
+        return "FINISHED" if life.final else "REQUESTED" if life.status is Status.RUNNING else "CANCELLED"
+
+    def cancel(self, ids: Iterable[uuid.UUID], *, terminate: bool) -> None:
+        for id_ in ids:
+            life, verdict = self.tasks[id_], self.verdict(id_)
+            if verdict == "CANCELLED":
+                life.move("cancel", Status.CANCELLED, "TASK_CANCELLED")
+            if verdict != "FINISHED":
+                life.cancelled = True
+            if verdict == "REQUESTED":
+                life.terminate |= terminate
+
+    def reap(self) -> set[tuple[str, uuid.UUID]]:
+        """Rescue what the gone hold, expire what is late and waits; return what happened."""
+        told = set()
+        for life in self.free(Status.RUNNING, Status.CLAIMED):
+            if life.owner not in self.gone:
+                continue
+            if life.status is Status.CLAIMED:
+                life.move("lapse", Status.PENDING)
+                told.add(("returned", life.id))
+            else:
+                crash = Outcome(life.id, life.generation, "FAILED", "", "WORKER_CRASHED", crashed=True)
+                life.settle("rescue", crash)
+                told.add(("failed" if life.final else "retried", life.id))
+        for life in self.free(Status.PENDING):
+            if life.late:
+                self.expire(life.id)
+                told.add(("expired", life.id))
+        return told
+
+    def retry(self, id_: uuid.UUID, new: uuid.UUID) -> str | uuid.UUID:
+        """Run a task again by hand; return the id under which it runs, or that this is refused."""
+        life = self.tasks[id_]
+        if life.status is Status.PENDING and life.pausing:
+            life.due, life.pausing = True, False
+            return id_
+        if life.status not in (Status.FAILED, Status.EXPIRED, Status.CANCELLED) or life.redacted:
+            return REFUSED
+        self.tasks[new] = Life(new, life.queue, life.tenant, life.policy)
+        return new
+
+    def overfull(self, *, claimed: bool) -> list[str]:
+        """Return the caps that are exceeded; ``claimed``: what is claimed counts as well."""
+        held = [life for life in self.tasks.values() if (life.holds if claimed else life.status is Status.RUNNING)]
+        full = [q for q, cap in CAPS.items() if cap is not None and sum(life.queue == q for life in held) > cap]
+        tenants = [life.tenant for life in held if life.queue == "tenants"]
+        return full + [f"tenant {tenant}" for tenant in set(tenants) if tenants.count(tenant) > TENANT_CAP]

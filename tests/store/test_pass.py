@@ -126,7 +126,8 @@ def test_a_task_past_its_good_until_expires_at_the_claim_and_never_runs(claimer:
     assert not TaskAttempt.objects.filter(task_id=late).exists()
 
 
-def test_a_task_whose_good_until_passes_while_it_runs_finishes_as_usual(worker: Claimer) -> None:
+def test_a_task_whose_good_until_passes_while_it_runs_finishes_as_usual(claimer: Claimers) -> None:
+    worker = claimer()
     (id_,) = put(1, good_until=aware(days=1))
     (claim,) = worker.run_pass(sync=1).claims
     Task.objects.filter(pk=id_).update(good_until=aware(days=-1))

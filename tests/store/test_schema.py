@@ -42,6 +42,12 @@ def test_the_models_need_no_further_migration() -> None:
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 
 
+def test_no_number_of_rows_can_run_out() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'")
+        assert cursor.fetchall() == [("bigint",)]
+
+
 @pytest.mark.parametrize("priority", [0, 202, -1])
 def test_a_priority_outside_1_to_201_is_refused(priority: int) -> None:
     with pytest.raises(IntegrityError, match="horsies_tasks_priority"):

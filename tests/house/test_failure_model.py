@@ -1,0 +1,81 @@
+"""The page on failures keeps its word: every row of its tables names tests that exist, or says why there is none."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "failure-model.md"
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+REASON = re.compile(r"does not apply: \w.{10,}")
+
+
+def section(title: str) -> str:
+    """Return the part of the page under a heading of the second level."""
+    (found,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def rows(title: str) -> list[list[str]]:
+    """Return the cells of the rows of a section whose tables end in a column of proofs."""
+    found: list[list[str]] = []
+    proofs = False
+    for line in section(title).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells or set("".join(cells)) <= set("-:"):
+            proofs = proofs and bool(cells)
+        elif not proofs:
+            proofs = cells[-1] == "proof"
+        else:
+            found.append(cells)
+    return found
+
+
+def defined(path: Path) -> set[str]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions)}
+
+
+def test_the_tests_that_the_page_names_exist() -> None:
+    named = set(TEST.findall(PAGE.read_text()))
+    assert len(named) > 100
+    missing = [f"{path}::{name}" for path, name in sorted(named) if name not in defined(ROOT / path)]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("title", "least"),
+    [("What happens to a task", 25), ("Zombies", 4), ("Fault and race scenarios", 88), ("Defects of the past", 33)],
+)
+def test_every_row_has_tests_or_a_reason(title: str, least: int) -> None:
+    found = rows(title)
+    assert len(found) >= least
+    for cells in found:
+        for part in cells[-1].split("<br>"):
+            assert TEST.fullmatch(part) or REASON.fullmatch(part), f"{title}: {cells[0]} {cells[1]}: {part}"
+
+
+def test_what_happens_to_a_task_is_told_for_every_moment() -> None:
+    moments = re.findall(
+        r"^\| (\w[\w ]+) \| (?:PENDING|CLAIMED|RUNNING|final)", section("What happens to a task"), re.M
+    )
+    headers = set(re.findall(r"^\| what \| (.+) \| proof \|$", section("What happens to a task"), re.MULTILINE))
+    assert headers == {" | ".join(moment for moment in moments if moment != "written")}
+    assert all(len(cells) == len(moments) + 1 for cells in rows("What happens to a task"))
+
+
+def test_no_scenario_is_left_out() -> None:
+    assert [cells[0] for cells in rows("Fault and race scenarios")] == [str(number) for number in range(1, 89)]
+    assert [cells[0] for cells in rows("Defects of the past")] == [str(number) for number in range(1, 34)]
+
+
+def test_the_crash_points_are_all_named() -> None:
+    path = ROOT / "tests" / "e2e" / "test_crash_points.py"
+    tests = {name for name in defined(path) if name.startswith("test_")}
+    assert tests <= {
+        name for found, name in TEST.findall(section("What happens to a task")) if found.endswith(path.name)
+    }

@@ -90,6 +90,11 @@ def test_a_worker_of_an_earlier_release_does_not_say_what_it_knows_and_leaves_no
     assert claimed(knowing(claimer(), task_names=None, wire=None)) == ids
 
 
+def test_a_worker_that_knows_no_task_leaves_all_of_them(claimer: Claimers) -> None:
+    put(2, name=STRANGE)
+    assert claimed(knowing(claimer(), task_names=[])) == []
+
+
 def test_what_is_past_its_good_until_expires_whoever_knows_it(old: Claimer) -> None:
     ids = put(name=STRANGE, good_until=dt.datetime.now(dt.UTC) - GRACE)
     passed = old.run_pass(sync=1, grace=GRACE)

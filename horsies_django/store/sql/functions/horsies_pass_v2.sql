@@ -97,7 +97,9 @@ BEGIN
       END IF;
       IF p_grace IS NOT NULL THEN
         SELECT w.* INTO v_taker FROM horsies_workers w WHERE w.id = p_worker;
-        v_taker.task_names := v_taker.task_names || '[]';  -- a new value is not compressed: it is asked for every task
+        IF v_taker.task_names IS NOT NULL THEN  -- asked for every task: among the keys of an object a name is found at once
+          v_taker.task_names := coalesce((SELECT jsonb_object_agg(n.name, 1) FROM jsonb_array_elements_text(v_taker.task_names) AS n (name)), '{}');
+        END IF;
       END IF;
       v_offered := true;
       RETURN QUERY

@@ -29,7 +29,7 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     conf = config()
     claims_hold_permits = not conf.prefetch_buffer
     store, limits = ExplanationStore(connections[conf.database]), timing(conf)
-    facts = store.facts(id_, claimed=claims_hold_permits, threshold=limits.threshold)
+    facts = store.facts(id_, claimed=claims_hold_permits, threshold=limits.threshold, grace=limits.grace)
     if facts is None:
         raise LookupError(
             f"there is no task {id_} in the database {conf.database!r}: never sent, rolled back, or deleted since"
@@ -43,5 +43,6 @@ def timing(conf: Config) -> Timing:
         poll=dt.timedelta(milliseconds=conf.resilience.notify_poll_interval_ms),
         silence=dt.timedelta(milliseconds=conf.recovery.claimer_heartbeat_interval_ms * MISSED_BEATS),
         threshold=dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms),
+        grace=dt.timedelta(milliseconds=conf.unknown_task_grace_ms),
         zone=timezone.get_current_timezone(),
     )

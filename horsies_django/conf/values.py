@@ -43,6 +43,7 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "REPORT_RUNNING_AFTER_MS": (1_000, HUNDRED_YEARS_MS),
         "TASK_TIMEOUT_MS": (100, 30 * 24 * 60 * 60 * 1_000),
         "KILL_GRACE_MS": (0, 3_600_000),
+        "UNKNOWN_TASK_GRACE_MS": (0, 7 * 24 * 60 * 60 * 1_000),
         "WORKER_STATE_SNAPSHOT_INTERVAL_MS": (1_000, 300_000),
         "TERMINAL_RECORD_RETENTION_HOURS": (1, 43_800),
         "QUEUE_RETENTION_HOURS": (1, 43_800),
@@ -134,7 +135,8 @@ class Config:
     """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. ``queues`` is read-only.
 
     ``task_timeout_ms`` holds for tasks without a timeout of their own, None is none. A task that goes on for
-    ``kill_grace_ms`` after its timeout, or after it was to be terminated, loses its process. ``exception_mapper`` has classes
+    ``kill_grace_ms`` after its timeout, or after it was to be terminated, loses its process. A worker leaves a task that it does
+    not know to others for ``unknown_task_grace_ms`` after it became due. ``exception_mapper`` has classes
     as keys, resolved already. ``prefetch_buffer`` 0 is hard mode (S0.18): a worker claims only what it starts at once, so
     nothing waits under a lease.
     """
@@ -151,6 +153,7 @@ class Config:
     forget_overrides_after_ms: int | None = 7 * 24 * 60 * 60 * 1_000
     task_timeout_ms: int | None = None
     kill_grace_ms: int = 5_000
+    unknown_task_grace_ms: int = 300_000
     report_running_after_ms: int | None = 60 * 60 * 1_000
     exception_mapper: Mapper = field(default_factory=lambda: EMPTY)
     recovery: Recovery = field(default_factory=Recovery)

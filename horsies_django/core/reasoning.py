@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from horsies_django.core.caps import CLUSTER
 from horsies_django.core.explanations import Explanation, Reason, ReasonCode
-
-Facts = Mapping[str, Any]
+from horsies_django.core.facts import Facts, at_limit, level_name, moment, pick, worker_name
 
 
 class Timing(NamedTuple):
     """What the settings say about time, and the zone in which moments are told.
 
     A worker is silent after ``silence`` without a beat and counts as dead after ``threshold``; it looks for tasks every ``poll``.
+    For ``grace`` after a task became due, workers that do not know it leave it to others.
     """
 
     poll: dt.timedelta
     silence: dt.timedelta
     threshold: dt.timedelta
+    grace: dt.timedelta
     zone: dt.tzinfo
 
 
@@ -45,6 +45,7 @@ class Case:
         self.now = moment(facts["now"])
         heard = [one for one in facts.get("workers", ()) if not self.silent_since(one["beat_at"], timing.threshold)]
         self.workers: Sequence[Facts] = heard
+        self.takers = [one for one in heard if not one["strange"]] or heard  # the others leave it to these
 
     def reasons(self) -> Iterator[Reason]:
         """Give all reasons, the most decisive first."""
@@ -157,15 +158,23 @@ class Case:
         yield Reason(ReasonCode.NO_LIVE_WORKER, text, details)
 
     def unknown_name(self) -> Iterator[Reason]:
-        """No worker knows the task. That does not hold it up: it fails when it is claimed."""
+        """No worker knows the task. They leave it to others for a while; then it fails when it is claimed."""
         if not self.workers or any(one["knows"] for one in self.workers):
             return
-        name = self.task["task_name"]
-        text = (
-            f"No living worker of its queue knows a task {name!r}: whichever claims it fails it with WORKER_RESOLUTION_ERROR. "
-            "Deploy the code that defines it to the workers."
+        name, wire, until = (
+            self.task["task_name"],
+            self.task["wire"],
+            moment(self.task["enqueued_at"]) + self.timing.grace,
         )
-        yield Reason(ReasonCode.UNKNOWN_TASK_NAME, text, {"task_name": name, "workers": self.crew(self.workers)})
+        held = all(one["strange"] for one in self.workers)
+        newer = f" as a newer release sent it (version {wire})" if wire > 1 else ""
+        wait = f"they leave it to others until {self.at(until)}, and then " if held else ""
+        text = (
+            f"No living worker of its queue knows a task {name!r}{newer}: {wait}whichever claims it fails it with "
+            "WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
+        )
+        details = {"task_name": name, "until": until.isoformat() if held else None, "workers": self.crew(self.workers)}
+        yield Reason(ReasonCode.UNKNOWN_TASK_NAME, text, details)
 
     def not_due(self) -> Iterator[Reason]:
         task, due = self.task, self.task["enqueued_at"]
@@ -191,10 +200,10 @@ class Case:
 
         A limit that holds in each worker keeps the task only when every worker has one against it.
         """
-        full = [one for one in self.workers if at_limit(one["partition_room"])]
-        local = [one for one in self.workers if at_limit(one["room"])]
-        busy = [one for one in self.workers if one["busy"] >= one["slots"]]
-        none_can = all(one in full or one in local or one in busy for one in self.workers)
+        full = [one for one in self.takers if at_limit(one["partition_room"])]
+        local = [one for one in self.takers if at_limit(one["room"])]
+        busy = [one for one in self.takers if one["busy"] >= one["slots"]]
+        none_can = all(one in full or one in local or one in busy for one in self.takers)
         yield from self.partition(full if none_can else [])
         if none_can and local:
             limit = self.facts["queue"]["local_limit"]
@@ -239,7 +248,7 @@ class Case:
     def next(self) -> Reason:
         seconds = self.timing.poll.total_seconds()
         text = f"Nothing holds it up: it is the next in line, and should start within {seconds:g} s."
-        return Reason(ReasonCode.NEXT, text, {"workers": self.crew(self.workers), "poll_seconds": seconds})
+        return Reason(ReasonCode.NEXT, text, {"workers": self.crew(self.takers), "poll_seconds": seconds})
 
     def holder(self) -> dict[str, Any]:
         return pick(self.facts["holder"], "worker_id", "hostname", "pid", "child_pid")
@@ -260,37 +269,12 @@ class Case:
         return f", the longest since {self.at(first['since'])} by task {first['task_id']} on {worker_name(first)}"
 
     def share(self, some: Sequence[Facts]) -> str:
-        """Tell how many of the workers some are."""
-        many = len(self.workers)
+        """Tell how many of the workers that could take it some are."""
+        many, few = len(self.takers), len(self.takers) < len(self.workers)
         if many == 1:
-            return "The one living worker that serves its queue is"
+            return f"The one living worker that serves its queue{' and knows it' if few else ''} is"
         who = f"All {many}" if len(some) == many else f"{len(some)} of the {many}"
-        return f"{who} living workers that serve its queue are"
+        return f"{who} living workers that serve its queue{' and know it' if few else ''} are"
 
     def crew(self, workers: Sequence[Facts], *more: str) -> list[dict[str, Any]]:
         return [pick(one, "worker_id", "hostname", "pid", *more) for one in workers]
-
-
-def pick(facts: Facts, *names: str) -> dict[str, Any]:
-    """Return some of the facts."""
-    return {name: facts[name] for name in names}
-
-
-def moment(text: str | dt.datetime) -> dt.datetime:
-    """Return a moment as JSON has it."""
-    return text if isinstance(text, dt.datetime) else dt.datetime.fromisoformat(text)
-
-
-def at_limit(room: int | None) -> bool:
-    """Whether there is a limit and no room under it."""
-    return room is not None and room <= 0
-
-
-def worker_name(facts: Facts) -> str:
-    """Name a worker; one whose row is gone by its id."""
-    return f"{facts['hostname']}:{facts['pid']}" if facts["hostname"] else str(facts["worker_id"])
-
-
-def level_name(row: Facts) -> str:
-    """Name a queue, or the whole cluster, at the start of a sentence."""
-    return "The whole cluster" if row["name"] == CLUSTER else f"The queue {row['name']!r}"

@@ -158,6 +158,11 @@ class Migration(migrations.Migration):
             name="task_names",
             field=models.JSONField(null=True, verbose_name="tasks that it knows"),
         ),
+        migrations.AddField(
+            model_name="worker",
+            name="wire",
+            field=models.SmallIntegerField(null=True, verbose_name="version of tasks that it reads"),
+        ),
         migrations.AddConstraint(
             model_name="queue",
             constraint=models.CheckConstraint(

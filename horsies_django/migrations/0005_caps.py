@@ -26,11 +26,17 @@ FUNCTIONS = {
     "horsies_expire_v1": "uuid[], timestamptz",
     "horsies_pause_v1": "jsonb, int",
     "horsies_again_v1": "uuid, jsonb, int, int, timestamptz, boolean, text, jsonb, boolean, int, timestamptz",
-    "horsies_candidates_v2": "text, jsonb, boolean, int, text, int, text[], timestamptz",
-    "horsies_gather_v1": "horsies_limits[], int[], int, int, jsonb, int, timestamptz, int, int, int, int",
+    "horsies_knows_v1": "text, jsonb, horsies_workers",
+    "horsies_strange_v1": "text, jsonb, timestamptz, timestamptz, horsies_workers, interval, timestamptz",
+    "horsies_candidates_v2": "text, jsonb, boolean, int, text, int, text[], timestamptz, horsies_workers, interval",
+    "horsies_gather_v1": (
+        "horsies_limits[], int[], int, int, jsonb, int, timestamptz, horsies_workers, interval, int, int, int, int"
+    ),
     "horsies_parts_v1": "horsies_limits[], int[], text[], uuid, boolean, timestamptz",
     "horsies_allot_v1": "int[], text[], int[], boolean[], int[], int[], int[], int[], int, int, int, int",
-    "horsies_claim_v2": "uuid, text, horsies_limits[], int, text[], int[], timestamptz, interval, int, int, int, int",
+    "horsies_claim_v2": (
+        "uuid, text, horsies_limits[], int, text[], int[], timestamptz, horsies_workers, interval, interval, int, int, int, int"
+    ),
     "horsies_start_v1": "uuid, text, horsies_limits[], int, timestamptz, jsonb",
     "horsies_settle_v2": "uuid, jsonb, int, text",
     "horsies_release_v2": "uuid, jsonb, text",
@@ -40,7 +46,9 @@ FUNCTIONS = {
     "horsies_final_v1": "text, uuid[]",
     "horsies_due_v1": "text, timestamptz",
     "horsies_offer_v1": "text, horsies_limits[], int, text[], text[]",
-    "horsies_pass_v2": "uuid, text, jsonb, jsonb, jsonb, text[], int, int, int, int, int, interval, boolean, int",
+    "horsies_pass_v2": (
+        "uuid, text, jsonb, jsonb, jsonb, text[], int, int, int, int, int, interval, boolean, int, interval"
+    ),
     "horsies_in_flight_v1": "timestamptz",
     "horsies_holding_v1": "text, int, timestamptz",
     "horsies_pending_v1": "text[], int",

@@ -10,10 +10,14 @@ from horsies_django.store.base import load
 FUNCTIONS = {
     "horsies_holders_v1": "horsies_limits, text, boolean, timestamptz, int",
     "horsies_full_v1": "horsies_limits, uuid, boolean, timestamptz",
-    "horsies_before_v1": "horsies_limits, text, text[], int, timestamptz, uuid, timestamptz, int",
-    "horsies_ahead_v1": "horsies_tasks, horsies_limits, text, boolean, int, uuid, jsonb, int, boolean, timestamptz, int",
-    "horsies_takers_v1": "horsies_tasks, horsies_limits, text, boolean, timestamptz",
-    "horsies_explain_v1": "uuid, boolean, interval, int, int",
+    "horsies_before_v1": (
+        "horsies_limits, text, text[], int, timestamptz, uuid, horsies_workers, interval, timestamptz, int"
+    ),
+    "horsies_ahead_v1": (
+        "horsies_tasks, horsies_limits, text, boolean, int, uuid, jsonb, int, boolean, interval, timestamptz, int"
+    ),
+    "horsies_takers_v1": "horsies_tasks, horsies_limits, text, boolean, interval, timestamptz",
+    "horsies_explain_v1": "uuid, boolean, interval, interval, int, int",
 }
 
 

@@ -17,6 +17,7 @@ class Worker(models.Model):
     version = models.CharField(_("version"), max_length=50)
     queues = models.JSONField(_("queues"))
     task_names = models.JSONField(_("tasks that it knows"), null=True)
+    wire = models.SmallIntegerField(_("version of tasks that it reads"), null=True)
     processes = models.IntegerField(_("processes"))
     threads = models.IntegerField(_("threads"))
     async_concurrency = models.IntegerField(_("coroutines"))

@@ -19,11 +19,21 @@ class ExplanationStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def facts(self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta) -> dict[str, Any] | None:
+    def facts(
+        self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta, grace: dt.timedelta
+    ) -> dict[str, Any] | None:
         """Return the facts about a task, None when there is no such task.
 
-        ``claimed``: claims hold permits of the caps (hard mode). A worker without a beat for ``threshold`` takes no part.
+        ``claimed``: claims hold permits of the caps (hard mode). A worker without a beat for ``threshold`` takes no part;
+        for ``grace`` workers leave to others what they do not know.
         """
-        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": HOLDERS, "bound": BEFORE}
+        params = {
+            "id": task_id,
+            "claimed": claimed,
+            "threshold": threshold,
+            "grace": grace,
+            "many": HOLDERS,
+            "bound": BEFORE,
+        }
         found = run(self.connection, "task_explain", params)[0][0]
         return None if found is None else json.loads(found)

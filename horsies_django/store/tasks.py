@@ -91,11 +91,12 @@ class TaskStore:
         starts: Sequence[Claim] = (),
         sweep: bool = False,
         max_crashes: int = 0,
+        grace: timedelta | None = None,
     ) -> Passed:
         """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
 
         ``sweep`` also takes back claims of any worker whose lease ended. A task that took ``max_crashes`` processes with it is
-        poison and not retried, 0 never.
+        poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is younger.
         """
         rows = run(
             self.connection,
@@ -109,6 +110,7 @@ class TaskStore:
                 "queues": served.queues_array,
                 "sweep": sweep,
                 "max_crashes": max_crashes,
+                "grace": grace,
                 **wanted._asdict(),
             },
         )

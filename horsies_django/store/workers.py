@@ -35,9 +35,12 @@ class WorkerStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def register(self, worker: uuid.UUID, *, task_names: Sequence[str] | None = None, **columns: Any) -> None:
+    def register(
+        self, worker: uuid.UUID, *, task_names: Sequence[str] | None = None, wire: int | None = None, **columns: Any
+    ) -> None:
         """Insert the row of a worker that starts."""
-        execute(self.connection, "worker_register", {"worker": worker, "task_names": task_names, **columns})
+        params = {"worker": worker, "task_names": task_names, "wire": wire, **columns}
+        execute(self.connection, "worker_register", params)
 
     def beat(self, worker: uuid.UUID, children: Sequence[Process], load: Load) -> set[uuid.UUID]:
         """Beat for all processes of a worker and return the ids that did: none when the worker was declared dead."""

@@ -246,7 +246,7 @@ class Engine:
         if passed.dead:
             self.disown()
         self.buffer.take(passed.returned + passed.expired)
-        self.pool.dispatch(self.buffer.take(passed.started) + passed.claims)
+        self.pool.dispatch(self.ledger.readable(self.buffer.take(passed.started) + passed.claims))
         if any(claim.id in self.buffer.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.buffer.add(passed.buffered)

@@ -19,6 +19,7 @@ from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.tasks import NOTHING, Held, Passed, Served, TaskStore
 from horsies_django.worker.running import failed
+from horsies_django.worker.strangers import Strangers, is_newer, unreadable
 
 logger = logging.getLogger("horsies.worker")
 
@@ -44,6 +45,7 @@ class Ledger:
         prepare: bool,
         max_crashes: int = 0,
         bound: int = 10_000,
+        strangers: Strangers | None = None,
     ) -> None:
         self.alias = alias
         self.worker = worker
@@ -57,6 +59,7 @@ class Ledger:
         self.locked: list[Outcome | Claim] = []  # somebody holds these rows: tried again at ``locked_until``
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too much
+        self.strangers = strangers or Strangers()
         self.bound = bound  # of what may be unwritten: beyond it nothing more is claimed
         self.overfull = False
 
@@ -113,8 +116,9 @@ class Ledger:
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
         outcomes, releases, began = self._batch(), self.releases, time.monotonic()
+        grace = self.strangers.grace_at(began)
         try:
-            passed = self._pass(wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep)
+            passed = self._pass(wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep, grace=grace)
         except psycopg.Error as error:
             if not outcomes or (error.sqlstate or "")[:2] not in POISON:
                 if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
@@ -123,11 +127,28 @@ class Ledger:
             logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))
             self._settle_singly(outcomes)
             outcomes, releases = [], []
-            passed = self._pass(wanted, starts=starts, sweep=sweep)
+            passed = self._pass(wanted, starts=starts, sweep=sweep, grace=grace)
         self.most = min(BATCH, self.most * 2)
         self._strike(outcomes, releases, passed.landed)
         self._look_into_starts(starts, passed)
+        if grace is None:
+            self._give_strangers_back(passed)
         return passed
+
+    def _give_strangers_back(self, passed: Passed) -> None:
+        """Take out what nobody here knows, and have the engine come round again: the next pass leaves such tasks to others."""
+        passed.claims, strange = self.strangers.part(passed.claims)
+        passed.buffered, ahead = self.strangers.part(passed.buffered)
+        if strange or ahead:
+            self.strangers.met(time.monotonic(), strange + ahead)
+            self.releases += strange + ahead
+            passed.again = True
+
+    def readable(self, claims: list[Claim]) -> list[Claim]:
+        """Return the running tasks whose form this release can read; the others fail."""
+        unread = [claim for claim in claims if is_newer(claim)]
+        self.outcomes += [Outcome(claim.id, claim.generation, *unreadable(claim)) for claim in unread]
+        return [claim for claim in claims if claim not in unread] if unread else claims
 
     def _batch(self) -> list[Outcome]:
         size = 0

@@ -50,6 +50,8 @@ def unready(engine: Engine) -> list[str]:
         reasons.append(f"{ready} of {max(len(members), engine.pool.options.processes, 1)} processes are ready")
     if engine.ledger.connection is None:
         reasons.append("there is no connection to the database")
+    elif engine.outage.backoff.failures:
+        reasons.append("the last statement to the database failed")
     if time.monotonic() > engine.trusted_until:
         reasons.append("no heartbeat went out for too long: others may take this worker for dead")
     if engine.stopping:

@@ -17,6 +17,7 @@ from horsies_django import __version__, registry
 from horsies_django.conf import Config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.options import WIRE
 from horsies_django.queues import declared
 from horsies_django.store.notify import Listener
 from horsies_django.store.queues import QueueStore
@@ -38,6 +39,7 @@ from horsies_django.worker.reaper import Reaper
 from horsies_django.worker.services import Services
 from horsies_django.worker.starting import Start, refuse_unready_project
 from horsies_django.worker.stopping import Stopping, StopRequested
+from horsies_django.worker.strangers import Strangers
 from horsies_django.worker.watch import Watch
 
 logger = logging.getLogger("horsies.worker")
@@ -77,6 +79,7 @@ class Supervisor:
             prepare=config.listen_database is None,
             max_crashes=config.recovery.max_crashes,
             bound=config.resilience.max_unwritten_outcomes,
+            strangers=Strangers(ms(config.unknown_task_grace_ms)),
         )
         self.beginning = Start(self.ledger, config.resilience)
         listener = Listener(direct, "_new", application_name="horsies listener")
@@ -163,6 +166,7 @@ class Supervisor:
             version=__version__,
             queues=self.ledger.served.queues,
             task_names=registry.names(),
+            wire=WIRE,
             processes=self.options.processes,
             threads=self.options.threads,
             async_concurrency=self.options.async_concurrency,

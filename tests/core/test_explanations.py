@@ -16,12 +16,16 @@ ID = uuid.UUID(int=7)
 WORKER = str(uuid.UUID(int=8))
 NOW = "2030-01-31T12:00:00+00:00"
 TIMING = Timing(
-    dt.timedelta(seconds=5), dt.timedelta(seconds=5), dt.timedelta(seconds=10), dt.timezone(dt.timedelta(hours=3))
+    poll=dt.timedelta(seconds=5),
+    silence=dt.timedelta(seconds=5),
+    threshold=dt.timedelta(seconds=10),
+    grace=dt.timedelta(minutes=5),
+    zone=dt.timezone(dt.timedelta(hours=3)),
 )
 TASK = {
     "id": str(ID), "task_name": "shop.tasks.add", "queue_name": "verify", "lane": "sync", "status": "PENDING", "parked": False,
     "enqueued_at": "2030-01-31T11:00:00+00:00", "good_until": None, "retry_count": 0, "max_retries": 0, "claimed_at": None,
-    "claim_expires_at": None, "started_at": None, "finished_at": None, "error_code": None,
+    "claim_expires_at": None, "started_at": None, "finished_at": None, "error_code": None, "wire": 1,
 }  # fmt: skip
 QUEUE = {
     "name": "verify", "max_concurrency": None, "local_limit": None, "partition_local_limit": None, "room": None, "taken": 0,
@@ -29,7 +33,7 @@ QUEUE = {
 }  # fmt: skip
 TAKER = {
     "worker_id": WORKER, "hostname": "web-1", "pid": 41, "beat_at": NOW, "slots": 2, "busy": 0, "room": None,
-    "partition_room": None, "knows": True,
+    "partition_room": None, "knows": True, "strange": False,
 }  # fmt: skip
 HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": WORKER}
 
@@ -68,6 +72,31 @@ def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_anothe
     assert soon.details == {"due_at": "2030-01-31T12:30:00+00:00"}
     late = only("NOT_DUE", told({"enqueued_at": "2030-01-31T22:30:00+00:00"}))
     assert late.text == "It is not due before 2030-02-01 01:30:00."
+
+
+def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() -> None:
+    stranger = TAKER | {"knows": False, "strange": True}
+    young = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
+    found = only("UNKNOWN_TASK_NAME", told(young, workers=[stranger]))
+    assert found.text == (
+        "No living worker of its queue knows a task 'shop.tasks.add': they leave it to others until 15:03:00, and then whichever "
+        "claims it fails it with WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
+    )
+    assert found.details["until"] == "2030-01-31T12:03:00+00:00"
+    newer = only("UNKNOWN_TASK_NAME", told(young | {"wire": 2}, workers=[stranger]))
+    assert "knows a task 'shop.tasks.add' as a newer release sent it (version 2): they leave" in newer.text
+    old = only("UNKNOWN_TASK_NAME", told(workers=[stranger | {"strange": False}]))
+    assert "'shop.tasks.add': whichever claims it fails it with WORKER_RESOLUTION_ERROR" in old.text
+    assert old.details["until"] is None
+
+
+def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
+    stranger = TAKER | {"knows": False, "strange": True}
+    busy = TAKER | {"worker_id": str(ID), "busy": 2}
+    assert only("NO_FREE_SLOT", told(workers=[stranger, busy])).text == (
+        "The one living worker that serves its queue and knows it is without a free slot for sync tasks: 2 of 2 are taken."
+    )
+    assert only("NEXT", told(workers=[stranger, TAKER])).details["workers"][0]["worker_id"] == WORKER
 
 
 def test_a_cap_names_the_holder_of_the_longest_slot() -> None:

@@ -45,7 +45,7 @@ def test_a_worker_that_waits_for_its_database_ends_at_the_first_signal(worker: S
     wait_until(lambda: TRY in process.log, "it waits")
     process.signal(number)
     assert process.process.wait(20) == 0
-    assert "stopped before it had started" in process.log
+    assert "Stopped before it started" in process.log
     assert "Traceback" not in process.log
 
 

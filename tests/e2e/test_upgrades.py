@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,12 +15,24 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.e2e.conftest import ROOT, database_url
+from tests.conftest import wait_until
+from tests.e2e.conftest import ROOT, WorkerProcess, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 KEPT = sorted((ROOT / "tests" / "upgrades").glob("*.sql"))
 STATUSES = "SELECT status FROM horsies_tasks"
+# What a worker of that release held when it was ended, and a task that was cancelled: states that the kept rows do not have.
+MORE = """
+INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, claimed_by, claim_generation, claimed_at, finished_at,
+                           result, error_code)
+SELECT gen_random_uuid(), 'tests.project.tasks.noop', 'default', 'sync', '{}', more.status, w.id, 1, more.claimed_at,
+       more.finished_at, more.result, more.error_code
+FROM (VALUES ('CLAIMED', now() - interval '1 hour', NULL::timestamptz, NULL::jsonb, NULL),
+             ('CANCELLED', NULL, now(), '{"err": {"error_code": "TASK_CANCELLED"}}', 'TASK_CANCELLED'))
+     AS more (status, claimed_at, finished_at, result, error_code)
+LEFT JOIN horsies_workers w ON more.status = 'CLAIMED'
+"""
 
 
 @pytest.fixture
@@ -34,7 +46,9 @@ def empty_database(transactional_db: None) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
-def test_the_kept_schema_migrates_and_its_tasks_run(empty_database: str, kept: Path) -> None:
+def test_the_kept_schema_migrates_and_its_tasks_run(
+    empty_database: str, worker: Callable[..., WorkerProcess], kept: Path
+) -> None:
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": empty_database}
 
     def manage(*command: str) -> None:
@@ -50,10 +64,23 @@ def test_the_kept_schema_migrates_and_its_tasks_run(empty_database: str, kept: P
 
     with psycopg.connect(empty_database, autocommit=True) as conn:
         conn.execute(kept.read_text().encode(), prepare=False)
+        conn.execute("SET search_path = public")  # the dump emptied it
+        conn.execute(MORE.encode())
         before = Counter(row[0] for row in conn.execute(STATUSES))
-        assert before == {"PENDING": 2, "RUNNING": 1, "COMPLETED": 1, "FAILED": 1, "EXPIRED": 1}
+        ended = {"CANCELLED": 1, "EXPIRED": 1}
+        assert before == {"PENDING": 2, "CLAIMED": 1, "RUNNING": 1, "COMPLETED": 1, "FAILED": 1, **ended}
         manage("migrate", "--verbosity=0")
         assert Counter(row[0] for row in conn.execute(STATUSES)) == before
         manage("horsies_worker", "--processes=1", "--until-empty")
         after = Counter(row[0] for row in conn.execute(STATUSES))
-        assert after == {"RUNNING": 1, "COMPLETED": 3, "FAILED": 1, "EXPIRED": 1}
+        assert after == {"CLAIMED": 1, "RUNNING": 1, "COMPLETED": 3, "FAILED": 1, **ended}
+        process = worker("--processes=1", DATABASE_URL=empty_database).ready()
+        last = {"COMPLETED": 4, "FAILED": 2, **ended}
+        wait_until(
+            lambda: Counter(row[0] for row in conn.execute(STATUSES)) == last, "what a dead worker held is rescued"
+        )
+        assert process.stop() == 0
+        codes = conn.execute(
+            "SELECT DISTINCT error_code FROM horsies_tasks WHERE status = 'FAILED' ORDER BY 1"
+        ).fetchall()
+        assert codes == [("UNHANDLED_ERROR",), ("WORKER_CRASHED",)]

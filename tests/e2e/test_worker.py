@@ -162,7 +162,7 @@ def test_a_task_that_made_no_noise_is_found_by_the_poll(worker: Start) -> None:
 def test_a_task_name_that_no_worker_knows_fails_and_its_row_stays(worker: Start) -> None:
     (id_,) = put(name="gone.tasks.vanished", kwargs=['{"a": 1}'])
     (other,) = put(name="gone.tasks.avanished", lane="async")
-    worker("--processes=1", "--until-empty").wait()
+    worker("--processes=1", "--until-empty", HORSIES_TEST_GRACE_MS="0").wait()
     for handle in (get_handle(id_), get_handle(other)):
         info = handle.info()
         assert (info.status, info.error_code) == ("FAILED", "WORKER_RESOLUTION_ERROR")

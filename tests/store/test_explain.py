@@ -329,12 +329,34 @@ def test_a_name_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> 
     old = serving(task_names=["shop.tasks.old"])
     (id_,) = put(name="shop.tasks.new")
     found = reason(id_, "UNKNOWN_TASK_NAME")
-    assert "fails it with WORKER_RESOLUTION_ERROR" in found.text
+    assert "they leave it to others until" in found.text
+    assert dt.datetime.fromisoformat(found.details["until"]) > now() + dt.timedelta(minutes=4)
     assert found.details["workers"][0]["worker_id"] == str(old.id)
+    Task.objects.filter(pk=id_).update(enqueued_at=now() - HOUR)
+    found = reason(id_, "UNKNOWN_TASK_NAME")
+    assert "'shop.tasks.new': whichever claims it fails it with WORKER_RESOLUTION_ERROR" in found.text
+    Task.objects.filter(pk=id_).update(enqueued_at=now())
     new = serving(task_names=["shop.tasks.new", "shop.tasks.old"])
     assert codes(id_) == ["NEXT"]
     Worker.objects.filter(pk=new.id).update(task_names=None)
     assert codes(id_) == ["NEXT"], "a worker of an earlier release does not say what it knows"
+
+
+def test_what_a_worker_leaves_to_others_does_not_stand_before_what_it_knows() -> None:
+    put(2, name="shop.tasks.new")
+    (id_,) = put(name="shop.tasks.old")
+    serving(task_names=["shop.tasks.old"])
+    assert codes(id_) == ["NEXT"]
+    Task.objects.filter(task_name="shop.tasks.new").update(enqueued_at=now() - HOUR)
+    assert reason(id_, "BEHIND_OTHERS").details["count"] == 2, "now this worker takes them, to fail them"
+
+
+def test_a_task_in_a_form_that_no_worker_reads_waits_like_one_that_none_knows() -> None:
+    serving(wire=1)
+    (id_,) = put(options='{"wire": 2}')
+    assert "as a newer release sent it (version 2)" in reason(id_, "UNKNOWN_TASK_NAME").text
+    serving(wire=2)
+    assert codes(id_) == ["NEXT"]
 
 
 def test_those_that_stand_before_it_are_counted_in_the_order_of_the_claim() -> None:

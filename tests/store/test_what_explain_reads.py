@@ -33,7 +33,7 @@ def test_it_reads_tasks_through_their_indexes_whatever_the_statistics_say(
     WorkerFactory(id=worker.id, queues=["default"])
     HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
     notices = explained(worker)
-    facts = ExplanationStore(worker.conn).facts(id_, claimed=True, threshold=MINUTE)
+    facts = ExplanationStore(worker.conn).facts(id_, claimed=True, threshold=MINUTE, grace=MINUTE)
     assert facts is not None
     assert facts["before"] == 1_001
     shown = "\n".join(notices)

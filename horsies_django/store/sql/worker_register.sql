@@ -5,6 +5,6 @@ WITH parent AS (
   INSERT INTO horsies_heartbeats (id, worker_id, role, pid, sent_at)
   VALUES (%(worker)s::uuid, %(worker)s::uuid, 'claimer', %(pid)s::int, clock_timestamp())
 )
-INSERT INTO horsies_workers (id, hostname, pid, version, queues, task_names, processes, threads, async_concurrency)
+INSERT INTO horsies_workers (id, hostname, pid, version, queues, task_names, wire, processes, threads, async_concurrency)
 VALUES (%(worker)s::uuid, %(hostname)s::text, %(pid)s::int, %(version)s::text, to_jsonb(%(queues)s::text[]),
-        to_jsonb(%(task_names)s::text[]), %(processes)s::int, %(threads)s::int, %(async_concurrency)s::int)
+        to_jsonb(%(task_names)s::text[]), %(wire)s::smallint, %(processes)s::int, %(threads)s::int, %(async_concurrency)s::int)

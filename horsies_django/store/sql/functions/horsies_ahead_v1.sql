@@ -2,9 +2,10 @@
 -- worker serves (p_queues) and that have room, in its own lane. The other lane has slots of its own (p_other of them are free), so
 -- its tasks count only if they would use up the room that the queue and the cluster (p_cluster_room) have left. For a task whose
 -- partition is full, the parked ones of that partition come first. p_worker NULL: any worker, which serves this queue only.
--- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding.
+-- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding, primary keys.
 CREATE FUNCTION horsies_ahead_v1(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_full boolean, p_cluster_room int, p_worker uuid,
-                                 p_queues jsonb, p_other int, p_claimed boolean, p_now timestamptz, p_bound int) RETURNS int
+                                 p_queues jsonb, p_other int, p_claimed boolean, p_grace interval, p_now timestamptz, p_bound int)
+RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_lane text := CASE p_task.lane WHEN 'sync' THEN 'async' ELSE 'sync' END;
@@ -17,7 +18,9 @@ DECLARE
   v_but text[];
   v_priority int;
   v_some int;
+  v_taker horsies_workers;
 BEGIN
+  SELECT w.* INTO v_taker FROM horsies_workers w WHERE w.id = p_worker;
   IF p_full THEN
     SELECT count(*) INTO v_same
     FROM (
@@ -40,9 +43,10 @@ BEGIN
       v_but := array_remove(v_but, p_key);
     END IF;
     v_priority := CASE WHEN v_limits.priority < p_limits.priority THEN 32767 ELSE p_task.priority END;
-    v_same := v_same + horsies_before_v1(v_limits, p_task.lane, v_but, v_priority, p_task.enqueued_at, p_task.id, p_now, p_bound - v_same);
+    v_same := v_same + horsies_before_v1(v_limits, p_task.lane, v_but, v_priority, p_task.enqueued_at, p_task.id, v_taker,
+                                         p_grace, p_now, p_bound - v_same);
     IF p_other > 0 AND (p_cluster_room IS NOT NULL OR (v_own AND v_room IS NOT NULL)) THEN
-      v_some := horsies_before_v1(v_limits, v_lane, v_but, v_priority, p_task.enqueued_at, p_task.id, p_now, p_other);
+      v_some := horsies_before_v1(v_limits, v_lane, v_but, v_priority, p_task.enqueued_at, p_task.id, v_taker, p_grace, p_now, p_other);
       v_across := v_across + v_some;
       IF v_own THEN
         v_beside := v_some;

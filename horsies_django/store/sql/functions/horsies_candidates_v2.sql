@@ -1,11 +1,13 @@
 -- The first claimable tasks of one queue and lane that are due, in order (priority, enqueued_at, id), locked for the caller, as arrays
 -- side by side: each with its partition under the rule in force (stale: its row still says another one) and whether it is past its
 -- good_until (late). due: when the next becomes due, if fewer than p_want were found. p_but: partitions to leave out.
+-- p_taker, p_grace: leave out what this worker cannot run while it is younger than that (NULL: take everything); due is then also when
+-- the first of them is old enough.
 -- Walks priority by priority, so that tasks due in the future cost one probe however many they are.
 -- Locks: the rows it returns, never waiting. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_candidates_v2(p_queue text, p_by_args jsonb, p_by_task boolean, p_version int, p_lane text, p_want int, p_but text[],
-                                      p_now timestamptz, OUT ids uuid[], OUT priorities smallint[], OUT moments timestamptz[],
-                                      OUT keys text[], OUT stale boolean[], OUT late boolean[], OUT due timestamptz)
+                                      p_now timestamptz, p_taker horsies_workers, p_grace interval, OUT ids uuid[], OUT priorities smallint[],
+                                      OUT moments timestamptz[], OUT keys text[], OUT stale boolean[], OUT late boolean[], OUT due timestamptz)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_priority smallint := 0;
@@ -31,6 +33,7 @@ BEGIN
       WHERE t.queue_name = p_queue AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at <= p_now
         AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
         AND (p_but IS NULL OR t.partition_version IS DISTINCT FROM p_version OR coalesce(t.partition_key <> ALL (p_but), true))
+        AND (p_grace IS NULL OR NOT horsies_strange_v1(t.task_name, t.options, t.enqueued_at, t.good_until, p_taker, p_grace, p_now))
       ORDER BY t.enqueued_at, t.id LIMIT p_want - v_found FOR NO KEY UPDATE SKIP LOCKED
     ) AS c;
     IF v_some.ids IS NOT NULL THEN
@@ -49,6 +52,14 @@ BEGIN
       AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
     ORDER BY t.enqueued_at LIMIT 1;
     due := least(due, v_next);
+    IF p_grace IS NOT NULL THEN
+      SELECT t.enqueued_at + p_grace INTO v_next FROM horsies_tasks t
+      WHERE t.queue_name = p_queue AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at <= p_now
+        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+        AND horsies_strange_v1(t.task_name, t.options, t.enqueued_at, t.good_until, p_taker, p_grace, p_now)
+      ORDER BY t.enqueued_at LIMIT 1;
+      due := least(due, v_next);
+    END IF;
   END LOOP;
 END
 $$;

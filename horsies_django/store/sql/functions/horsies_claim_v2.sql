@@ -3,12 +3,14 @@
 -- partition that is full for every worker are parked: both leave the index of claimable tasks, so nobody meets them again.
 -- Queues come in the order of their priority; queues of one priority share one order. The candidates of a priority are looked at in
 -- rounds: a round ends early when refused candidates may have hidden others behind the end of a scan.
+-- p_taker, p_grace: leave out what this worker cannot run while it is younger than that; NULL: take everything.
 -- What p_freed of a cap's permits it does not use itself is offered to other workers.
 -- Kinds: 'claimed' and 'buffered' tasks with their place in the order, 'expired' ones, 'due' with the seconds until the next becomes
 -- due, 'limited' when a cap left tasks behind, 'again' when the pass grew long and another should follow.
 -- Locks: the task rows, never waiting; the caller has the advisory locks. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_claim_v2(p_worker uuid, p_channel text, p_limits horsies_limits[], p_cluster int, p_freed text[], p_rooms int[],
-                                 p_now timestamptz, p_lease interval, p_total int, p_sync int, p_async int, p_buffer int)
+                                 p_now timestamptz, p_taker horsies_workers, p_grace interval, p_lease interval, p_total int, p_sync int, p_async int,
+                                 p_buffer int)
 RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -47,7 +49,8 @@ BEGIN
     v_but := '{}';
     v_extra := 0;
     LOOP
-      v_found := horsies_gather_v1(p_limits, p_rooms, v_first, v_last, v_but, v_extra, p_now, p_total, p_sync, p_async, p_buffer);
+      v_found := horsies_gather_v1(p_limits, p_rooms, v_first, v_last, v_but, v_extra, p_now, p_taker, p_grace, p_total, p_sync, p_async,
+                                   p_buffer);
       v_due := least(v_due, v_found.due);
       v_ids := v_found.ids;
       EXIT WHEN v_ids IS NULL;

@@ -1,10 +1,11 @@
 -- What decides now whether a task runs, as one JSON object for core/reasoning.py; NULL when there is no such task. Every verdict is
 -- that of the function that the pass itself asks; this one only asks, and says who holds what.
--- p_claimed: claims hold permits (hard mode). p_threshold: a worker silent for so long takes no part. p_many: holders and former workers
+-- p_claimed: claims hold permits (hard mode). p_threshold: a worker silent for so long takes no part. p_grace: for how long workers leave
+-- to others what they do not know. p_many: holders and former workers
 -- named at most. p_bound: how far tasks before this one are counted.
 -- A level's taken is what its room would lack under a cap that nobody reaches: the claim's own count.
 -- Locks: none. Index: primary keys, horsies_tasks_holding, horsies_tasks_claim, horsies_tasks_parked.
-CREATE FUNCTION horsies_explain_v1(p_id uuid, p_claimed boolean, p_threshold interval, p_many int, p_bound int) RETURNS jsonb
+CREATE FUNCTION horsies_explain_v1(p_id uuid, p_claimed boolean, p_threshold interval, p_grace interval, p_many int, p_bound int) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -34,7 +35,8 @@ BEGIN
   END IF;
   v_now := clock_timestamp();
   v_facts := jsonb_build_object('now', v_now, 'bound', p_bound,
-    'task', to_jsonb(v_task) - ARRAY['kwargs', 'options', 'result', 'partition_key', 'partition_version']);
+    'task', to_jsonb(v_task) - ARRAY['kwargs', 'options', 'result', 'partition_key', 'partition_version']
+      || jsonb_build_object('wire', coalesce((v_task.options ->> 'wire')::int, 1)));
   IF v_task.finished_at IS NOT NULL THEN
     RETURN v_facts;
   END IF;
@@ -90,7 +92,7 @@ BEGIN
       'holders', horsies_holders_v1(v_limits, v_key, p_claimed, v_now, p_many)));
   END IF;
 
-  v_workers := horsies_takers_v1(v_task, v_limits, v_key, p_claimed, v_now);
+  v_workers := horsies_takers_v1(v_task, v_limits, v_key, p_claimed, p_grace, v_now);
   v_facts := v_facts || jsonb_build_object('workers', v_workers, 'former', (
     SELECT coalesce(jsonb_agg(to_jsonb(f) ORDER BY f.seen_at DESC), '[]')
     FROM (SELECT w.id AS worker_id, w.hostname, w.pid, w.seen_at, w.stopped_at FROM horsies_workers w
@@ -98,16 +100,16 @@ BEGIN
   IF v_task.claimed_by IS NULL AND v_task.enqueued_at <= v_now AND v_queue.name IS NOT NULL THEN
     FOR v_worker IN SELECT w.value FROM jsonb_array_elements(v_workers) AS w (value) LOOP
       CONTINUE WHEN (v_worker ->> 'beat_at')::timestamptz < v_now - p_threshold OR (v_worker ->> 'room')::int <= 0
-        OR (v_worker ->> 'partition_room')::int <= 0 OR (v_worker ->> 'busy')::int >= (v_worker ->> 'slots')::int;
+        OR (v_worker ->> 'strange')::boolean OR (v_worker ->> 'partition_room')::int <= 0 OR (v_worker ->> 'busy')::int >= (v_worker ->> 'slots')::int;
       v_some := horsies_ahead_v1(v_task, v_limits, v_key, v_task.parked OR v_everyone <= 0, v_cluster_room, (v_worker ->> 'worker_id')::uuid,
-                                 v_worker -> 'queues', (v_worker ->> 'other_free')::int, p_claimed, v_now, p_bound + 1);
+                                 v_worker -> 'queues', (v_worker ->> 'other_free')::int, p_claimed, p_grace, v_now, p_bound + 1);
       v_least := least(v_least, v_some);
       v_asked := v_asked + 1;
       EXIT WHEN v_least = 0 OR v_asked >= 20;
     END LOOP;
     IF v_least IS NULL THEN
       v_least := horsies_ahead_v1(v_task, v_limits, v_key, v_task.parked OR v_everyone <= 0, v_cluster_room, NULL, NULL, 0, p_claimed,
-                                  v_now, p_bound + 1);
+                                  p_grace, v_now, p_bound + 1);
     END IF;
     v_facts := v_facts || jsonb_build_object('before', v_least);
   END IF;

@@ -1,10 +1,12 @@
 -- The candidates of the queues of one priority, p_first to p_last in p_limits, in one order over queues and lanes: from each queue
 -- and lane as many as could start at most, and p_extra more once an earlier round met some that were refused. cuts says for each the
 -- place of the last one of its scan when the scan may not have reached the end. due: when the next becomes due.
+-- p_taker, p_grace: see horsies_candidates_v2.
 -- One scan is in order already; only when several brought something are they merged.
 -- Locks: the candidates' rows, never waiting. Index: horsies_tasks_claim.
 CREATE FUNCTION horsies_gather_v1(p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb, p_extra int,
-                                  p_now timestamptz, p_total int, p_sync int, p_async int, p_buffer int,
+                                  p_now timestamptz, p_taker horsies_workers, p_grace interval,
+                                  p_total int, p_sync int, p_async int, p_buffer int,
                                   OUT ids uuid[], OUT queues int[], OUT lanes text[], OUT keys text[], OUT stale boolean[],
                                   OUT late boolean[], OUT cuts int[], OUT due timestamptz)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -32,7 +34,7 @@ BEGIN
       CONTINUE WHEN v_slots <= 0;
       v_want := least(p_total, p_rooms[v_queue], v_slots) + p_extra;
       v_scan := horsies_candidates_v2(v_limit.queue_name, v_limit.partition_by_args, v_limit.partition_by_task,
-                                      v_limit.partition_version, v_lane, v_want, v_but, p_now);
+                                      v_limit.partition_version, v_lane, v_want, v_but, p_now, p_taker, p_grace);
       due := least(due, v_scan.due);
       v_count := cardinality(v_scan.ids);
       CONTINUE WHEN v_count IS NULL;

@@ -3,6 +3,7 @@
 -- The limits are read first of all: a change of them locks that table, so no pass is under way while one is made.
 -- Finished ids are announced to waiting processes, if there are any; a queue where permits came free and were not used, though tasks
 -- wait, is announced to the workers. p_lease: soft mode, for tasks taken ahead. p_sweep: look for claims whose lease ended.
+-- p_grace: leave out what this worker's row says it does not know while it is younger than that; NULL: take everything.
 -- Kinds: those of horsies_claim_v2 and horsies_start_v1, 'missed' per outcome or release that did not land, and 'dead' instead of
 -- claims when the worker was declared dead. number: the place of a claim in the order of claims, or the seconds until what is due.
 -- Every statement and every call by one costs this function dearly after an idle moment, when nothing of it is in the CPU's caches:
@@ -10,7 +11,7 @@
 -- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
 CREATE FUNCTION horsies_pass_v2(p_worker uuid, p_channel text, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_queues text[],
                                 p_sync int, p_async int, p_buffer int, p_total int, p_batch int, p_lease interval, p_sweep boolean,
-                                p_max_crashes int)
+                                p_max_crashes int, p_grace interval)
 RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -29,6 +30,7 @@ DECLARE
   v_offered boolean := false;
   v_now timestamptz;
   v_rooms int[];
+  v_taker horsies_workers;
 BEGIN
   FOREACH v_limit IN ARRAY ARRAY(
     SELECT l FROM horsies_limits l WHERE l.queue_name = ANY (p_queues || '*'::text) ORDER BY l.priority, l.queue_name)
@@ -93,11 +95,17 @@ BEGIN
       IF v_cluster IS NOT NULL THEN
         p_total := least(p_total, horsies_cluster_room_v1(v_cluster, v_now));
       END IF;
+      IF p_grace IS NOT NULL THEN
+        SELECT w.* INTO v_taker FROM horsies_workers w WHERE w.id = p_worker;
+        IF v_taker.task_names IS NOT NULL THEN  -- asked for every task: among the keys of an object a name is found at once
+          v_taker.task_names := coalesce((SELECT jsonb_object_agg(n.name, 1) FROM jsonb_array_elements_text(v_taker.task_names) AS n (name)), '{}');
+        END IF;
+      END IF;
       v_offered := true;
       RETURN QUERY
       SELECT c.kind, c.id, c.generation, c.lane, c.task_name, c.kwargs, c.attempt, c.options, c.number
-      FROM horsies_claim_v2(p_worker, p_channel, v_live, v_cluster, CASE WHEN v_capped THEN v_freed ELSE '{}' END, v_rooms, v_now, p_lease,
-                            p_total, p_sync, p_async, p_buffer) AS c;
+      FROM horsies_claim_v2(p_worker, p_channel, v_live, v_cluster, CASE WHEN v_capped THEN v_freed ELSE '{}' END, v_rooms, v_now, v_taker,
+                            p_grace, p_lease, p_total, p_sync, p_async, p_buffer) AS c;
     END IF;
   END IF;
 

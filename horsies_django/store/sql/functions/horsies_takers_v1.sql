@@ -1,8 +1,10 @@
 -- The living workers that could take a task, or for a task that one has claimed only that one, as JSON objects: worker_id, hostname,
 -- pid, beat_at, slots and busy (of the task's lane, counted by the rows that run: newer than the load of the last beat), other_free (slots of
--- the other lane), room (under the queue's limit per worker, NULL without), partition_room (NULL without), knows (the task's name), queues.
+-- the other lane), room (under the queue's limit per worker, NULL without), partition_room (NULL without), knows (it can run the task),
+-- strange (it leaves the task to others until its p_grace ends), queues.
 -- Locks: none. Index: horsies_tasks_holding, primary keys.
-CREATE FUNCTION horsies_takers_v1(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_claimed boolean, p_now timestamptz) RETURNS jsonb
+CREATE FUNCTION horsies_takers_v1(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_claimed boolean, p_grace interval,
+                                  p_now timestamptz) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_local horsies_limits := p_limits;
@@ -25,7 +27,8 @@ BEGIN
       'room', horsies_room_v1(v_local, w.id, p_claimed, p_now),
       'partition_room', CASE WHEN p_key IS NOT NULL THEN (
         SELECT a.rooms[1] FROM horsies_parts_v1(ARRAY[p_limits], ARRAY[1], ARRAY[p_key], w.id, p_claimed, p_now) AS a) END,
-      'knows', coalesce(w.task_names ? p_task.task_name, true)) ORDER BY w.started_at, w.id), '[]')
+      'knows', horsies_knows_v1(p_task.task_name, p_task.options, w),
+      'strange', horsies_strange_v1(p_task.task_name, p_task.options, p_task.enqueued_at, p_task.good_until, w, p_grace, p_now)) ORDER BY w.started_at, w.id), '[]')
     FROM slots JOIN horsies_workers w ON w.id = slots.id JOIN horsies_heartbeats b ON b.id = w.id LEFT JOIN busy ON busy.worker = w.id
     WHERE p_task.claimed_by IS NULL OR w.id = p_task.claimed_by);
 END

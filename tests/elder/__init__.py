@@ -1,0 +1,1 @@
+"""The test project as it was before most of its tasks were written."""

@@ -82,6 +82,14 @@ class Life:
         self.move("claim", Status.CLAIMED if ahead else Status.RUNNING)
         self.owner, self.generation, self.lease = worker, self.generation + 1, True if ahead else None
 
+    def release(self) -> None:
+        """Go back unbegun; one that is cancelled ends so."""
+        if self.cancelled:
+            self.move("release", Status.CANCELLED, "TASK_CANCELLED")
+            self.owner = None
+        else:
+            self.move("release", Status.PENDING)
+
     def settle(self, event: str, outcome: Outcome) -> None:
         """Write an outcome that landed, with its attempt; retried or not as the pure rule of core/retry.py says."""
         again = None
@@ -147,7 +155,7 @@ class Model:
         landed = set()
         for claim in claims:
             if life := self.mine(worker, claim, Status.CLAIMED, Status.RUNNING):
-                life.move("release", Status.PENDING)
+                life.release()
                 landed.add(life.id)
         return landed
 

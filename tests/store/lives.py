@@ -39,8 +39,9 @@ SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_
 FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)
 """
 MOVES = {
-    "due": "UPDATE horsies_tasks SET enqueued_at = now() - interval '1 s', "
-    "next_retry_at = next_retry_at + (now() - next_retry_at) - interval '1 s' WHERE id = %s",
+    # due from now on, and not from earlier: what is claimed first must not depend on how fast the test runs
+    "due": "UPDATE horsies_tasks SET enqueued_at = now(), next_retry_at = CASE WHEN next_retry_at IS NOT NULL THEN now() END "
+    "WHERE id = %s",
     "late": "UPDATE horsies_tasks SET good_until = now() - interval '1 s' WHERE id = %s",
     "lapsed": "UPDATE horsies_tasks SET claim_expires_at = now() - interval '1 s' WHERE id = %s",
     "silent": "UPDATE horsies_heartbeats SET sent_at = now() - interval '1 h' WHERE id = %s",

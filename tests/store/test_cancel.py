@@ -15,6 +15,7 @@ from horsies_django.core.records import Wanted
 from horsies_django.core.status import TERMINAL
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import TaskStore
+from horsies_django.store.workers import WaiterStore
 from tests.conftest import Claimer, put
 from tests.store.conftest import Aside, wait_for_waiting
 from tests.store.test_caps_soft import LEASE
@@ -92,6 +93,23 @@ def test_a_cancel_of_what_is_over_changes_nothing(worker: Claimer, end: str) -> 
     assert before["status"] == end
     assert acting.cancel([id_], terminate=True) == {id_: "FINISHED"}
     assert Task.objects.values().get(pk=id_) == before
+
+
+def test_a_task_that_goes_back_unbegun_after_its_cancel_never_starts_and_those_who_wait_hear_of_it(
+    worker: Claimer, connect: Connect
+) -> None:
+    (id_,) = put()
+    WaiterStore(connect()).register(uuid.uuid4(), LEASE)
+    ear = connect()
+    ear.execute(f'LISTEN "{worker.channel}_done"')
+    (claim,) = worker.run_pass(sync=1).claims
+    assert acting.cancel([id_]) == {id_: "REQUESTED"}
+    passed = worker.run_pass(sync=1, releases=[claim])
+    assert (passed.landed, passed.claims) == ({id_}, [])
+    task = row(id_)
+    assert (task.status, task.error_code, task.claimed_by) == ("CANCELLED", "TASK_CANCELLED", None)
+    assert [told.payload for told in ear.notifies(timeout=5, stop_after=1)] == [str(id_)]
+    assert not TaskAttempt.objects.filter(task_id=id_).exists()
 
 
 def test_what_its_worker_finished_after_a_cancel_overtook_it_lands_nowhere(worker: Claimer) -> None:

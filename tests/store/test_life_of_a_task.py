@@ -32,19 +32,21 @@ from tests.store.life import REFUSED, Life
 from tests.store.lives import ENDS, LEASE, Lives, Seat, born, finals, outcome
 from tests.store.mishaps import FLAGS, GOING, PICKS, SEATS, Mishaps
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 LONG = int(os.environ.get("HORSIES_LIFE_EXAMPLES", "0"))
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(180, 2 * LONG))]
 PROFILE = settings(
     max_examples=LONG or 80, stateful_step_count=60, deadline=None, database=None, derandomize=not LONG,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
 ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "release", "start", "renew"])
+FAILURES = st.sampled_from(
+    ["crashed", "listed", "asks", "asks for now", "asks for later", "asks for later", "not listed"]
+)
 MANY = st.lists(PICKS, min_size=1, max_size=3)
 BIRTHS = st.builds(
-    born, st.sampled_from(["plain", "plain", "capped", "tenants"]), st.integers(0, 1), st.sampled_from([1, 0, 1, 2]),
-    due=st.sampled_from([True, True, True, False]), until=st.sampled_from([None, None, None, 7200, 7200, -1]),
+    born, st.sampled_from(["plain", "plain", "capped", "tenants"]), st.integers(0, 1), st.sampled_from([1, 2, 1, 0]),
+    due=st.sampled_from([True, True, True, False]), until=st.sampled_from([None, 7200, None, 7200, 7200, -1]),
 )  # fmt: skip
 SLOTS = st.tuples(st.sampled_from([2, 3, 4, 1, 0]), st.sampled_from([0, 0, 2, 3]))
 
@@ -87,9 +89,9 @@ class LifeOfATask(Mishaps):
         self.round(at, at.worker, wanted(slots), outcomes=written, starts=self.claims(at, Status.CLAIMED))
 
     @precondition(lambda self: self.has(Status.RUNNING))
-    @rule(seat=SEATS, place=PICKS, slots=SLOTS)
-    def crash(self, seat: int, place: int, slots: tuple[int, int]) -> None:
-        self.settle_and_claim(seat, [place], ["crashed"], slots)
+    @rule(seat=SEATS, place=PICKS, end=FAILURES, slots=SLOTS)
+    def fail(self, seat: int, place: int, end: str, slots: tuple[int, int]) -> None:
+        self.settle_and_claim(seat, [place], [end], slots)
 
     @precondition(lambda self: self.has(Status.RUNNING, Status.CLAIMED))
     @rule(seat=SEATS, places=MANY, slots=SLOTS)

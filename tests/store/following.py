@@ -27,7 +27,6 @@ class Following(RuleBasedStateMachine):
         self.dead: set[uuid.UUID] = set()
         self.open: list[Callable[[], None]] | None = None  # what somebody's transaction will have done once it commits
         self.told: set[uuid.UUID] = set()
-        self.sound = False
 
     # what is there to pick from
 

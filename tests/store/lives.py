@@ -100,7 +100,8 @@ class Lives:
         wait_until(lambda: self.looker.execute(old_enough, [THRESHOLD]).fetchall()[0][0], "the server is no new one")
 
     def begin(self) -> None:
-        """Forget all that was, and have somebody wait for results."""
+        """Forget all that was, also what an example left open that failed, and have somebody wait for results."""
+        self.somebody.rollback()
         with self.looker.transaction():
             for table in TABLES:
                 self.looker.execute(f"DELETE FROM horsies_{table}")

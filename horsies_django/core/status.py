@@ -35,7 +35,7 @@ TRANSITIONS: Mapping[str, tuple[frozenset[Status], frozenset[Status]]] = Mapping
             frozenset({Status.RUNNING}),
             frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.PENDING}),
         ),
-        "release": (frozenset({Status.CLAIMED, Status.RUNNING}), frozenset({Status.PENDING})),
+        "release": (frozenset({Status.CLAIMED, Status.RUNNING}), frozenset({Status.PENDING, Status.CANCELLED})),
         "refuse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
         "lapse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
         "rescue": (frozenset({Status.RUNNING}), frozenset({Status.FAILED, Status.PENDING})),

@@ -54,6 +54,7 @@ BEGIN
   END IF;
   IF p_releases IS NOT NULL THEN
     v_written := horsies_release_v2(p_worker, p_releases, p_channel);
+    v_finals := coalesce(v_finals, '{}') || v_written.finals;
     v_freed := v_freed || v_written.queues;
     v_keys := v_keys || v_written.keys;
     IF cardinality(v_written.ids) < jsonb_array_length(p_releases) THEN

@@ -1,9 +1,10 @@
--- Release: give tasks back whose user code never began, fenced by worker and claim generation. No attempt is used.
--- Moves CLAIMED, RUNNING -> PENDING and wakes the workers of each queue concerned. Returns the ids that were given back, with their
--- queues and partitions.
+-- Release: give tasks back whose user code never began, fenced by worker and claim generation. No attempt is used. One that somebody
+-- asked to end meanwhile, while it counted as running, ends here: the next claim would start it.
+-- Moves CLAIMED, RUNNING -> PENDING, CANCELLED and wakes the workers of each queue concerned. Returns the ids that were written, with
+-- their queues and partitions, and those that are final.
 -- Locks: the task rows, never waiting. Index: primary key.
 CREATE FUNCTION horsies_release_v2(p_worker uuid, p_claims jsonb, p_channel text,
-                                   OUT ids uuid[], OUT queues text[], OUT keys text[]) LANGUAGE plpgsql VOLATILE AS $$
+                                   OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[]) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   WITH claim AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_claims) AS c (id uuid, generation int)
@@ -13,14 +14,21 @@ BEGIN
     FOR NO KEY UPDATE SKIP LOCKED
   ), released AS (
     UPDATE horsies_tasks t
-    SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL
+    SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'PENDING' ELSE 'CANCELLED' END,
+        finished_at = CASE WHEN t.cancel_requested_at IS NOT NULL THEN clock_timestamp() END,
+        error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'TASK_CANCELLED' END,
+        result = CASE WHEN t.cancel_requested_at IS NOT NULL
+                   THEN horsies_error_v1('TASK_CANCELLED', 'the task was cancelled before its code began') END,
+        claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL
     FROM claim c
     WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND c.id = t.id
       AND t.claim_generation = c.generation AND t.claimed_by = p_worker AND t.status IN ('CLAIMED', 'RUNNING')
-    RETURNING t.id, t.queue_name, t.partition_key, t.enqueued_at
+    RETURNING t.id, t.queue_name, t.partition_key, t.finished_at
   )
-  SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.queue_name::text), '{}'), coalesce(array_agg(r.partition_key), '{}') INTO ids, queues, keys FROM released r;
+  SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.queue_name::text), '{}'), coalesce(array_agg(r.partition_key), '{}'),
+         coalesce(array_agg(r.id) FILTER (WHERE r.finished_at IS NOT NULL), '{}')
+  INTO ids, queues, keys, finals FROM released r;
   PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.enqueued_at)) || ' ' || t.queue_name)
-  FROM horsies_tasks t WHERE t.id = ANY (ids) GROUP BY t.queue_name;
+  FROM horsies_tasks t WHERE t.id = ANY (ids) AND t.status = 'PENDING' GROUP BY t.queue_name;
 END
 $$;

@@ -15,6 +15,7 @@ USE_TZ = True
 # auth and contenttypes: the server's template database is migrated with them
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "horsies_django", "tests.chaos"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
+DATABASES["default"]["CONN_MAX_AGE"] = 60  # so that there are connections of tasks to be cut
 DATABASES["default"]["OPTIONS"] = {"application_name": os.environ.get("CHAOS_NAME", "chaos")}
 HORSIES: dict[str, Any] = {
     "KILL_GRACE_MS": 500,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from django.db import InterfaceError, OperationalError, connection, transaction
 
 from horsies_django import RetryPolicy, TaskHandle
-from horsies_django.core.errors import RetrievalCode
+from horsies_django.core.errors import RetrievalCode, TaskSendError, TaskSendErrorCode
 from tests.chaos import tasks
 from tests.chaos.judge import CRASHED, TIMED_OUT, Dispatch
 
@@ -94,7 +94,9 @@ class Sender(threading.Thread):
         """Do something that an outage may break; returns None then."""
         try:
             result = do()
-        except (OperationalError, InterfaceError):
+        except (OperationalError, InterfaceError, TaskSendError) as error:
+            if isinstance(error, TaskSendError) and error.code != TaskSendErrorCode.ENQUEUE_FAILED:
+                raise
             connection.close()
             self.happened[f"{what} broken by an outage"] += 1
             self.over.wait(TICK_SECONDS)

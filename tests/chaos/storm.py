@@ -33,6 +33,7 @@ LULL_SECONDS = 2.0  # without a fault: the next one does not wait for the tasks 
 BREATH_SECONDS = 0.3  # between two faults at least
 CHILD_THAW_SECONDS = 12.0  # a stopped child has long been killed by its parent, unless that is gone too
 BACKLOG = 3  # shares of tasks that may be unfinished when the next fault comes
+ALWAYS = "cut all"
 LONG_FAULTS = 100  # from so many on the server is also killed, not only restarted
 MARK = "CHAOS_MARK"
 # the options of each worker, and whether it claims ahead of time
@@ -110,8 +111,9 @@ class Storm:
         """Let a fault happen, to a worker that is whole while another one is, too."""
         self.until(lambda: sum(member.ready for member in self.fleet) > 1, "two workers are whole")
         whole = [member for member in self.fleet if member.ready]
-        if self.faults.strike(name, self.random.choice(whole)):
-            self.happened[name] += 1
+        while not self.faults.strike(name, self.random.choice(whole)):
+            name = ALWAYS  # nothing was there to be hit
+        self.happened[name] += 1
 
     def tend(self) -> None:
         """Continue whoever was given up, and start whoever is gone."""

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from example_project.postgres import private_cluster, stop_server
+from example_project.postgres_binaries import PostgresError
 from tests.e2e.server import Server
+
+NO_SERVER = 3
 
 
 def main() -> int:
@@ -26,17 +29,28 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="with --measure: how often machines die (3)")
     parser.add_argument("--json", action="store_true", help="print nothing else, also not why a storm failed")
     chosen = parser.parse_args()
+    try:
+        found = on_a_server(chosen)
+    except PostgresError as error:
+        print(f"python -m tests.chaos: no PostgreSQL server can be started here: {error}", file=sys.stderr)
+        return NO_SERVER
+    print(json.dumps(found, indent=1), flush=True)
+    return 1 if found.get("violations") or found.get("leaks") else 0
+
+
+def on_a_server(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Start a server, and storm or measure on it. Raises PostgresError."""
     with private_cluster() as cluster, tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         server = Server(cluster)
         try:
             server.prepare()
             server.refresh()
             set_up(server, usual=chosen.measure)
-            found = measured(server, Path(directory), chosen.rounds) if chosen.measure else raised(server, Path(directory), chosen)
+            if chosen.measure:
+                return measured(server, Path(directory), chosen.rounds)
+            return raised(server, Path(directory), chosen)
         finally:
             stop_server(server.process)
-    print(json.dumps(found, indent=1), flush=True)
-    return 1 if found.get("violations") or found.get("leaks") else 0
 
 
 def set_up(server: Server, *, usual: bool) -> None:

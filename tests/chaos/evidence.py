@@ -19,9 +19,9 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
 ROWS = """
-SELECT id::text, (kwargs ->> 'number')::int, status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'), max_retries, retry_count,
-       claim_generation, claimed_by::text, extract(epoch FROM good_until)::float8, extract(epoch FROM cancel_requested_at)::float8,
-       extract(epoch FROM finished_at)::float8
+SELECT id::text, (kwargs ->> 'number')::int, status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'), max_retries,
+       retry_count, claim_generation, claimed_by::text, extract(epoch FROM good_until)::float8,
+       extract(epoch FROM cancel_requested_at)::float8, extract(epoch FROM finished_at)::float8
 FROM horsies_tasks WHERE kwargs ? 'number' ORDER BY id
 """
 ATTEMPTS = """
@@ -87,7 +87,9 @@ def as_list(value: Any) -> Sequence[str]:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def oracle_runs(noted: Iterable[Noted], tried: Mapping[str, Sequence[Attempt]], numbers: Mapping[str, int]) -> list[Run]:
+def oracle_runs(
+    noted: Iterable[Noted], tried: Mapping[str, Sequence[Attempt]], numbers: Mapping[str, int]
+) -> list[Run]:
     """Return the runs as the oracle of caps knows them; the last digits of a run's number are its attempt."""
     closed = {(one.task, one.attempt): one for its in tried.values() for one in its}
     places = {row[0]: row[1:] for row in found(PLACES)}

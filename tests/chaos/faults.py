@@ -29,8 +29,9 @@ ROUND = (*KILLS, "kill child", *STOPS, *(f"cut {name}" for name in CUTS), RESTAR
 LONG_ROUND = 3 * ROUND[:-1] + RESTARTS
 DOWN_SECONDS = (0.0, 0.5, 2.0)
 CUT = """
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-AND application_name IN ('horsies engine', 'horsies services', 'horsies listener', 'chaos task') AND ('{0}' = '' OR application_name = '{0}')
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()
+AND application_name IN ('horsies engine', 'horsies services', 'horsies listener', 'chaos task')
+AND ('{0}' = '' OR application_name = '{0}')
 """
 
 

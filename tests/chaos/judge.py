@@ -83,9 +83,7 @@ def unended(rows: Iterable[Row], dead: Collection[str]) -> list[str]:
     ]
 
 
-def histories(
-    rows: Iterable[Row], attempts: Mapping[str, Sequence[Attempt]], max_crashes: int
-) -> Iterator[str]:
+def histories(rows: Iterable[Row], attempts: Mapping[str, Sequence[Attempt]], max_crashes: int) -> Iterator[str]:
     """Give what does not fit in a task's row and its attempts, which come in their order."""
     for row in rows:
         tried = attempts.get(row.id, ())

@@ -61,7 +61,7 @@ def collect(directory: Path) -> list[Noted]:
 
 
 def paired(lines: Iterable[str]) -> list[Noted]:
-    """Make runs of notes. A process that began the same attempt twice has two runs; the first end belongs to the first of them."""
+    """Make runs of notes. A process that began an attempt twice has two runs; the first end belongs to the first of them."""
     began: list[Noted] = []
     ends: dict[tuple[str, int, int], list[float]] = {}
     for line in lines:

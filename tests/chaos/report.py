@@ -17,7 +17,9 @@ from tests.oracle.judge import Chronicle, ghosts, judge
 SHOWN = 20
 
 
-def report(storm: Storm, chronicles: Mapping[str, Chronicle], leaks: Collection[str], max_crashes: int) -> dict[str, Any]:
+def report(
+    storm: Storm, chronicles: Mapping[str, Chronicle], leaks: Collection[str], max_crashes: int
+) -> dict[str, Any]:
     """Judge what the storm left in the database and in the notes."""
     rows, attempts, runs = evidence.task_rows(), evidence.attempts(), collect(storm.notes)
     found = violations(storm, rows, attempts, runs, max_crashes)

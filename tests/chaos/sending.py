@@ -140,7 +140,10 @@ class Sender(threading.Thread):
             for kind, calls in mixed.items():
                 until = kind.deadline and dt.datetime.now(dt.UTC) + dt.timedelta(seconds=kind.deadline)
                 sender = kind.task.with_options(
-                    queue=kind.queue, retry_policy=POLICIES[kind.policy][1], timeout_ms=kind.timeout_ms, good_until=until
+                    queue=kind.queue,
+                    retry_policy=POLICIES[kind.policy][1],
+                    timeout_ms=kind.timeout_ms,
+                    good_until=until,
                 )
                 handles += zip([call["number"] for call in calls], sender.send_many(calls), strict=True)
         return handles

@@ -1,7 +1,7 @@
-"""The storm: a sender that is paced by the faults, workers that run what it sends, and faults that befall them one after another.
+"""The storm: a sender that is paced by the faults, workers that run what it sends, and faults one after another.
 
-Each fault releases a share of the tasks, so that the last one is sent after the last fault but one. The next fault comes when most
-of them are done, or after a while, and only while at least one worker is whole: the dead need somebody who finds them.
+Each fault releases a share of the tasks. The next fault comes when most of them are done, or after a while, and only while two
+workers are whole: the dead need somebody who finds them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
+from example_project.demo.processes import end_with_parent
 from tests.oracle.evidence import clock, rows
 from tests.oracle.judge import Thaw
 
@@ -68,6 +69,7 @@ class Member:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=end_with_parent(),
             )
 
     @property

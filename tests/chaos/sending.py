@@ -28,7 +28,7 @@ DEADLINES = (0.05, 0.3, 1.0, 4.0, 20.0)  # seconds from now
 TENANTS = [f"tenant-{number}" for number in range(8)]
 QUEUES = {"free": 60, "tight": 15, "tenants": 25}
 # fate -> its share of the tasks
-FATES = {"ok": 66, "query": 10, "fail": 5, "again": 6, "flaky": 6, "slow": 3, "listen": 2, "deaf": 2}
+FATES = {"ok": 61, "query": 10, "long": 5, "fail": 5, "again": 6, "flaky": 6, "slow": 3, "listen": 2, "deaf": 2}
 MS = (0, 1, 3, 10, 40)
 PAUSES = [0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4]
 # policy -> its share of the tasks; "none" and "flaky" do not list WORKER_CRASHED

@@ -14,6 +14,7 @@ from horsies_django import Retry, current_task, task
 from tests.chaos.notes import noted
 
 LONG_SECONDS = 4.0
+QUITE_SECONDS = 0.8  # what a stopped worker finished, and the next attempt elsewhere, then overlap with its return
 ASKS = 2  # attempts that ask for another one
 ASKED = "TRY_AGAIN"
 FLAKY = "FLAKY"
@@ -38,6 +39,8 @@ def work(number: int, tenant: str, call: Call) -> int:
             Group.objects.count()
         elif call.fate == "slow" and current_task().attempt == 1:
             pause(LONG_SECONDS)
+        elif call.fate == "long":
+            pause(QUITE_SECONDS)
         elif call.fate == "listen":
             listen()
         elif call.fate == "deaf":
@@ -54,6 +57,8 @@ async def awork(number: int, tenant: str, call: Call) -> int:
             await sync_to_async(Group.objects.count)()
         elif call.fate in ("listen", "deaf") or (call.fate == "slow" and current_task().attempt == 1):
             await asyncio.sleep(LONG_SECONDS)
+        elif call.fate == "long":
+            await asyncio.sleep(QUITE_SECONDS)
         await asyncio.sleep(call.ms / 1000)
         complain(call.fate)
         return number

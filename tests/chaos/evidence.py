@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,7 +57,7 @@ def steady(ask: Callable[[], T]) -> T:
             connection.close()
             if time.monotonic() > until:
                 raise
-            time.sleep(PAUSE_SECONDS)
+            threading.Event().wait(PAUSE_SECONDS)
 
 
 def task_rows() -> list[Row]:

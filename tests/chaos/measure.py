@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,6 +40,7 @@ class Measurement:
         self.notes = directory / "notes"
         self.notes.mkdir()
         self.count = 0
+        self.moment = threading.Event()
         self.random = random.Random(1)
         self.members: list[Member] = []
 
@@ -71,7 +73,7 @@ class Measurement:
         wait_until(lambda: refuge.ready, "the refuge is up")
         died: dict[int, float] = {}
         for machine in machines:
-            time.sleep(self.random.uniform(0, SCATTER_SECONDS / MACHINES))
+            self.moment.wait(self.random.uniform(0, SCATTER_SECONDS / MACHINES))
             pids = [one.pid for one in machine.family()]
             at = time.time()
             machine.kill(group=True)

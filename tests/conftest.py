@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,18 +15,7 @@ from horsies_django.ids import uuid7
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Passed, Served, TaskStore
-
-DEADLINE_SECONDS = 30
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of ``condition``; fail, naming ``what``, when none comes before the deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    raise AssertionError(f"not within {DEADLINE_SECONDS} s: {what}")
+from tests.deadlines import wait_until as wait_until
 
 
 @pytest.fixture

@@ -30,6 +30,15 @@ class Crash:
 
 
 @dataclass(frozen=True)
+class Fall:
+    """What became of the tasks that a whole worker had when it was killed; seconds until the last of them ran elsewhere."""
+
+    held: int
+    back: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Search:
     """A search for a phrase of an imported file."""
 
@@ -51,6 +60,7 @@ class Facts:
     tasks: int = 0
     busy_seconds: float = 0.0
     crash: Crash | None = None
+    fall: Fall | None = None
     search: Search | None = None
     pairs: list[NearDuplicate] = field(default_factory=list)
 
@@ -80,3 +90,7 @@ def untrue(facts: Facts) -> Iterator[str]:
         yield f"the task of the killed process ended with {facts.crash and facts.crash.code}, not with {CRASHED}"
     elif facts.crash.replacement is None:
         yield f"no process took the place of process {facts.crash.pid}"
+    if facts.fall is None or not facts.fall.held:
+        yield "the worker that was killed had no tasks"
+    elif facts.fall.back != facts.fall.held:
+        yield f"the worker that was killed had {facts.fall.held} tasks, {facts.fall.back} came back"

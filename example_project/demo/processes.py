@@ -82,20 +82,34 @@ class Services:
         # DEBUG keeps the text of every query, and uploads are long ones.
         environment = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": url, "DEBUG": "False"}
         self.processes = processes
+        self.home = home
+        self.worker_environment = {**environment, "CONN_MAX_AGE": "60"}
+        self.workers = 0
         # Port 0: the system chooses a free one while it is being bound, so nobody can be faster.
         self.site = Service(
             "site", ["runserver", "--noreload", "--insecure", "127.0.0.1:0"], home / "site.log", environment
         )
         try:
-            self.worker = Service(
-                "worker",
-                ["horsies_worker", f"--processes={processes}", *WORKER_OPTIONS],
-                home / "worker.log",
-                {**environment, "CONN_MAX_AGE": "60"},
-            )
+            self.worker = self.another_worker()
         except BaseException:
             self.site.stop()
             raise
+
+    def another_worker(self) -> Service:
+        """Start a worker."""
+        self.workers += 1
+        return Service(
+            "worker",
+            ["horsies_worker", f"--processes={self.processes}", *WORKER_OPTIONS],
+            self.home / f"worker-{self.workers}.log",
+            self.worker_environment,
+        )
+
+    def kill_worker(self) -> None:
+        """End the worker and all its processes at once, as if its machine had lost power, and start another one."""
+        os.killpg(self.worker.process.pid, signal.SIGKILL)
+        self.worker.process.wait()
+        self.worker = self.another_worker()
 
     def address(self) -> str:
         """Wait until the site answers, and return its address."""

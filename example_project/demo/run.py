@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import secrets
 import signal
@@ -19,6 +18,7 @@ from django.core.management import call_command
 from django.db import OperationalError, connection, connections
 
 from example_project.demo.browser import Browser
+from example_project.demo.clock import now
 from example_project.demo.facts import untrue
 from example_project.demo.files import choose
 from example_project.demo.narrator import Narrator
@@ -134,13 +134,6 @@ def prepare(say: Narrator) -> str:
     user.save()
     say.step("tables and login made")
     return password
-
-
-def now() -> dt.datetime:
-    """Return the database's clock."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        return cursor.fetchone()[0]
 
 
 @contextmanager

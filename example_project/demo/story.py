@@ -1,4 +1,4 @@
-"""The story that the demo tells: files go in, a process is killed on the way, and everything is there in the end."""
+"""The story that the demo tells: files go in, a process and a worker are killed, and everything is there in the end."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from django.db.models import Count, Max, Min, Q, QuerySet
 from django.urls import reverse
 
 from example_project.demo.browser import Browser, Part
-from example_project.demo.facts import Crash, Facts, Failure, Search
+from example_project.demo.clock import now
+from example_project.demo.facts import Crash, Facts, Failure, Fall, Search
 from example_project.demo.files import File, batches
 from example_project.demo.models import Hold
 from example_project.demo.narrator import Narrator
 from example_project.demo.phrases import first_phrase
 from example_project.demo.problems import DemoFailed
 from example_project.demo.processes import Services
-from example_project.demo.tasks import hold
+from example_project.demo.tasks import come_back, hold
 from example_project.library.models import Document, Upload
 from example_project.library.searching import NearDuplicate, near_duplicates
 from example_project.library.tasks import import_file, index_document, verify_document
 from horsies_django import TaskHandle, TaskResult, explain, overview
+from horsies_django.conf import config
 from horsies_django.core.errors import RetrievalCode
 from horsies_django.core.explanations import ReasonCode
 from horsies_django.core.status import TERMINAL, Status
@@ -33,6 +35,8 @@ from horsies_django.models import Heartbeat, Task, Worker
 
 WORK_SECONDS = 120
 CRASH_SECONDS = 30
+FALL_SECONDS = 60
+HELD = 12
 LOOK_MS = 250
 PAIRS = 3
 PAIRS_LOOKED_AT = 500
@@ -56,9 +60,9 @@ class Story:
     def tell(self) -> Facts:
         """Do everything in order. Raises DemoFailed when a step does not come about."""
         facts = Facts(sent=len(self.files))
-        facts.crash = self.upload_with_a_crash()
+        facts.crash = self.with_replacement(self.upload_with_a_crash())
+        facts.fall = self.kill_the_worker()
         self.finish("imported", import_file.name)
-        facts.crash = self.with_replacement(facts.crash)
         self.finish("indexed", index_document.name)
         self.verify()
         self.count(facts)
@@ -135,13 +139,46 @@ class Story:
                 "sent_at", "pk"
             )
             pids = list(beating.values_list("pid", flat=True))
-            if crash.pid in pids or len(pids) < self.services.processes:
+            # one that was recycled since the last heartbeat is in the table, and gone
+            began = {pid: at for pid in pids if (at := began_at(pid)) is not None}
+            if crash.pid in pids or len(began) < self.services.processes:
                 return None
-            return max(pids, key=lambda pid: psutil.Process(pid).create_time())
+            return max(began, key=lambda pid: began[pid])
 
         replacement = self.services.until(newest, f"another process takes the place of {crash.pid}", CRASH_SECONDS)
         self.say.step(f"process {replacement} has taken the place of {crash.pid}")
         return replace(crash, replacement=replacement)
+
+    def kill_the_worker(self) -> Fall:
+        """Kill the worker with all its processes while they work, start another one, and see what comes back."""
+        tokens = [uuid.uuid4() for _ in range(HELD)]
+        handles = [come_back.send(token) for token in tokens]
+        holds = Hold.objects.filter(token__in=tokens)
+        self.services.until(
+            lambda: holds.count() == HELD, "the tasks run that wait for the worker's death", CRASH_SECONDS
+        )
+        pid, at = self.worker.pid, now()
+        self.services.kill_worker()
+        held = dict(
+            Task.objects.filter(claimed_by=self.worker.pk, finished_at=None).values_list("pk", "claim_generation")
+        )
+        self.say.step(f"killed worker {pid} with all its processes (kill -9) while they ran {len(held)} tasks")
+        self.worker = self.services.worker_row()
+        silence = config().recovery.running_stale_threshold_ms / 1_000
+        self.say.step(
+            f"worker {self.worker.pid} starts; it counts the other one as dead after {silence:.0f} s of silence"
+        )
+
+        def back() -> list[Task]:
+            found = Task.objects.filter(pk__in=held).only("claim_generation", "started_at")
+            again = [task for task in found if task.claim_generation > held[task.pk] and task.started_at]
+            return again if len(again) == len(held) else []
+
+        again = self.services.until(back, "the tasks of the killed worker run again", FALL_SECONDS)
+        seconds = (max(task.started_at for task in again) - at).total_seconds()
+        self.say.step(f"{len(again)} tasks came back in {seconds:.1f} s")
+        done = sum(self.result_of(handle).is_ok() for handle in handles)
+        return Fall(len(held), len(again) - (len(handles) - done), seconds)
 
     def finish(self, verb: str, name: str) -> None:
         """Wait until every task of that name is final, telling how far they are."""
@@ -217,6 +254,14 @@ class Story:
                 document = Document.objects.only("folder", "name").get(pk=pk)
                 page = self.browser.get(reverse("library:search"), q=f'"{phrase}"')
                 return Search(phrase, document.path, f'href="{document.get_absolute_url()}"' in page)
+        return None
+
+
+def began_at(pid: int) -> float | None:
+    """Return when a process began, None when it is gone."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
         return None
 
 

@@ -1,6 +1,7 @@
 """The library's tasks: import a file, index a document, check that the site serves it unchanged.
 
-Each may run twice without harm: a worker can be killed between the last write of a task and the note that it is done.
+Each may run twice without harm: a worker can be killed between the last write of a task and the note that it is done. So each is
+tried again when its process or its whole worker died.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from example_project.library.fetching import fetch
 from example_project.library.models import Document, Fingerprint, Upload
 from example_project.library.results import Counts, Imported, Indexed, Kind, Verified
 from example_project.library.searching import CONFIG
-from horsies_django import TaskError, TaskResult, task
+from horsies_django import RetryPolicy, TaskError, TaskResult, task
+
+REPEATABLE = RetryPolicy.exponential(base_seconds=1, max_retries=3, auto_retry_for=["WORKER_CRASHED"])
 
 
-@task(queue="imports")
+@task(queue="imports", retry_policy=REPEATABLE)
 def import_file(upload_id: int) -> TaskResult[Imported, TaskError]:
     """Make a document of an uploaded file; the error is NOT_TEXT for one that is no UTF-8 text."""
     upload = Upload.objects.filter(pk=upload_id).first()
@@ -42,7 +45,7 @@ def import_file(upload_id: int) -> TaskResult[Imported, TaskError]:
     return TaskResult(ok=Imported(document.pk, document.path, kind, len(content), document.digest, is_new))
 
 
-@task(queue="indexing")
+@task(queue="indexing", retry_policy=REPEATABLE)
 def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
     """Count a document, fingerprint it, and put it into the full-text index."""
     document = Document.objects.filter(pk=document_id).defer("search").first()
@@ -63,7 +66,7 @@ def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
     return TaskResult(ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now))
 
 
-@task(queue="verify")
+@task(queue="verify", retry_policy=REPEATABLE)
 async def verify_document(document_id: int, url: str, digest: str) -> TaskResult[Verified, TaskError]:
     """Fetch a document from the running site and compare what comes with the checksum of what was stored."""
     response = await fetch(url)

@@ -22,7 +22,7 @@ from example_project.postgres import SETTINGS, Cluster
 from horsies_django.core.records import NewTasks
 from horsies_django.ids import uuid7
 from horsies_django.store.tasks import TaskStore
-from tests.conftest import wait_until
+from tests.deadlines import wait_until
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = "migrated"

@@ -55,6 +55,12 @@ def test_caps_are_measured_in_turns_and_compared_with_their_target(part: str, me
             assert line["met"] == (over <= 1 if line["at_most"] else over >= 1)
 
 
+def test_the_storm_prints_its_verdict() -> None:
+    (storm,) = measure("chaos", "--tasks=120", "--faults=3", "--scale=0.01", "--json")
+    assert (storm["tasks"], storm["faults"], storm["lost"], storm["finished twice"]) == (120, 3, 0, 0)
+    assert "versions" in storm
+
+
 def test_an_unknown_part_of_caps_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "caps", "--only=slow,flut"],

@@ -127,6 +127,10 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     killed = re.search(r"killed process (\d+).*\n +WORKER_CRASHED: .*SIGKILL", told)
     assert killed
     assert re.search(rf"process \d+ has taken the place of {killed[1]}\n", told)
+    fallen = re.search(r"killed worker (\d+) with all its processes \(kill -9\) while they ran (\d+) tasks", told)
+    assert fallen
+    assert int(fallen[2]) >= 12
+    assert re.search(rf"{fallen[2]} tasks came back in [\d.]+ s\n", told)
     assert re.search(r"(\d+) documents, \1 indexed, \1 fetched back and equal", told)
     assert re.search(r"\d+ tasks in [\d.]+ s: \d+ tasks/s", told)
     assert len(re.findall(r"^ +\d+ %  \S+  \S+$", told, re.MULTILINE)) == 3
@@ -138,6 +142,7 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     assert not is_open(port)
 
 
+@pytest.mark.timeout(240)
 def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[..., Demo], empty_database: str) -> None:
     passwords = set()
     for _ in range(2):

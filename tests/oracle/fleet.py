@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from example_project.demo.processes import end_with_parent
 from tests.oracle.evidence import clock, rows
 from tests.oracle.judge import Thaw
 
@@ -35,10 +37,20 @@ class Stopped(NamedTuple):
 
 
 class Member:
-    """One place in the fleet: a worker, and the next one when it is gone."""
+    """One place in the fleet: a worker, and the next one when it is gone.
 
-    def __init__(self, number: int, directory: Path) -> None:
-        self.options = SHAPES[number % len(SHAPES)]
+    Without ``options`` it is one of the usual shapes; ``environment`` is added to that of this process.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        directory: Path,
+        options: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.options = SHAPES[number % len(SHAPES)] if options is None else options
+        self.environment = {**os.environ, **(environment or {})}
         self.log = directory / f"worker-{number}.log"
         self.log.write_text("")
         self.stopped: Stopped | None = None
@@ -50,7 +62,14 @@ class Member:
         command = [sys.executable, "-m", "django", "horsies_worker", *self.options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent(),
             )
 
     @property

@@ -225,6 +225,25 @@ def test_a_release_wakes_the_workers_of_its_queue(
     assert heard.payload.split(" ")[1] == "mail"
 
 
+def test_a_release_ends_a_task_that_somebody_asked_to_end_and_tells_who_waits(
+    claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    (id_,) = put()
+    worker = claimer()
+    (claim,) = worker.run_pass(sync=1).claims
+    assert worker.store.cancel([id_], worker.channel, terminate=False) == {id_: "REQUESTED"}
+    ear = connect()
+    ear.execute(f"LISTEN {worker.channel}_done")
+    ear.execute("INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 min')")
+    passed = worker.run_pass(sync=1, releases=[claim])
+    assert (passed.landed, passed.claims) == ({id_}, [])
+    task = Task.objects.get(pk=id_)
+    assert (task.status, task.error_code, task.claimed_by) == ("CANCELLED", "TASK_CANCELLED", None)
+    assert not TaskAttempt.objects.exists()
+    (heard,) = ear.notifies(timeout=10, stop_after=1)
+    assert heard.payload == str(id_)
+
+
 def test_the_database_lists_what_a_worker_holds(claimer: Claimers) -> None:
     put(3)
     worker = claimer()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from django.test import SimpleTestCase
 
-from example_project.demo.facts import Crash, Facts, Failure, Search, untrue
+from example_project.demo.facts import Crash, Facts, Failure, Fall, Search, untrue
 from example_project.demo.files import LARGEST_BYTES, SAMPLE, batches, choose, is_utf8
 from example_project.demo.phrases import first_phrase
 
@@ -18,6 +18,7 @@ GOOD = Facts(
     indexed=2,
     verified=2,
     crash=Crash(11, "WORKER_CRASHED", "killed by SIGKILL", replacement=12),
+    fall=Fall(held=12, back=12, seconds=11.5),
     search=Search("one two three", "a.txt", is_found=True),
 )
 
@@ -41,6 +42,8 @@ class UntrueTests(SimpleTestCase):
             "does not find a.txt": replace(GOOD, search=replace(GOOD.search, is_found=False)),
             "ended with UNHANDLED_ERROR": replace(GOOD, crash=replace(GOOD.crash, code="UNHANDLED_ERROR")),
             "ended with None": replace(GOOD, crash=None),
+            "had no tasks": replace(GOOD, fall=None),
+            "had 12 tasks, 11 came back": replace(GOOD, fall=replace(GOOD.fall, back=11)),
             "the place of process 11": replace(GOOD, crash=replace(GOOD.crash, replacement=None)),
         }
         for words, facts in broken.items():

@@ -1,0 +1,80 @@
+"""What runs note: a line when user code begins and one when it ends, in a file of the process's own.
+
+A file survives what the storm does to the database, and a line that was written survives the process: no run goes unnoticed.
+The storm's server runs on this machine, so the machine's clock is the database's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from horsies_django import current_task
+
+DIRECTORY = "CHAOS_NOTES"
+
+
+class Noted(NamedTuple):
+    """A run of user code by its own notes: the attempt that it took itself for, its process, from when to when.
+
+    ``ended`` None: the process died first, or the run was broken off hard.
+    """
+
+    task: str
+    attempt: int
+    pid: int
+    began: float
+    ended: float | None = None
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Note the beginning and the end of what is done meanwhile, however it ends."""
+    note("began")
+    try:
+        yield
+    finally:
+        note("ended")
+
+
+def note(event: str) -> None:
+    """Write one line about the run of this code."""
+    run, pid = current_task(), os.getpid()
+    os.write(file_of(pid), f"{event} {run.task_id} {run.attempt} {pid} {time.time():.6f}\n".encode())
+
+
+@cache
+def file_of(pid: int) -> int:
+    """Open the file of a process, once; by its id, since a fork must not write into its parent's."""
+    return os.open(Path(os.environ[DIRECTORY]) / str(pid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def collect(directory: Path) -> list[Noted]:
+    """Return all runs that were noted, in the order in which they began."""
+    return paired(line for path in directory.iterdir() for line in path.read_text().splitlines())
+
+
+def paired(lines: Iterable[str]) -> list[Noted]:
+    """Make runs of notes. A process that began an attempt twice has two runs; the first end belongs to the first of them."""
+    began: list[Noted] = []
+    ends: dict[tuple[str, int, int], list[float]] = {}
+    for line in lines:
+        event, task, attempt, pid, at = line.split()
+        if event == "began":
+            began.append(Noted(task, int(attempt), int(pid), float(at)))
+        else:
+            ends.setdefault((task, int(attempt), int(pid)), []).append(float(at))
+    taken: Counter[tuple[str, int, int]] = Counter()
+    runs = []
+    for run in sorted(began, key=lambda one: one.began):
+        key = run[:3]
+        its = ends.get(key, [])
+        runs.append(run._replace(ended=its[taken[key]] if taken[key] < len(its) else None))
+        taken[key] += 1
+    return runs

@@ -127,8 +127,12 @@ def test_the_floors_hold() -> None:
 def test_waiting_in_tests_is_for_conditions_only() -> None:
     """Sleep stands in the one loop that waits for conditions, and in the bodies of tasks."""
     allowed = {
-        "tests/deadlines.py", "tests/chaos/tasks.py", "tests/oracle/tasks.py", "tests/project/points.py", "tests/project/tasks.py",
-    }  # fmt: skip
+        "tests/deadlines.py",
+        "tests/chaos/tasks.py",
+        "tests/oracle/tasks.py",
+        "tests/project/points.py",
+        "tests/project/tasks.py",
+    }
     pattern = re.compile(r"\btime\.sleep\(|asyncio\.sleep\((?!0\))")
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py") if pattern.search(path.read_text())}
     assert found - {"tests/house/test_rooms.py"} <= allowed

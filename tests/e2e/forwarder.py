@@ -56,5 +56,6 @@ class Forwarder:
                 sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        self.cut()  # closing alone would not wake the threads that read, nor tell the server
         for end in (self.door, *self.open):
             end.close()

@@ -29,6 +29,7 @@ from horsies_django.worker.recycling import Recycling
 
 logger = logging.getLogger("horsies.worker")
 
+RETIRED = 4  # children that may run their last tasks beside the others, and as many again as there are processes
 DEATHS_BEFORE_READY = 3  # children that die in a row before they are ready: something is wrong with the project
 SHOWN = 100  # tasks of a child that its heartbeat names
 LAST_WORDS_SECONDS = 5.0  # how long a child may take to end after its last task
@@ -124,7 +125,17 @@ class Pool:
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.endings.watch(member, lane, first, batch)
             if member.taken >= member.lifetime:
-                self._retire(member)
+                self._end_life(member)
+
+    def _end_life(self, member: PoolProcess) -> None:
+        """Let a child retire that has had its tasks, or give it another life while many that retired still run their last ones.
+
+        A child with thousands of long async tasks would otherwise leave one such behind for every hundred that end.
+        """
+        if sum(one.replaced for one in self.members) < self.options.processes + RETIRED:
+            self._retire(member)
+        else:
+            member.lifetime += self.options.max_tasks_per_child
 
     def _retire(self, member: PoolProcess) -> None:
         """Let a child end after the tasks that it has; another one takes its place at once (S1.9, S1.19)."""

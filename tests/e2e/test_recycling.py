@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
 
 from horsies_django.models import TaskAttempt
+from tests.conftest import wait_until
 from tests.e2e.conftest import WorkerProcess, held_by, let_go
 from tests.project import tasks
 
@@ -62,6 +64,17 @@ def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_plac
     assert new != old
     let_go("long")
     assert long.get(timeout_ms=30_000).ok_value == old
+
+
+def test_many_long_async_tasks_do_not_leave_a_child_behind_for_every_few_that_are_claimed(worker: Start) -> None:
+    process = worker("--processes=1", "--async-concurrency=60", "--max-tasks-per-child=5").ready()
+    handles = tasks.ahold.send_many([{"name": "long"}] * 60)
+    wait_until(lambda: Group.objects.filter(name__startswith="long:").count() == 60, "all of them run")
+    children = {name.rpartition(":")[2] for name in Group.objects.values_list("name", flat=True)}
+    assert 1 < len(children) <= 1 + 1 + 4
+    let_go("long")
+    assert all(handle.get(timeout_ms=60_000).is_ok() for handle in handles)
+    assert process.stop() == 0
 
 
 @pytest.mark.promise("S1.18", "S1.19", "S1.23", "S1.31")

@@ -87,8 +87,7 @@ class Pool:
         return not self.outcomes and not self.releases and not any(self.running(lane) for lane in LANES)
 
     def free(self, lane: str) -> int:
-        """Return how many more tasks of ``lane`` the pool can take now; one that is being replaced keeps its slots until its
-        end."""
+        """Return how many more tasks of ``lane`` the pool can take now; who retires keeps its slots until its tasks end."""
         room = sum(member.free(lane) for member in self.members)
         return max(0, min(room, self.options.slots(lane) - self.running(lane)))
 
@@ -124,14 +123,18 @@ class Pool:
             if not member.dispatch(lane, batch):
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.endings.watch(member, lane, first, batch)
-            if member.taken >= member.lifetime:
-                self._end_life(member)
+        for member in [
+            one for one in self.members if one.taken >= one.lifetime
+        ]:  # after the last batch: a lane ends with it
+            self._end_life(member)
 
     def _end_life(self, member: PoolProcess) -> None:
         """Let a child retire that has had its tasks, or give it another life while many that retired still run their last ones.
 
         A child with thousands of long async tasks would otherwise leave one such behind for every hundred that end.
         """
+        if member.replaced:
+            return
         if sum(one.replaced for one in self.members) < self.options.processes + RETIRED:
             self._retire(member)
         else:

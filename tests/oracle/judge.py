@@ -178,10 +178,11 @@ def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
 
 
 def strangers(runs: Iterable[Run]) -> list[str]:
-    """Return the workers in whose name more than one worker process ran tasks."""
+    """Return the workers in whose name more than one worker process ran tasks; 0: it had just been killed, nobody can say."""
     pids: defaultdict[str, set[int]] = defaultdict(set)
     for run in runs:
-        pids[run.worker].add(run.worker_pid)
+        if run.worker_pid:
+            pids[run.worker].add(run.worker_pid)
     return [
         f"tasks of worker {worker} ran under the processes {sorted(found)}"
         for worker, found in pids.items()

@@ -142,6 +142,7 @@ def test_a_stopped_workers_process_may_not_write_once_the_worker_was_continued()
 
 def test_one_worker_is_one_process() -> None:
     assert strangers([run(1, 0, 5), run(2, 0, 5, worker="w2", worker_pid=2)]) == []
+    assert strangers([run(1, 0, 5), run(2, 0, 5, worker_pid=0)]) == []
     assert strangers([run(1, 0, 5), run(2, 0, 5, worker_pid=2)]) == [
         "tasks of worker w1 ran under the processes [1, 2]"
     ]

@@ -36,6 +36,7 @@ def chaos(*options: str) -> dict[str, Any]:
     return printed
 
 
+@pytest.mark.promise("S2.22")
 def test_a_storm_of_40_faults_loses_none_of_3000_tasks_and_finishes_none_twice() -> None:
     verdict = chaos("--tasks=3000", "--faults=40")
     assert (verdict["tasks"], verdict["faults"]) == (3_000, 40)

@@ -38,7 +38,7 @@ def end_leases() -> None:
         cursor.execute("UPDATE horsies_tasks SET claim_expires_at = clock_timestamp() WHERE status = 'CLAIMED'")
 
 
-@pytest.mark.promise("S0.7", "S0.13", "S4.8")
+@pytest.mark.promise("S0.7", "S0.13", "S3.5", "S3.15", "S4.8")
 def test_no_more_than_its_cap_of_a_queue_runs_on_all_workers_together(claimer: Claimers) -> None:
     workers = [claimer(api_calls=1, low=100), claimer(api_calls=1, low=100)]
     limit("api_calls", max_concurrency=5)

@@ -114,6 +114,7 @@ def worker(claimer: Callable[..., Claimer]) -> Claimer:
     return claimer()
 
 
+@pytest.mark.promise("S2.10")
 def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker: Claimer) -> None:
     (id_,) = put(max_retries=2, options=options_text(POLICY, None))
     claim = take(worker)

@@ -23,13 +23,13 @@ def claims(*lanes: str) -> list[Claim]:
     return [Claim(uuid.uuid4(), 1, lane, "tests.nothing", "{}") for lane in lanes]
 
 
-@pytest.mark.promise("S0.33", "S1.41")
+@pytest.mark.promise("S0.33", "S1.41", "S2.11")
 def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_too() -> None:
     assert appetite(Config(), OPTIONS) == Appetite(max_claim_per_worker=20)
     assert appetite(SOFT, OPTIONS) == Appetite(max_claim_per_worker=24, prefetch=4, lease=LEASE)
 
 
-@pytest.mark.promise("S0.31", "S0.32", "S1.40")
+@pytest.mark.promise("S0.31", "S0.32", "S1.40", "S2.11")
 def test_the_two_options_bound_what_is_in_hand_and_what_a_pass_claims_of_a_queue() -> None:
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
     hungry = appetite(Config(), options)

@@ -69,9 +69,7 @@ class Engine:
         self.gathering = Gathering()
         self.stopping = False
         self.disowned = False
-        self.trusted_until = (
-            math.inf
-        )  # nothing is claimed later: others may take us for dead, so long without a heartbeat
+        self.trusted_until = math.inf  # nothing is claimed later: others may take us for dead by then
         self.until_empty = False
         self.waker, self.woken = socket.socketpair()  # what other threads have to say wakes the selector
         self.woken.setblocking(False)

@@ -107,7 +107,9 @@ def test_a_worker_without_its_database_lives_and_is_ready_again_when_it_is_back(
         admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
         try:
             admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'horsies engine'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = %s AND application_name = 'horsies engine'",
+                [url.path[1:]],
             )
             reasons = turns(number, "/ready", 503)["reasons"]
             assert "there is no connection to the database" in reasons

@@ -320,7 +320,8 @@ def without_new_connections() -> Iterator[Callable[[], None]]:
 
         stack.callback(let_in)
         admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
-        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %'")
+        ours = "datname = %s AND application_name LIKE 'horsies %%'"
+        admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}", [name])
         yield let_in
 
 

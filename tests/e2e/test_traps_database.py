@@ -43,7 +43,10 @@ def test_a_transaction_that_a_task_leaves_open_is_rolled_back_before_the_next(wo
         Group.objects.all().delete()
         assert process.log.count("left a transaction open") == number, kind
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+        )
         assert cursor.fetchone() == (0,)
 
 

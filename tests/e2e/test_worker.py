@@ -274,7 +274,8 @@ def test_a_cut_connection_is_replaced_and_no_task_is_lost(worker: Start) -> None
     held_by("through")
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %%'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name LIKE 'horsies %%'"
         )
         assert len(cursor.fetchall()) == 3
     let_go("through")

@@ -35,7 +35,9 @@ def finish(worker: Claimer, status: str = "COMPLETED", result: str = '{"ok": 3}'
 
 def connections_of(name: str) -> int:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [name])
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s", [name]
+        )
         return int(cursor.fetchone()[0])
 
 
@@ -160,7 +162,8 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(claimer: Claimers
     wait_until(Waiter.objects.exists, "the process says that it waits")
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'horsies waiting'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'horsies waiting'"
         )
     finish(claimer())
     assert waiter.answer() == TaskResult(ok=3)

@@ -25,7 +25,6 @@ class OperateMixin(Base):
     """What may be done to the tasks that are ticked."""
 
     actions = ("cancel_tasks", "terminate_tasks", "retry_tasks")
-    actions_selection_counter = False
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may cancel tasks and run them again."""

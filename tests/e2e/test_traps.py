@@ -192,7 +192,7 @@ def test_a_task_may_use_processes_of_its_own(child: WorkerProcess, how: str) -> 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
 def test_a_program_that_a_task_runs_finds_all_signals_at_their_defaults(child: WorkerProcess) -> None:
-    assert traps.runs_a_program.send().get(timeout_ms=SECONDS_30).ok_value == ["", "", ""]
+    assert traps.runs_a_program.send().get(timeout_ms=SECONDS_30).ok_value == ["0", "0", "0"]
 
 
 def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: Start) -> None:

@@ -330,7 +330,7 @@ def test_a_name_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> 
     (id_,) = put(name="shop.tasks.new")
     found = reason(id_, "UNKNOWN_TASK_NAME")
     assert "they leave it to others until" in found.text
-    assert dt.datetime.fromisoformat(found.details["until"]) > now() + dt.timedelta(minutes=4)
+    assert dt.datetime.fromisoformat(found.details["until"]) > dt.datetime.now(dt.UTC) + dt.timedelta(minutes=4)
     assert found.details["workers"][0]["worker_id"] == str(old.id)
     Task.objects.filter(pk=id_).update(enqueued_at=now() - HOUR)
     found = reason(id_, "UNKNOWN_TASK_NAME")

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 CLUSTER = "*"
+PID_LASTS_SECONDS = 60.0  # in which no process id is given out twice
 
 
 class Run(NamedTuple):
@@ -163,7 +164,11 @@ def fates(runs: Iterable[Run]) -> list[str]:
 
 
 def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
-    """Return what processes of stopped workers wrote after the worker was continued."""
+    """Return what processes of stopped workers wrote after the worker was continued.
+
+    What one writes that had begun before counts however late; what begins afterwards only for as long as its process id surely is
+    nobody else's: in a long storm the numbers come round.
+    """
     thawed: dict[int, float] = {}
     for thaw in thaws:
         for pid in thaw.pids:
@@ -173,7 +178,7 @@ def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
         for run in runs
         if run.child_pid in thawed
         for at in (run.started_at, run.ended_at)
-        if at is not None and at > thawed[run.child_pid]
+        if at is not None and at > thawed[run.child_pid] and run.started_at < thawed[run.child_pid] + PID_LASTS_SECONDS
     ]
 
 

@@ -138,6 +138,8 @@ def test_a_stopped_workers_process_may_not_write_once_the_worker_was_continued()
     (text,) = ghosts([run(1, 8, 12)], thaws)
     assert text.startswith("process 10 wrote on task 1 at 12.0")
     assert len(ghosts([run(1, 11, 12, child_pid=11)], thaws)) == 2
+    assert len(ghosts([run(1, 9, 900)], thaws)) == 1  # it had begun before, however late it writes
+    assert ghosts([run(1, 800, 801)], thaws) == []  # another process by now that got the same number
 
 
 def test_one_worker_is_one_process() -> None:

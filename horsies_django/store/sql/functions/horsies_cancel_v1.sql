@@ -7,11 +7,12 @@
 CREATE FUNCTION horsies_cancel_v1(p_ids uuid[], p_terminate boolean, p_channel text)
 RETURNS TABLE (id uuid, verdict text) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_now timestamptz := clock_timestamp();
+  v_now timestamptz;
   v_ended uuid[];
   v_asked uuid[];
 BEGIN
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
+  v_now := clock_timestamp();  -- not before: a pass that held the rows may have started the next attempt meanwhile
   WITH ended AS (
     UPDATE horsies_tasks t
     SET status = 'CANCELLED', finished_at = v_now, cancel_requested_at = v_now, error_code = 'TASK_CANCELLED', parked = false,

@@ -64,6 +64,20 @@ def worker(*options: str, wait: bool = False, **environment: str) -> Iterator[su
             process.wait(60)
 
 
+def raise_storm(module: str, *options: str) -> dict[str, Any]:
+    """Run a storm as a program of its own, with settings of its own, and return what it printed.
+
+    Raises RuntimeError when it comes to no verdict.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    command = [sys.executable, "-m", module, *options]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if not done.stdout:
+        raise RuntimeError(f"the storm ended with exit code {done.returncode} and no verdict")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def versions() -> dict[str, str]:
     """Return what the figures depend on."""
     import horsies_django

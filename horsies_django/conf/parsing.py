@@ -19,7 +19,10 @@ Numbers = TypeVar("Numbers", Recovery, Resilience)
 
 
 def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Problem]]:
-    """Turn the setting into a Config and the list of all its problems; a value that cannot be keeps its default. Pure."""
+    """Turn the setting into a Config and the list of all its problems; a value that cannot be keeps its default.
+
+    Pure, but for the import of the classes that EXCEPTION_MAPPER names by their paths.
+    """
     problems: list[Problem] = []
     default = Config()
     top = Section(raw, "HORSIES", _keys(Config), problems, "{'DATABASE': 'default'}")

@@ -14,7 +14,6 @@ from typing import Any
 
 from horsies_django.core.errors import RESERVED, HorsiesError, code_problem
 
-JITTER = 0.25  # of a pause, in both directions
 MOST_RETRIES = 100
 LONGEST_PAUSE = 30 * 86_400  # seconds
 LARGEST_DOUBLING = 40  # beyond it every pause is longer than the longest

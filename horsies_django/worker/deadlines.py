@@ -9,10 +9,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from horsies_django.core.options import read_options
+from horsies_django.worker.process import PoolProcess
 
 FEW = 1_000  # entries that are not worth sweeping
 
@@ -36,16 +37,20 @@ NO_LIMITS = TimeLimits()
 class Place(NamedTuple):
     """Where a task runs: the process, its lane, the task's number there."""
 
-    process: int
+    process: PoolProcess
     lane: str
     number: int
 
+    @property
+    def occupied(self) -> bool:
+        """Whether the task still runs there; a process that ended holds nothing."""
+        return self.number in self.process.held[self.lane]
+
 
 class Deadlines:
-    """``runs`` says whether a task is still where it was."""
+    """What is to happen to running tasks, and when."""
 
-    def __init__(self, runs: Callable[[Place], bool]) -> None:
-        self.runs = runs
+    def __init__(self) -> None:
         self.heap: list[tuple[float, int, Place, str, bool]] = []
         self.order = itertools.count()
         self.sweep_above = FEW
@@ -54,14 +59,14 @@ class Deadlines:
         """At the moment ``at`` of the monotonic clock, a task shall hear ``reason``, or lose its process for it."""
         heapq.heappush(self.heap, (at, next(self.order), place, reason, kill))
         if len(self.heap) > self.sweep_above:
-            self.heap = [entry for entry in self.heap if self.runs(entry[2])]
+            self.heap = [entry for entry in self.heap if entry[2].occupied]
             heapq.heapify(self.heap)
             self.sweep_above = max(FEW, 2 * len(self.heap))
 
     @property
     def next(self) -> float:
         """The first moment that concerns a task that still runs; infinite when there is none."""
-        while self.heap and not self.runs(self.heap[0][2]):
+        while self.heap and not self.heap[0][2].occupied:
             heapq.heappop(self.heap)
         return self.heap[0][0] if self.heap else math.inf
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from horsies_django.core.records import Claim
 from horsies_django.worker.deadlines import Deadlines, Place, TimeLimits
@@ -20,24 +20,12 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Endings:
-    """Knows the processes of a pool and the deadlines of what they run."""
+    """Knows the deadlines of what the processes of a pool run; ``members`` is the pool's own list of them."""
 
-    def __init__(self, limits: TimeLimits) -> None:
+    def __init__(self, members: Sequence[PoolProcess], limits: TimeLimits) -> None:
+        self.members = members
         self.limits = limits
-        self.deadlines = Deadlines(self._is_there)
-        self.members: dict[int, PoolProcess] = {}
-
-    def join(self, member: PoolProcess) -> None:
-        """Note a new process."""
-        self.members[id(member)] = member
-
-    def leave(self, member: PoolProcess) -> None:
-        """Forget a process that ended."""
-        self.members.pop(id(member), None)
-
-    def _is_there(self, place: Place) -> bool:
-        member = self.members.get(place.process)
-        return member is not None and place.number in member.held[place.lane]
+        self.deadlines = Deadlines()
 
     @property
     def next(self) -> float:
@@ -49,12 +37,12 @@ class Endings:
         for number, claim in enumerate(claims, first):
             if (seconds := self.limits.timeout(claim.options)) is not None:
                 at = member.since[lane][number] + seconds
-                self.deadlines.add(at, Place(id(member), lane, number), TIMEOUT, kill=False)
+                self.deadlines.add(at, Place(member, lane, number), TIMEOUT, kill=False)
 
     def enforce(self, now: float) -> None:
         """Tell tasks whose time is over to end, and kill the processes of those that were told and did not."""
         for place, reason, kill in self.deadlines.due(now):
-            member = self.members[place.process]
+            member = place.process
             if not kill:
                 member.tell(reason, place.lane, place.number)
                 self.deadlines.add(now + self.limits.grace, place, reason, kill=True)
@@ -71,13 +59,13 @@ class Endings:
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
         """Tell a task, if it runs here, that it was cancelled; ``terminate`` kills its process if it does not end in time."""
-        for member in self.members.values():
+        for member in self.members:
             for lane in LANES:
                 for number, claim in member.held[lane].items():
                     if claim.id != task_id:
                         continue
                     member.tell(CANCEL, lane, number)
                     if terminate:
-                        place = Place(id(member), lane, number)
+                        place = Place(member, lane, number)
                         self.deadlines.add(time.monotonic() + self.limits.grace, place, CANCEL, kill=True)
                     return

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, MutableSequence
@@ -31,8 +30,6 @@ from horsies_django.worker.looping import run_to_the_end
 from horsies_django.worker.memory import Gauge
 from horsies_django.worker.running import run_async, run_sync
 from horsies_django.worker.runs import AsyncRun, SyncRun
-
-logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
 Job = tuple[int, str, str, str, int]

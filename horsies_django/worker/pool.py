@@ -56,7 +56,7 @@ class Pool:
         self.ending = False
         self.ready = False  # whether all processes have said, at the start, that they are ready
         self.recycling = Recycling(options)
-        self.endings = Endings(limits)
+        self.endings = Endings(self.members, limits)
 
     def start(self) -> None:
         """Start all processes; they count once they say that they are ready. Raises WorkerStartError."""
@@ -73,7 +73,6 @@ class Pool:
 
     def _add(self, member: PoolProcess) -> None:
         self.members.append(member)
-        self.endings.join(member)
         for lane in LANES:
             self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, (self._talk, member, lane))
         if isinstance(member, Child):
@@ -232,7 +231,6 @@ class Pool:
 
     def _forget(self, member: Child) -> None:
         self.members.remove(member)
-        self.endings.leave(member)
         for descriptor in (*(member.channels[lane].fileno() for lane in LANES), member.death):
             try:
                 self.selector.unregister(descriptor)

@@ -13,7 +13,6 @@ look after it.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import signal
 import socket
@@ -23,6 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+from horsies_django.worker.logs import end_process
 
 logger = logging.getLogger("horsies.worker")
 
@@ -116,8 +117,7 @@ class Stopping:
         logger.critical(
             "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
         )
-        logging.shutdown()
-        os._exit(1)
+        end_process(1)
 
 
 def take(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:

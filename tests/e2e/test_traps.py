@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import signal
@@ -103,16 +104,38 @@ def test_a_task_that_prints_megabytes_to_a_slow_reader_hurts_only_itself(worker:
         assert flood.info().status == "RUNNING"
         seen = 0
         while flood.info().status == "RUNNING":
-            seen += drained(reader)
+            seen += len(drained(reader))
         assert flood.get(timeout_ms=SECONDS_30).ok_value == 8
         process.signal(signal.SIGTERM)
         rest: list[int] = []
         wait_until(
-            lambda: rest.append(drained(reader)) or (not rest[-1] and process.process.poll() is not None), "it ends"
+            lambda: rest.append(len(drained(reader))) or (not rest[-1] and process.process.poll() is not None),
+            "it ends",
         )
         assert seen + sum(rest) > 8 << 20
     finally:
         os.close(reader)
+
+
+def test_a_worker_whose_log_nobody_reads_runs_its_tasks(worker: Start, tmp_path: Path) -> None:
+    pipe = tmp_path / "worker-0.log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * 4096)
+        process = worker("--processes=1")
+        assert [tasks.add.send(number).get(timeout_ms=SECONDS_30).ok_value for number in range(3)] == [0, 1, 2]
+        process.signal(signal.SIGTERM)
+        said: list[bytes] = []
+        wait_until(lambda: said.append(drained(reader)) or process.process.poll() is not None, "it ends")
+        assert process.process.returncode == 0
+        assert b"Worker started" in b"".join(said)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def is_full(reader: int) -> bool:
@@ -122,12 +145,12 @@ def is_full(reader: int) -> bool:
     return held[0] > 60_000
 
 
-def drained(reader: int) -> int:
-    """Read what a pipe holds and return how much that was."""
+def drained(reader: int) -> bytes:
+    """Read what a pipe holds."""
     try:
-        return len(os.read(reader, 1 << 16))
+        return os.read(reader, 1 << 16)
     except BlockingIOError:
-        return 0
+        return b""
 
 
 @pytest.mark.parametrize("kind", ["_exit", "all files", "C stack"])

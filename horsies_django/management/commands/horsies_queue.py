@@ -17,7 +17,7 @@ from horsies_django.conf import config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
 from horsies_django.management import queue_report as report
-from horsies_django.management.acting import actor
+from horsies_django.management.actor import actor
 from horsies_django.models import AuditEntry
 from horsies_django.store.queues import DECLARED
 

@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from horsies_django import acting, erasing
 from horsies_django.core.errors import HorsiesError
 from horsies_django.handles import get_handle
-from horsies_django.management.acting import actor
+from horsies_django.management.actor import actor
 from horsies_django.management.task_report import as_json, as_text
 
 CANCELLED = {

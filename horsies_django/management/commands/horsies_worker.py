@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from argparse import ArgumentParser
-from typing import Any, NoReturn
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
@@ -14,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management.quantities import megabytes, port, seconds, whole
-from horsies_django.worker.logs import configure_logging
+from horsies_django.worker.logs import configure_logging, end_process, relayed_logs
 from horsies_django.worker.options import MAX_TASKS_PER_CHILD, START_METHODS, WorkerOptions, usable_cpus
 from horsies_django.worker.stopping import Stopping, StopRequested
 from horsies_django.worker.supervisor import Supervisor
@@ -128,19 +127,14 @@ class Command(BaseCommand):
                 ),
                 self.stopping,
             )
-            code = worker.run()
+            with relayed_logs():
+                code = worker.run()
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
         if code and not processes:
-            end_process(code)
+            end_process(code)  # threads on which tasks still run: they were written down as crashed
         if code:
             sys.exit(code)
-
-
-def end_process(code: int) -> NoReturn:
-    """End this process without waiting for the threads on which tasks still run: they were written down as crashed."""
-    logging.shutdown()
-    os._exit(code)
 
 
 def queue_names(given: list[str] | None) -> list[str]:

@@ -1,5 +1,5 @@
--- Send a task once more that failed, expired or was cancelled, unless it was redacted: a new row, due now, with its arguments and options. Tells the status of the
--- old one, and whether it was copied.
+-- Send a task once more that failed, expired or was cancelled, unless it was redacted: a new row, due now, with its arguments and
+-- options. Tells the status of the old one, and whether it was copied.
 -- Locks: none but the new row. Index: primary key.
 WITH old AS (
   SELECT * FROM horsies_tasks task WHERE task.id = %(id)s::uuid

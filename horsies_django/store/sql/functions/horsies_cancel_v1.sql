@@ -9,7 +9,6 @@ RETURNS TABLE (id uuid, verdict text) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz;
   v_ended uuid[];
-  v_asked uuid[];
 BEGIN
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
   v_now := clock_timestamp();  -- not before: a pass that held the rows may have started the next attempt meanwhile
@@ -20,17 +19,14 @@ BEGIN
     WHERE t.id = ANY (p_ids) AND t.status IN ('PENDING', 'CLAIMED') RETURNING t.id
   )
   SELECT coalesce(array_agg(e.id), '{}') INTO v_ended FROM ended e;
-  WITH asked AS (
-    UPDATE horsies_tasks t
-    SET cancel_requested_at = coalesce(t.cancel_requested_at, v_now), terminate = t.terminate OR p_terminate
-    WHERE t.id = ANY (p_ids) AND t.status = 'RUNNING' RETURNING t.id, t.claimed_by
-  ), told AS (
-    SELECT pg_notify(p_channel || '_new', 'cancel ' || a.claimed_by) FROM (SELECT DISTINCT asked.claimed_by FROM asked) AS a
-  )
-  SELECT coalesce(array_agg(a.id), '{}') INTO v_asked FROM asked a WHERE (SELECT count(*) FROM told) >= 0;
   PERFORM horsies_final_v1(p_channel, v_ended);
+  UPDATE horsies_tasks t
+  SET cancel_requested_at = coalesce(t.cancel_requested_at, v_now), terminate = t.terminate OR p_terminate
+  WHERE t.id = ANY (p_ids) AND t.status = 'RUNNING';
+  PERFORM pg_notify(p_channel || '_new', 'cancel ' || t.claimed_by)
+  FROM horsies_tasks t WHERE t.id = ANY (p_ids) AND t.status = 'RUNNING' GROUP BY t.claimed_by;
   RETURN QUERY
-  SELECT t.id, CASE WHEN t.id = ANY (v_ended) THEN 'CANCELLED' WHEN t.id = ANY (v_asked) THEN 'REQUESTED' ELSE 'FINISHED' END
+  SELECT t.id, CASE WHEN t.id = ANY (v_ended) THEN 'CANCELLED' WHEN t.status = 'RUNNING' THEN 'REQUESTED' ELSE 'FINISHED' END
   FROM horsies_tasks t WHERE t.id = ANY (p_ids);
 END
 $$;

@@ -19,8 +19,7 @@ BEGIN
   UPDATE horsies_tasks t
   SET kwargs = '{}', redacted_at = v_now,
       partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text THEN t.partition_key END,
-      result = jsonb_build_object('err', jsonb_build_object(
-        'error_code', coalesce(t.error_code, 'RESULT_REDACTED'), 'message', 'redacted', 'data', NULL, 'exception', NULL))
+      result = horsies_error_v1(coalesce(t.error_code, 'RESULT_REDACTED'), 'redacted')
   WHERE t.id = p_id;
   UPDATE horsies_task_attempts a SET error_message = 'redacted' WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
   INSERT INTO horsies_audit (at, actor, action, subject, reason, after)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-LESS_IS_BETTER = ("ms", "us", "MB", "s")
+LESS_IS_BETTER = ("ms", "us", "MB", "s", "statements")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Reading:
 
     name: str
     value: float
-    unit: str  # "tasks/s", "ms", "us", "MB", "share"
+    unit: str  # "tasks/s", "ms", "us", "MB", "s", "share", "statements"
     details: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -54,6 +54,10 @@ class Figures:
         line: dict[str, Any] = {"name": reading.name, "value": round(reading.value, 4), "unit": reading.unit}
         line["details"] = {name: round(value, 4) for name, value in reading.details.items()}
         print(json.dumps(line), flush=True)
+        self.keep(reading)
+
+    def keep(self, reading: Reading) -> None:
+        """Keep a reading whose measurement printed lines of its own."""
         self.readings.setdefault(reading.name, []).append(reading)
 
     def median(self, name: str) -> float:

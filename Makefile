@@ -15,7 +15,7 @@ help: ## Show this list
 	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server; ARGS=\"-k send\""
 	@echo "make lint    check style, floors, types and migrations"
 	@echo "make format  put the code into the one format"
-	@echo "make bench   measure; ARGS=drain, latency, enqueue, caps or chaos"
+	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
 	@echo "make clean   remove what the others made"
 	@echo "PYTHON=python3.13 chooses the interpreter (after make clean), VENV=directory another environment"
 

@@ -1,1 +1,1 @@
-"""Benchmarks: ``python -m benchmarks drain|latency|enqueue|caps`` prints one JSON line per measurement."""
+"""Benchmarks: ``python -m benchmarks [NAME...]`` measures, ``python -m benchmarks plot FILE`` draws (docs/benchmarks)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from benchmarks.figures import Reading
 from benchmarks.machine import raise_storm, versions
 
 TASKS, FAULTS, ROUNDS = 20_000, 150, 4
@@ -17,7 +18,7 @@ TASKS, FAULTS, ROUNDS = 20_000, 150, 4
 GOALS = {"child death to its attempt's end": 1.0, "machine death to running elsewhere": 15.0}
 
 
-def chaos(scale: float, tasks: int | None, faults: int | None, seed: int) -> None:
+def chaos(scale: float, tasks: int | None, faults: int | None, seed: int) -> list[Reading]:
     """Raise one storm, then measure recovery, which takes twelve seconds a round: at a very small scale not at all."""
     tasks, faults = tasks or max(1, round(TASKS * scale)), faults or max(1, round(FAULTS * scale))
     verdict = raise_storm("tests.chaos", f"--tasks={tasks}", f"--faults={faults}", f"--seed={seed}")
@@ -28,6 +29,7 @@ def chaos(scale: float, tasks: int | None, faults: int | None, seed: int) -> Non
     measured = raise_storm("tests.chaos", "--measure", f"--rounds={rounds}") if rounds else {}
     for name, figure in measured.items():
         tell(f"chaos: {name}", {**figure, "goal_p99_s": GOALS[name], "met": figure["p99_s"] <= GOALS[name]})
+    return [Reading(f"chaos {name}, p99", figure["p99_s"], "s") for name, figure in measured.items()]
 
 
 def tell(name: str, figures: dict[str, Any]) -> None:

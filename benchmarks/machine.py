@@ -9,6 +9,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,29 @@ import psycopg
 from django.core.management import call_command
 from django.db import connection
 
+from example_project.postgres import private_postgres
+from example_project.postgres_binaries import binaries_directory
+
 ROOT = Path(__file__).parents[1]
+CHUNK = 20_000
+PATIENCE_SECONDS = 600
+# Soft mode (workers in hard mode, the default, claim only what they start at once), as variables of settings.py.
+SOFT = {"BENCH_PREFETCH_BUFFER": "500", "BENCH_CLAIM_LEASE_MS": "30000"}
+# Of tasks in a backlog, the one sent last ends among the last: until it has, nobody counts those that are left.
+LAST_ENDED = "SELECT finished_at IS NOT NULL FROM horsies_tasks WHERE id = %s"
+ALL_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_tasks WHERE finished_at IS NULL)"
+
+
+@contextmanager
+def own_server() -> Iterator[str]:
+    """Run a private server, as durable as one by default is, which counts statements if its binaries can; yield its URL."""
+    counts = any((binaries_directory().parent / "lib").rglob("pg_stat_statements.*"))
+    settings: dict[str, object] = {"shared_preload_libraries": "pg_stat_statements"} if counts else {}
+    with private_postgres("benchmarks", None, durable=True, **settings) as url:
+        if counts:
+            with psycopg.connect(url) as direct:
+                direct.execute("CREATE EXTENSION pg_stat_statements")
+        yield url
 
 
 def prepare(url: str) -> None:
@@ -37,9 +61,46 @@ def empty_tables() -> None:
         cursor.execute("CHECKPOINT")
 
 
+def backlog(task: Any, n: int) -> uuid.UUID:
+    """Send ``n`` tasks that take a number, in chunks, and tidy up behind them as autovacuum would; return the last one's id."""
+    for start in range(0, n, CHUNK):
+        handles = task.send_many([{"n": number} for number in range(start, min(start + CHUNK, n))])
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE horsies_tasks")
+    last: uuid.UUID = handles[-1].task_id
+    return last
+
+
+def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until a query says yes. Raises RuntimeError after ten minutes, or at once when ``process`` has ended."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline:
+            cursor.execute(condition, params)
+            if cursor.fetchone()[0]:
+                return
+            if process is not None and process.poll() is not None:
+                raise RuntimeError(f"the worker ended with exit code {process.returncode} before: {condition}")
+            time.sleep(0.1)
+    raise RuntimeError(f"not within {PATIENCE_SECONDS} seconds: {condition}")
+
+
+def drained(n: int) -> float:
+    """Return the seconds from the first start to the last settle. Raises RuntimeError when not every task completed."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at)) FROM horsies_tasks "
+            "WHERE status = 'COMPLETED'"
+        )
+        count, seconds = cursor.fetchone()
+    if count != n:
+        raise RuntimeError(f"{count} of {n} tasks completed")
+    return max(float(seconds), 1e-6)
+
+
 @contextmanager
 def worker(*options: str, wait: bool = False, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker meanwhile; with ``wait`` until it ends by itself. Raises RuntimeError with its log when it fails.
+    """Run a worker meanwhile; with ``wait`` until it ends by itself. Raises RuntimeError when it fails, and adds its log to any.
 
     Its children live as long as it does, unless ``options`` say otherwise: what replacing them costs is a measurement of its own.
     """
@@ -56,9 +117,12 @@ def worker(*options: str, wait: bool = False, **environment: str) -> Iterator[su
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=log, stderr=log)
         try:
             yield process
-            if wait and process.wait(600):
-                log.seek(0)
-                raise RuntimeError(f"the worker failed: {log.read().decode(errors='replace')}")
+            if wait and process.wait(PATIENCE_SECONDS):
+                raise RuntimeError("the worker failed")
+        except RuntimeError as error:
+            log.seek(0)
+            error.add_note(f"The worker's log: {log.read().decode(errors='replace')}")
+            raise
         finally:
             process.terminate()
             process.wait(60)
@@ -87,12 +151,14 @@ def versions() -> dict[str, str]:
         server = cursor.fetchone()[0].split(" ")[0]
         cursor.execute("SHOW synchronous_commit")
         synchronous = cursor.fetchone()[0]
+        cursor.execute("SHOW fsync")
+        fsync = cursor.fetchone()[0]
     return {
         "horsies_django": horsies_django.__version__,
         "python": platform.python_version(),
         "django": django.get_version(),
         "psycopg": f"{psycopg.__version__} ({psycopg.pq.__impl__})",
-        "postgresql": f"{server}, synchronous_commit {synchronous}",
+        "postgresql": f"{server}, synchronous_commit {synchronous}, fsync {fsync}",
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
     }
 

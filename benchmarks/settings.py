@@ -1,10 +1,16 @@
-"""Settings of the measured project: nothing but the queue."""
+"""Settings of the measured project: nothing but the queue, in the mode that the environment names (hard by default)."""
 
 from __future__ import annotations
 
 import environ
 
+env = environ.Env()
+
 SECRET_KEY = "benchmarks"
 USE_TZ = True
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "horsies_django", "benchmarks.load"]
-DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
+DATABASES = {"default": env.db_url("DATABASE_URL")}
+HORSIES = {
+    "PREFETCH_BUFFER": env.int("BENCH_PREFETCH_BUFFER", default=0),
+    "CLAIM_LEASE_MS": env.int("BENCH_CLAIM_LEASE_MS", default=0) or None,
+}

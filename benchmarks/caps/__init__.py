@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.caps import claiming, running, storms
 from benchmarks.caps.ratios import Ratio
+from benchmarks.figures import Reading
 
 PARTS: dict[str, Callable[[int, float], list[Ratio]]] = {
     "slow": running.slow,
@@ -23,11 +24,11 @@ STORM = "storm"
 STORM_CLAIMS = 20_000
 
 
-def caps(repeats: int, only: Sequence[str], scale: float, claims: int | None, slow: float, json_only: bool) -> None:
-    """Run parts: the named ones, or all; with ``claims`` the storm of so many tasks alone."""
+def caps(repeats: int, only: Sequence[str], scale: float, claims: int | None, slow: float) -> list[Reading]:
+    """Run parts: the named ones, or all; with ``claims`` the storm of so many tasks alone. Returns the ratios' figures."""
     chosen = only or ([STORM] if claims else [*PARTS, STORM])
     ratios = [ratio for name, part in PARTS.items() if name in chosen for ratio in part(repeats, scale)]
     if STORM in chosen:
         ratios += storms.storm(claims or max(1, round(STORM_CLAIMS * scale)), slow)
-    if not json_only:
-        print("\n".join(map(str, ratios)), file=sys.stderr)
+    print("\n".join(map(str, ratios)), file=sys.stderr)
+    return [ratio.reading for ratio in ratios]

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from benchmarks.figures import Reading
 from benchmarks.machine import versions
 
 
@@ -30,6 +31,12 @@ class Ratio:
         if self.target is None:
             return None
         return self.ratio <= self.target if self.at_most else self.ratio >= self.target
+
+    @property
+    def reading(self) -> Reading:
+        """The figure itself; what it is compared with is a detail."""
+        details = {"against": self.against, "ratio": self.ratio}
+        return Reading(f"caps {self.name}", self.value, self.unit or "share", details)
 
     def __str__(self) -> str:
         verdict = {True: "reached", False: "MISSED", None: ""}[self.met]

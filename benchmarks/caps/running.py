@@ -14,14 +14,13 @@ from django.db import connection, transaction
 
 from benchmarks.caps.ratios import Ratio, compare
 from benchmarks.load import tasks
-from benchmarks.machine import report, worker
+from benchmarks.machine import CHUNK, report, wait_for, worker
 from horsies_django.store.queues import DECLARED, QueueStore
 
 WORKERS = 4
 SLOTS = 10
 TENANTS = 1_000
 SHAPE = ("--processes=1", f"--threads={SLOTS}", f"--async-concurrency={SLOTS}")
-CHUNK = 20_000
 SLOW_MS, BOUND_MS = 50, 10
 BOUNDS = {1: 0.9, 4: 0.9, 40: 0.75}  # cap -> the share of what it allows that is to be reached
 SLOW_TASKS, NOOP_TASKS, BOUND_SECONDS = 16_000, 40_000, 10
@@ -145,15 +144,3 @@ def set_limits(limits: Mapping[str, Any], *, wait: bool = True) -> None:
     QueueStore(connection).configure("default", limits, action="queue.set", actor="benchmarks", create=True)
     if wait:
         wait_for("SELECT sweep IS NULL FROM horsies_queues WHERE name = 'default'")
-
-
-def wait_for(condition: str, *params: Any) -> None:
-    """Wait until a query says yes. Raises RuntimeError after ten minutes."""
-    deadline = time.monotonic() + 600
-    with connection.cursor() as cursor:
-        while time.monotonic() < deadline:
-            cursor.execute(condition, params)
-            if cursor.fetchone()[0]:
-                return
-            time.sleep(0.1)
-    raise RuntimeError(f"not within 10 minutes: {condition}")

@@ -37,3 +37,11 @@ async def apause(tenant: int, ms: int) -> None:
 def moment() -> float:
     """Return the time at which user code began, by the machine's clock."""
     return time.time()
+
+
+@task
+def stay(ms: int) -> float:
+    """Return the time at which user code began, and take ``ms`` milliseconds."""
+    began = time.time()
+    time.sleep(ms / 1000)
+    return began

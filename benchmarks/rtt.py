@@ -1,0 +1,94 @@
+"""What a server that is far away costs: a round trip of 2 ms between the worker and PostgreSQL (``benchmarks.link``).
+
+Measured: sync no-ops in soft mode, two processes, where one round trip carries many tasks; and in hard mode tasks of 20 ms
+on four processes, where each slot waits for the round trip that settles one task and claims the next. The second is a share
+of what slots / (duration + 2 round trips) allows, over the middle eight tenths of the tasks: the first claims and the last
+stragglers are not what is measured. The share is reckoned with 2 ms; the round trip that a client measured is given beside.
+
+Only the worker is behind the link, and the children of this worker use no database. What the figures do not say: how a
+worker lives with a link that loses packets, or whose delay varies; a link through which many clients go at once also has a
+bandwidth.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import psycopg
+from django.db import connection
+
+from benchmarks.caps.running import MIDDLE
+from benchmarks.figures import Case, Goal, Reading
+from benchmarks.link import far_away
+from benchmarks.load import tasks
+from benchmarks.machine import SOFT, backlog, drained, empty_tables, worker
+
+ONE_WAY_MS, PINGS = 1.0, 100
+ROUND_TRIP = 2 * ONE_WAY_MS / 1000
+DRAINED = 30_000
+SLOTS, DURATION_MS, PAUSES = 4, 20, 4_000
+ALLOWED = SLOTS / (DURATION_MS / 1000 + 2 * ROUND_TRIP)
+SOFT_DRAIN = "rtt drain sync, soft mode, 2 processes"
+HARD_SHARE = "rtt tasks of 20 ms, hard mode, 4 processes, share of what is possible"
+
+GOALS = (Goal("P11", SOFT_DRAIN, 6_000), Goal("P11", HARD_SHARE, 0.85))
+
+
+def cases(scale: float) -> Sequence[Case]:
+    """Return one case for each mode."""
+    return [
+        Case("rtt soft mode", partial(soft, max(10, round(DRAINED * scale)))),
+        Case("rtt hard mode", partial(hard, max(20, round(PAUSES * scale)))),
+    ]
+
+
+def soft(n: int) -> Sequence[Reading]:
+    """Drain ``n`` no-ops."""
+    empty_tables()
+    backlog(tasks.noop, n)
+    round_trip = let_run("--processes=2", **SOFT)
+    return [Reading(SOFT_DRAIN, n / drained(n), "tasks/s", {"round trip, ms": round_trip})]
+
+
+def hard(n: int) -> Sequence[Reading]:
+    """Run ``n`` tasks of 20 ms, each of which needs a slot."""
+    empty_tables()
+    tasks.pause.send_many([{"tenant": 0, "ms": DURATION_MS}] * n)
+    round_trip = let_run(f"--processes={SLOTS}")
+    rate = 0.8 * n / middle(n)
+    details = {"tasks/s": rate, "tasks/s possible": ALLOWED, "round trip, ms": round_trip}
+    return [Reading(HARD_SHARE, rate / ALLOWED, "share", details)]
+
+
+def let_run(*options: str, **environment: str) -> float:
+    """Let a worker behind the link drain the table; return what a round trip took, in ms."""
+    with far_away(os.environ["DATABASE_URL"], ONE_WAY_MS) as url:
+        round_trip = ping(url)
+        with worker(*options, "--until-empty", wait=True, DATABASE_URL=url, **environment):
+            pass
+    return round_trip
+
+
+def ping(url: str) -> float:
+    """Return the median time of the least that one can ask a server, in ms."""
+    samples = []
+    with psycopg.connect(url, autocommit=True) as client:
+        for _ in range(PINGS):
+            began = time.perf_counter()
+            client.execute("SELECT 1")
+            samples.append(time.perf_counter() - began)
+    return 1000 * statistics.median(samples)
+
+
+def middle(n: int) -> float:
+    """Return how many seconds the middle eight tenths took. Raises RuntimeError when not every task completed."""
+    with connection.cursor() as cursor:
+        cursor.execute(MIDDLE)
+        count, found = cursor.fetchone()
+    if count != n:
+        raise RuntimeError(f"{count} of {n} tasks completed")
+    return max(float(found), 1e-6)

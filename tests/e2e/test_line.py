@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from django.db import transaction
 
 from horsies_django import TaskHandle
-from horsies_django.models import Task, TaskAttempt
+from horsies_django.models import Heartbeat, Task, TaskAttempt
 from tests.conftest import limit, wait_until
 from tests.e2e.conftest import WorkerProcess, held_by, let_go
 from tests.project import tasks
@@ -104,3 +109,32 @@ def test_a_cap_that_leaves_tasks_behind_ends_the_lines(learned: WorkerProcess) -
     assert started_together(sent) <= 2
     limit("default", max_concurrency=None)
     learn()
+
+
+def test_kills_among_lines_lose_nothing_and_run_nothing_twice(worker: Start, tmp_path: Path) -> None:
+    options = ("--processes=2", "--async-concurrency=1", "--max-tasks-per-child=300")
+    stale = {"HORSIES_TEST_STALE_MS": "2500"}
+    workers = [worker(*options, **SOFT, **stale).ready() for _ in range(2)]
+    learn()
+    path = tmp_path / "jotted"
+    sent = tasks.jot.send_many([{"path": str(path), "text": str(number)} for number in range(6_000)])
+    rows = Task.objects.filter(id__in=[handle.task_id for handle in sent])
+    for blow in range(10):
+        wait_until(lambda blow=blow: rows.exclude(finished_at=None).count() >= 500 * blow, "they go on")
+        if blow == 5:
+            os.kill(workers.pop().process.pid, signal.SIGKILL)
+            workers.append(worker(*options, **SOFT, **stale))
+        else:
+            child = random.Random(blow).choice(list(Heartbeat.objects.filter(role="runner", died_at=None)))
+            with suppress(ProcessLookupError):  # it was replaced, or belonged to the worker that was killed
+                os.kill(child.pid, signal.SIGKILL)
+    wait_until(lambda: not rows.filter(finished_at=None).exists(), "all have ended")
+    ran = Counter(path.read_text().split())
+    ended = dict(rows.values_list("id", "status"))
+    crashed = 0
+    for number, handle in enumerate(sent):
+        crashed += ended[handle.task_id] == "FAILED"
+        assert (ended[handle.task_id], ran[str(number)]) in (("COMPLETED", 1), ("FAILED", 0), ("FAILED", 1)), number
+    assert crashed < 600
+    assert set(rows.filter(status="FAILED").values_list("error_code", flat=True)) <= {"WORKER_CRASHED"}
+    assert started_together(sent) > 4  # two workers of two slots would start four at most

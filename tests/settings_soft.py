@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.settings import *  # noqa: F403
 from tests.settings import HORSIES as HARD
 
-HORSIES = {**HARD, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}
+HORSIES = {**HARD, "PREFETCH_BUFFER": int(os.environ.get("HORSIES_TEST_PREFETCH", "4")), "CLAIM_LEASE_MS": 5_000}

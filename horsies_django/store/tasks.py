@@ -187,7 +187,7 @@ def outcome_json(outcome: Outcome) -> str:
     """Write one outcome as an object of that JSON."""
     text = (
         f'{{"id":"{outcome.id}","generation":{outcome.generation},"status":"{outcome.status}","result":{outcome.result},'
-        f'"child_pid":{json.dumps(outcome.child_pid)}'
+        f'"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
     )
     if outcome.error_code is None:
         return text + "}"

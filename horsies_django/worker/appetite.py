@@ -24,13 +24,14 @@ class Appetite:
     prefetch: int = 0
     lease: timedelta | None = None
 
-    def wanted(self, free: Mapping[str, int], *, in_hand: int, buffered: int, starting: int) -> Wanted:
+    def wanted(self, free: Mapping[str, int], *, in_hand: int, ahead: int, buffered: int, starting: int) -> Wanted:
         """Return what the next pass may claim.
 
-        ``free`` slots are left after ``starting`` of the ``buffered`` tasks got theirs. The buffer is filled up only by a pass
-        that looks for tasks anyway: one with free slots, or one that starts some.
+        ``free`` slots are left after ``starting`` of the ``buffered`` tasks got theirs; among them are ``ahead`` places in lines,
+        which the buffer makes room for. It is filled up only by a pass that looks for tasks anyway: one with free slots, or one
+        that starts some.
         """
         looking = any(free.values()) or starting
-        room = self.prefetch - (buffered - starting) if looking else 0
+        room = self.prefetch - ahead - (buffered - starting) if looking else 0
         total = self.max_claim_per_worker - in_hand - buffered
         return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)

@@ -43,19 +43,24 @@ class Endings:
         """Tell tasks whose time is over to end, and kill the processes of those that were told and did not."""
         for place, reason, kill in self.deadlines.due(now):
             member = place.process
-            if not kill:
+            if reason == TIMEOUT and not member.begun(place.lane, place.number):
+                claim = member.held[place.lane][place.number]
+                self.deadlines.add(now + (self.limits.timeout(claim.options) or 0.0), place, reason, kill=False)
+            elif not kill:
                 member.tell(reason, place.lane, place.number)
                 self.deadlines.add(now + self.limits.grace, place, reason, kill=True)
-                continue
-            task = member.held[place.lane][place.number]
-            if isinstance(member, Child):
-                logger.error("task %s does not end (%s): its process %s is killed", task.id, reason, member.pid)
-                member.condemned[place.lane, place.number] = reason
-                member.kill()
             else:
-                logger.error(
-                    "task %s does not end (%s), and runs in the worker's own process: it goes on", task.id, reason
-                )
+                self._kill(place, reason)
+
+    def _kill(self, place: Place, reason: str) -> None:
+        member = place.process
+        task = member.held[place.lane][place.number]
+        if isinstance(member, Child):
+            logger.error("task %s does not end (%s): its process %s is killed", task.id, reason, member.pid)
+            member.condemned[place.lane, place.number] = reason
+            member.kill()
+        else:
+            logger.error("task %s does not end (%s), and runs in the worker's own process: it goes on", task.id, reason)
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
         """Tell a task, if it runs here, that it was cancelled; ``terminate`` kills its process if it does not end in time."""

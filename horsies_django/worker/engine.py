@@ -27,7 +27,7 @@ from horsies_django.store.tasks import Passed
 from horsies_django.worker.appetite import FIELDS, Appetite
 from horsies_django.worker.buffer import Buffer
 from horsies_django.worker.ear import Ear
-from horsies_django.worker.gathering import MOMENT, Gathering, give_way
+from horsies_django.worker.gathering import Gathering, moment
 from horsies_django.worker.ledger import LOCKED_RETRY_SECONDS, Ledger
 from horsies_django.worker.outage import Outage
 from horsies_django.worker.pool import Pool
@@ -94,8 +94,7 @@ class Engine:
         while not self._done():
             if self.disowned:
                 raise WorkerDisowned(f"worker {self.ledger.worker} was declared dead: it was not heard of for too long")
-            limit = deadline()
-            now = time.monotonic()
+            now, limit = time.monotonic(), deadline()
             if limit is not None and now >= limit:
                 return False
             self.turn(self._patience(now, limit))
@@ -108,6 +107,7 @@ class Engine:
         self.busy_since = time.monotonic()
         self._act(events)
         self.pool.endings.enforce(self.busy_since)
+        self.pool.call_back(self.busy_since)
         self._gather()
         self._collect()
         if self.pool.ready:
@@ -130,16 +130,16 @@ class Engine:
 
     def _gather(self) -> None:
         """Give running sync tasks a moment to finish too, while there is more to claim and the moment pays off."""
-        while self.pool.outcomes and "sync" in self.wet and self.pool.running("sync") and self.gathering.worthwhile():
+        while (
+            self.pool.outcomes
+            and not self.pool.ahead
+            and "sync" in self.wet
+            and self.pool.running("sync")
+            and self.gathering.worthwhile()
+        ):
             before = len(self.pool.outcomes)
-            for _ in range(MOMENT):
-                give_way()
-                if events := self.selector.select(0):
-                    self._act(events)
-                    break
-            paid_off = len(self.pool.outcomes) > before
-            self.gathering.learn(paid_off)
-            if not paid_off:
+            self._act(moment(self.selector))
+            if not self.gathering.learn(paid_off=len(self.pool.outcomes) > before):
                 return
 
     def _announce(self, line: str) -> None:
@@ -161,7 +161,7 @@ class Engine:
     def _patience(self, now: float, limit: float | None) -> float:
         """Return how long nothing can happen that would not wake the selector."""
         connected = self.ledger.connection is not None
-        moments = [self.ear.next_try(connected=connected), self.pool.endings.next]
+        moments = [self.ear.next_try(connected=connected), self.pool.endings.next, self.pool.stuck_at]
         if not connected:
             moments.append(self.outage.retry_at)
         else:
@@ -223,13 +223,14 @@ class Engine:
             self.ledger.releases += self.buffer.clear()
 
     def _pass(self, now: float) -> None:
-        starts = self._starts()
-        slots = self._slots()
+        starts, slots = self._starts(), self._slots()
         free = dict(slots)
         for claim in starts:
             free[claim.lane] = max(0, free[claim.lane] - 1)
         in_hand = sum(self.pool.running(lane) for lane in LANES)
-        wanted = self.appetite.wanted(free, in_hand=in_hand, buffered=len(self.buffer), starting=len(starts))
+        wanted = self.appetite.wanted(
+            free, in_hand=in_hand, ahead=self.pool.ahead, buffered=len(self.buffer), starting=len(starts)
+        )
         sweep = now >= self.sweep_at
         try:
             if now >= self.reconcile_at:
@@ -258,7 +259,7 @@ class Engine:
             if asked and not (passed.expired or passed.again or batched) and got < getattr(wanted, FIELDS[lane]):
                 self.wet.discard(lane)
         if any(slots.values()):
-            self.limited = passed.limited
+            self.limited = self.pool.line.limited = passed.limited
         if passed.due_in is not None:
             self.due_at = min(self.due_at, time.monotonic() + passed.due_in + 0.001)
 

@@ -3,10 +3,11 @@
 Each lane has a channel of its own. That way nobody has to hand messages on: a sync task is received by the very thread that
 runs it, the event loop reads its own socket, and a long sync task cannot keep async tasks from arriving.
 
-Jobs come as lists of (number, task id, task name, JSON arguments, attempt), ``None`` ends a lane; replies go back as ``("done",
-[(number, reply), ...])``, and ``("full", megabytes)`` after one when the process has grown beyond its memory limit. Numbers
-grow per lane, and ``started[lane]`` is the last one whose user code may have begun: it lies in memory shared with the parent,
-which reads it when this process dies.
+Jobs come as lists of (number, task id, task name, JSON arguments, attempt), ``None`` ends a lane. Replies go back as ``("ran",
+(number, reply, seconds))`` from the sync lane, and from the async one as ``("done", [(number, reply), ...])``; ``("back",
+[number, ...])`` gives back what has not begun, when the worker calls for that; ``("full", megabytes)`` says that the process has
+grown beyond its memory limit. Numbers grow per lane, and ``started[lane]`` is the last one whose user code may have begun: it
+lies in memory shared with the parent, which reads it when this process dies.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, MutableSequence
+from contextlib import suppress
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -53,26 +56,48 @@ class SyncLane:
         """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
         while (job := self._next()) is not None:
             number, task_id, name, kwargs, attempt = job
+            began = time.monotonic()
             self.house.enter()
-            run = self.control.runs["sync", number] = SyncRun(task_id, name, attempt)
+            run = SyncRun(task_id, name, attempt)
+            self.control.enter("sync", number, run)
             reply = contextvars.copy_context().run(run_sync, run, kwargs)
             self.house.leave(name, task_id, reply)
             del self.control.runs["sync", number]
             with self.replying:
-                send_all(self.channel, ("done", [(number, tuple(reply))]))
+                send_all(self.channel, ("ran", (number, tuple(reply), time.monotonic() - began)))
                 if full := self.gauge.full():
                     send_all(self.channel, ("full", full))
+
+    def give_back(self) -> None:
+        """Give back what stands in line; called on the control thread, while all threads of the lane are busy.
+
+        One that waits for jobs holds the lock, and then there is nothing to give back.
+        """
+        if not self.taking.acquire(blocking=False):
+            return
+        try:
+            with suppress(EOFError):
+                self._take_in(self.channel.receive())
+            numbers = [job[0] for job in self.jobs]
+            self.jobs.clear()
+        finally:
+            self.taking.release()
+        with self.replying:
+            send_all(self.channel, ("back", numbers))
+
+    def _take_in(self, messages: list[Any]) -> None:
+        for message in messages:
+            if message is None:
+                self.ended = True
+            else:
+                self.jobs.extend(message)
 
     def _next(self) -> Job | None:
         with self.taking:
             while not self.jobs:
                 if self.ended:
                     return None
-                for message in wait_receive(self.channel):
-                    if message is None:
-                        self.ended = True
-                    else:
-                        self.jobs.extend(message)
+                self._take_in(wait_receive(self.channel))
             job = self.jobs.popleft()
             self.started[SYNC] = job[0]
             return job
@@ -132,7 +157,8 @@ class AsyncLane:
         own_decimals()
         if self.connected:
             await sync_to_async(sessions.before_task)()
-        run = self.control.runs["async", number] = AsyncRun(task_id, name, attempt)
+        run = AsyncRun(task_id, name, attempt)
+        self.control.enter("async", number, run)
         reply = await run_async(run, kwargs)
         del self.control.runs["async", number]
         if self.connected:
@@ -184,6 +210,7 @@ class Executor:
         self.control = Control(control)
         gauge = Gauge(max_memory_mb)
         self.sync_lane = SyncLane(sync, started, self.control, gauge)
+        self.control.call_back = self.sync_lane.give_back
         self.async_lane = AsyncLane(async_, started, self.control, gauge)
         copies.keep_from_copies(sync, async_, control)
         self.threads = threads

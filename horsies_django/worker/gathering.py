@@ -7,6 +7,7 @@ moment is taken only while it paid off lately, and tried again now and then.
 from __future__ import annotations
 
 import os
+import selectors
 import time
 
 MOMENT = 30  # looks at the channels, giving way to other processes before each: well below the length of a pass
@@ -23,6 +24,15 @@ def give_way() -> None:
         time.sleep(0)
 
 
+def moment(selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
+    """Return what happens within a moment."""
+    for _ in range(MOMENT):
+        give_way()
+        if events := selector.select(0):
+            return events
+    return []
+
+
 class Gathering:
     """Learns from each moment whether it brought anything."""
 
@@ -37,6 +47,7 @@ class Gathering:
         self.declined += 1
         return self.declined % TRY_EVERY == 0
 
-    def learn(self, paid_off: bool) -> None:
-        """Note what a moment brought."""
+    def learn(self, *, paid_off: bool) -> bool:
+        """Note what a moment brought, and return whether it paid off."""
         self.yield_ += WEIGHT * (paid_off - self.yield_)
+        return paid_off

@@ -62,7 +62,7 @@ class House:
         self.mask = fast.pthread_sigmask(int(signal.SIG_BLOCK), ())
         self.streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
         self.texts = {name: text_of(stream) for name, stream in self.streams.items()}
-        self.spares = [spare(number) for number in STANDARD]
+        self.spares = [kept for kept in map(spare, STANDARD) if kept is not None]
 
     def enter(self) -> None:
         """Prepare for a task on this thread."""
@@ -100,9 +100,9 @@ class House:
         faulthandler.cancel_dump_traceback_later()
 
     def _streams(self) -> Iterator[str]:
-        for number, kept in zip(STANDARD, self.spares, strict=True):
-            if kept is not None and identity(number) != kept[1]:
-                yield from attempt(f"file descriptor {number}", partial(os.dup2, kept[0], number))
+        for number, copy, known in self.spares:
+            if identity(number) != known:
+                yield from attempt(f"file descriptor {number}", partial(os.dup2, copy, number))
         for name, stream in self.streams.items():
             if getattr(sys, name) is not stream:
                 setattr(sys, name, stream)
@@ -165,10 +165,10 @@ def identity(number: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def spare(number: int) -> tuple[int, tuple[int, int]] | None:
-    """Return a second descriptor of an open file, to put back from, and the file's identity."""
+def spare(number: int) -> tuple[int, int, tuple[int, int]] | None:
+    """Return a descriptor with a second one of the same file, and its identity; None when it is closed."""
     known = identity(number)
-    return None if known is None else (os.dup(number), known)
+    return None if known is None else (number, os.dup(number), known)
 
 
 def text_of(stream: Any) -> dict[str, Any]:

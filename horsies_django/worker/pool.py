@@ -7,14 +7,12 @@ engine lies in two lists that the engine empties: ``outcomes`` to settle and cla
 from __future__ import annotations
 
 import logging
-import os
+import math
 import selectors
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from multiprocessing import forkserver
 from typing import Any
 
 from horsies_django.core.errors import WorkerStartError
@@ -23,8 +21,9 @@ from horsies_django.store.workers import Process
 from horsies_django.worker.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.endings import Endings
+from horsies_django.worker.line import Line
 from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.process import LANES, Child, InProcess, PoolProcess
+from horsies_django.worker.process import LANES, Child, InProcess, PoolProcess, kill_fork_server
 from horsies_django.worker.recycling import Recycling
 
 logger = logging.getLogger("horsies.worker")
@@ -44,11 +43,13 @@ class Pool:
         selector: selectors.BaseSelector,
         guard: Guard | None = None,
         limits: TimeLimits = NO_LIMITS,
+        prefetch: int = 0,
     ) -> None:
         self.options = options
         self.guard = guard
         self.selector = selector
         self.members: list[PoolProcess] = []
+        self.line = Line(prefetch, options.sync_slots)
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
@@ -72,6 +73,7 @@ class Pool:
             raise WorkerStartError(f"the fork server ended before it could start a child: {error!r}") from error
 
     def _add(self, member: PoolProcess) -> None:
+        member.line = self.line
         self.members.append(member)
         for lane in LANES:
             self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, (self._talk, member, lane))
@@ -88,7 +90,13 @@ class Pool:
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` the pool can take now; who retires keeps its slots until its tasks end."""
         room = sum(member.free(lane) for member in self.members)
-        return max(0, min(room, self.options.slots(lane) - self.running(lane)))
+        most = self.options.slots(lane) + (self.ahead if lane == "sync" else 0)
+        return max(0, min(room, most - self.running(lane)))
+
+    @property
+    def ahead(self) -> int:
+        """Return how many sync tasks may stand in line, all lines together."""
+        return self.line.depth * self.options.sync_slots
 
     def running(self, lane: str) -> int:
         """Return how many tasks of ``lane`` the processes hold."""
@@ -122,10 +130,20 @@ class Pool:
             if not member.dispatch(lane, batch):
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.endings.watch(member, lane, first, batch)
-        for member in [
-            one for one in self.members if one.taken >= one.lifetime
-        ]:  # after the last batch: a lane ends with it
+        # after the last batch: a lane ends with it
+        for member in [one for one in self.members if one.taken >= one.lifetime]:
             self._end_life(member)
+
+    @property
+    def stuck_at(self) -> float:
+        """When the next line counts as stuck, by the monotonic clock."""
+        return min((member.stuck_at for member in self.members), default=math.inf)
+
+    def call_back(self, now: float) -> None:
+        """Take back what stands in lines that do not move: a task there takes its time, and others may have slots."""
+        for member in self.members:
+            if now >= member.stuck_at:
+                member.call_back()
 
     def _end_life(self, member: PoolProcess) -> None:
         """Let a child retire that has had its tasks, or give it another life while many that retired still run their last ones.
@@ -163,8 +181,12 @@ class Pool:
             self.selector.unregister(member.channels[lane].fileno())  # its death follows
             return
         for kind, payload in messages:
-            if kind == "done":
+            if kind == "ran":
+                self.outcomes.append(member.ran(*payload))
+            elif kind == "done":
                 self.outcomes += [member.outcome(lane, number, reply) for number, reply in payload]
+            elif kind == "back":
+                self.releases += [member.take_off(lane, number) for number in payload]
             elif kind == "full":
                 logger.info("child %s has reached %.0f MB: another one takes its place", member.pid, payload)
                 self._retire(member)
@@ -191,8 +213,7 @@ class Pool:
             holds,
         )
         self.options = replace(self.options, start_method="spawn")
-        if (pid := getattr(forkserver._forkserver, "_forkserver_pid", None)) is not None:
-            os.kill(pid, signal.SIGKILL)  # it holds what it opened for as long as it lives
+        kill_fork_server()  # it holds what it opened for as long as it lives
 
     def _bury(self, member: Child) -> None:
         if member not in self.members:
@@ -213,8 +234,8 @@ class Pool:
             self._add_child()
 
     def _report(self, member: Child, how: str, crashed: int, released: int) -> None:
-        next_ = "" if self.stopping else "; starting another"
-        logger.error("child %s %s: %s task(s) crashed, %s given back%s", member.pid, how, crashed, released, next_)
+        then = "" if self.stopping else "; starting another"
+        logger.error("child %s %s: %s task(s) crashed, %s given back%s", member.pid, how, crashed, released, then)
         if not member.ready and not self.stopping:
             self.deaths_before_ready += 1
             if self.deaths_before_ready == DEATHS_BEFORE_READY:

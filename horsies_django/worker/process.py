@@ -21,9 +21,10 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.worker import child, preload
 from horsies_django.worker.channel import Channel, SocketChannel, memory_pair
 from horsies_django.worker.deadman import Guard
+from horsies_django.worker.line import STUCK_SECONDS, Line
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.running import STOPPED_ITSELF, TIMED_OUT, Reply, cancelled, failed
-from horsies_django.worker.runs import TIMEOUT
+from horsies_django.worker.runs import CALL_BACK, TIMEOUT
 
 LANES = ("sync", "async")  # the order of the numbers in ``started``
 
@@ -45,6 +46,9 @@ class PoolProcess:
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was handed over
         self.numbers = dict.fromkeys(LANES, 0)
+        self.line = Line()
+        self.moved_at = 0.0  # when the line of sync tasks moved last
+        self.stuck = False  # whether it was called back since: nothing more is put there until it moves
         self.lifetime = math.inf  # how many tasks it may take in all
         self.taken = 0
         self.condemned: dict[tuple[str, int], str] = {}  # the tasks for which it is killed, and why
@@ -53,7 +57,25 @@ class PoolProcess:
         """Return how many more tasks of ``lane`` this process can take now."""
         if not self.ready or self.dismissed:
             return 0
-        return int(min(self.slots[lane] - len(self.held[lane]), self.lifetime - self.taken))
+        room = self.slots[lane]
+        if lane == "sync" and not self.stuck:
+            room += self.line.depth * room
+        return int(max(0, min(room - len(self.held[lane]), self.lifetime - self.taken)))
+
+    @property
+    def stuck_at(self) -> float:
+        """When the line counts as stuck, by the monotonic clock; infinite when nobody stands there."""
+        standing = len(self.held["sync"]) > self.slots["sync"]
+        return self.moved_at + STUCK_SECONDS if standing and not self.stuck else math.inf
+
+    def begun(self, lane: str, number: int) -> bool:
+        """Whether the code of a task may have begun."""
+        return number <= self.started[LANES.index(lane)]
+
+    def call_back(self) -> None:
+        """Have the process give back what stands in line."""
+        self.stuck = True
+        self.control.send((CALL_BACK, "sync", 0))
 
     def claims(self) -> list[Claim]:
         """Return what this process holds; safe from another thread."""
@@ -62,6 +84,8 @@ class PoolProcess:
     def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
         """Send claims to run and return whether everything is on its way."""
         jobs, now = [], time.monotonic()
+        if lane == "sync" and not self.held[lane]:
+            self.moved_at = now
         for claim in claims:
             self.numbers[lane] += 1
             number = self.numbers[lane]
@@ -74,9 +98,21 @@ class PoolProcess:
 
     def outcome(self, lane: str, number: int, reply: tuple[Any, ...]) -> Outcome:
         """Take a finished task off the books and return what shall become of it."""
-        claim = self.held[lane].pop(number)
+        claim = self.take_off(lane, number)
+        status, result, error_code, error_message, retry = reply
+        return Outcome(claim.id, claim.generation, status, result, error_code, error_message, retry, self.pid)
+
+    def ran(self, number: int, reply: tuple[Any, ...], seconds: float) -> Outcome:
+        """Do the same for a sync task, after which the next in line has its turn."""
+        self.line.learn(seconds)
+        self.moved_at = time.monotonic()
+        self.stuck = False
+        return self.outcome("sync", number, reply)
+
+    def take_off(self, lane: str, number: int) -> Claim:
+        """Take a task off the books."""
         del self.since[lane][number]
-        return Outcome(claim.id, claim.generation, *reply)._replace(child_pid=self.pid)
+        return self.held[lane].pop(number)
 
     def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
         """Empty the books of a process that ended: tasks whose code may have begun crashed, the others go back."""
@@ -85,13 +121,13 @@ class PoolProcess:
             OperationalErrorCode.WORKER_CRASHED,
             f"the process that ran the task {how}; the task may or may not have done its work",
         )
-        for index, lane in enumerate(LANES):
+        for lane in LANES:
             for number, claim in self.held[lane].items():
                 if reason := self.condemned.get((lane, number)):
                     outcomes.append(
                         Outcome(claim.id, claim.generation, *killed_for(reason))._replace(child_pid=self.pid)
                     )
-                elif number <= self.started[index]:
+                elif self.begun(lane, number):
                     outcomes.append(Outcome(claim.id, claim.generation, *crash, child_pid=self.pid, crashed=True))
                 else:
                     releases.append(claim)
@@ -138,7 +174,7 @@ class Child(PoolProcess):
         for end in theirs:
             end.close()
         self.pid = self.process.pid
-        self.fork_server: int | None = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        self.fork_server = fork_server()
         self.started = started
         self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=False)}
         self.control = SocketChannel(pairs[-1][0])
@@ -149,9 +185,8 @@ class Child(PoolProcess):
         try:
             self.process.start()
         except (EOFError, ConnectionError):
-            server: Any = forkserver._forkserver
-            if server._forkserver_pid is not None:  # its sockets are closed before it counts as dead: wait for that
-                os.kill(server._forkserver_pid, signal.SIGKILL)
+            if kill_fork_server():  # its sockets are closed before it counts as dead: wait for that
+                server: Any = forkserver._forkserver
                 server._stop()
             self.process.start()
 
@@ -212,6 +247,19 @@ class InProcess(PoolProcess):
 
     def _broke(self, error: BaseException) -> None:
         self.theirs[0].send(("failed", repr(error)))
+
+
+def fork_server() -> int | None:
+    """Return the process id of the fork server, None when there is none."""
+    return getattr(forkserver._forkserver, "_forkserver_pid", None)
+
+
+def kill_fork_server() -> bool:
+    """Send the fork server to its end, and return whether there was one."""
+    pid = fork_server()
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+    return pid is not None
 
 
 def killed_for(reason: str) -> Reply:

@@ -22,6 +22,7 @@ from horsies_django.core.errors import TaskTimeout
 from horsies_django.current import CurrentTask
 
 TIMEOUT, CANCEL = "timeout", "cancel"
+CALL_BACK = "call back"  # not to a run, but to all that stand in line
 INTERRUPT = signal.SIGRTMIN + 8 if sys.platform == "linux" else signal.SIGUSR2
 
 
@@ -49,6 +50,11 @@ class Run:
             self.current.cancel_requested = True
         if self.reason is None and self.active:
             self.break_in(reason)
+
+    def expect(self, reason: str) -> None:
+        """Tell the task the same before its code begins."""
+        if reason == CANCEL:
+            self.current.cancel_requested = True
 
     def break_in(self, reason: str) -> None:
         """Make it hear, if its kind can."""
@@ -99,6 +105,10 @@ class AsyncRun(Run):
 
     def break_in(self, reason: str) -> None:
         self.loop.call_soon_threadsafe(self._cancel, reason)
+
+    def expect(self, reason: str) -> None:
+        super().expect(reason)
+        self.break_in(reason)
 
     def _cancel(self, reason: str) -> None:
         if self.active and self.reason is None and self.task is not None:

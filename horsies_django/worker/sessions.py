@@ -16,6 +16,7 @@ temporary tables, LISTEN) is nobody's business. For tasks it is ours:
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from django.conf import settings
@@ -28,15 +29,35 @@ from horsies_django.store.sessions import discard
 logger = logging.getLogger("horsies.worker")
 
 
+class Thread(threading.local):
+    """What is known of the calling thread: whether it may hold a connection. Asking Django costs more than many a task."""
+
+    connected = True
+
+
+thread = Thread()
+
+
+def note_connection(**kwargs: Any) -> None:
+    """This thread has opened a connection."""
+    thread.connected = True
+
+
+connection_created.connect(note_connection)
+
+
 def before_task() -> None:
     """Do on this thread what Django does before a request: drop connections that are broken or past their age."""
-    close_old_connections()
-    if settings.DEBUG:
-        reset_queries()
+    if thread.connected:
+        close_old_connections()
+        if settings.DEBUG:
+            reset_queries()
 
 
 def after_task() -> None:
     """Leave no connection of this thread as a task changed it."""
+    if not thread.connected:
+        return
     for wrapper in connections.all(initialized_only=True):
         if is_left_open(wrapper):
             drop(wrapper)
@@ -44,6 +65,7 @@ def after_task() -> None:
             close_or_clean(wrapper)
     if settings.DEBUG:
         reset_queries()
+    thread.connected = any(wrapper.connection is not None for wrapper in connections.all(initialized_only=True))
 
 
 def is_left_open(wrapper: Any) -> bool:

@@ -71,7 +71,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.guard = Guard(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
         limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
-        self.pool = Pool(self.options, self.selector, self.guard, limits)
+        self.pool = Pool(self.options, self.selector, self.guard, limits, self.appetite.prefetch)
         self.ledger = Ledger(
             config.database,
             worker,

@@ -1,0 +1,66 @@
+"""How many tasks may stand in line, and what a task hears that was meant for it before it began."""
+
+from __future__ import annotations
+
+import pytest
+
+from horsies_django.worker.channel import memory_pair
+from horsies_django.worker.control import LONG_OVER, Control
+from horsies_django.worker.line import MOST, STANDING_SECONDS, Line
+from horsies_django.worker.runs import CANCEL, SyncRun
+
+
+def learned(prefetch: int, slots: int, *durations: float) -> Line:
+    line = Line(prefetch, slots)
+    for seconds in durations:
+        line.learn(seconds)
+    return line
+
+
+def test_nobody_stands_in_line_before_it_is_known_that_tasks_are_short() -> None:
+    assert Line(1_000, 1).depth == 0
+    assert learned(1_000, 1, 2 * STANDING_SECONDS).depth == 0
+    assert learned(1_000, 1, STANDING_SECONDS / 5).depth == 5
+
+
+def test_the_buffer_of_the_settings_bounds_all_lines_together() -> None:
+    assert learned(0, 2, 1e-5).depth == 0
+    assert learned(7, 2, 1e-5).depth == 3
+    assert learned(100_000, 2, 1e-7).depth == MOST
+
+
+def test_one_long_task_among_short_ones_shortens_the_line_and_many_short_ones_lengthen_it_again() -> None:
+    line = learned(1_000, 1, *[1e-4] * 100)
+    assert line.depth >= 90
+    line.learn(1.0)
+    assert line.depth == 0
+    for _ in range(1_000):
+        line.learn(1e-4)
+    assert line.depth >= 90
+
+
+def test_no_line_while_a_cap_leaves_tasks_behind() -> None:
+    line = learned(1_000, 1, 1e-4)
+    line.limited = True
+    assert line.depth == 0
+
+
+@pytest.fixture
+def control() -> Control:
+    return Control(memory_pair()[0])
+
+
+def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does(control: Control) -> None:
+    control.hear(CANCEL, "sync", 7)
+    others, mine = SyncRun("1", "tests.nothing", 1), SyncRun("2", "tests.nothing", 1)
+    control.enter("sync", 6, others)
+    control.enter("sync", 7, mine)
+    assert (others.current.cancel_requested, mine.current.cancel_requested) == (False, True)
+
+
+def test_what_was_said_to_a_task_that_is_over_is_forgotten_in_time(control: Control) -> None:
+    control.hear(CANCEL, "sync", 7)
+    control.enter("async", 9 + LONG_OVER, SyncRun("1", "tests.nothing", 1))
+    assert control.early
+    control.enter("sync", 8 + LONG_OVER, SyncRun("2", "tests.nothing", 1))
+    assert not control.early

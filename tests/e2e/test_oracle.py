@@ -35,7 +35,6 @@ def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
     assert verdict["runs"] > 0.98 * verdict["tasks"]
     assert verdict["weather"].keys() >= WEATHER
     assert verdict["continued"] >= 2
-    assert verdict["without an end"] > 0
     # the queue's own cap of 8 over all workers is not always reached on a machine that is busy with other things
     reached = {"queue tight", "queue pausing", "queue and worker wide"}
     partitions = {"partition tenants", "partition and worker tenants", "partition and worker kinds"}

@@ -240,7 +240,7 @@ def write_one(new: NewTasks) -> None:
 
 def in_transaction(connection: Any) -> bool:
     """Return whether the next statement does not commit by itself; the driver also knows of a BEGIN that Django did not send."""
-    return not connection.get_autocommit() or connection.connection.info.transaction_status != TransactionStatus.IDLE
+    return not connection.get_autocommit() or connection.connection.pgconn.transaction_status != TransactionStatus.IDLE
 
 
 def announce(store: TaskStore, queue: str, table: int) -> None:

@@ -56,7 +56,7 @@ class Sender(Generic[P, T]):
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Send one task per dict of arguments, all or none, and return their handles in the same order."""
         refuse_running_loop(self._task, "send_many")
-        return [self._handle(id_) for id_ in send_calls(self._task, self._options, calls)]
+        return self._handles(send_calls(self._task, self._options, calls))
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Send from async code; the insert runs on Django's own thread for the caller, as its ORM calls do."""
@@ -68,7 +68,7 @@ class Sender(Generic[P, T]):
 
     async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Send many from async code."""
-        return [self._handle(id_) for id_ in await sync_to_async(send_calls)(self._task, self._options, calls)]
+        return self._handles(await sync_to_async(send_calls)(self._task, self._options, calls))
 
     def with_options(
         self,
@@ -89,6 +89,10 @@ class Sender(Generic[P, T]):
 
     def _handle(self, task_id: UUID) -> TaskHandle[T]:
         return TaskHandle(task_id, self._task.result)
+
+    def _handles(self, task_ids: list[UUID]) -> list[TaskHandle[T]]:
+        codec = self._task.result
+        return [TaskHandle(task_id, codec) for task_id in task_ids]
 
 
 class TaskFunction(Sender[P, T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 import uuid
@@ -15,29 +16,34 @@ class Clockwork:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.millisecond = 0
-        self.counter = 0
+        self.last = 0  # millisecond and counter as one number: a counter that is full moves on to the next millisecond
 
     def next(self) -> uuid.UUID:
         """Return the next id."""
-        random = int.from_bytes(os.urandom(9), "big")
+        return self.take(1)[0]
+
+    def take(self, count: int) -> list[uuid.UUID]:
+        """Return the next ``count`` ids."""
+        random = os.urandom(6 + 4 * count)
+        seed = (
+            int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1
+        )  # the top bit stays free to count up into
         with self.lock:
             now = time.time_ns() // 1_000_000
-            if now > self.millisecond:
-                self.millisecond = now
-                self.counter = random >> 32 & (1 << COUNTER_BITS - 1) - 1  # the top bit stays free to count up into
-            else:
-                self.counter += 1
-                if self.counter >> COUNTER_BITS:
-                    self.millisecond += 1
-                    self.counter = 0
-            millisecond, counter = self.millisecond, self.counter
-        high, low = counter >> 30, counter & (1 << 30) - 1
-        return uuid.UUID(int=millisecond << 80 | 7 << 76 | high << 64 | 2 << 62 | low << 32 | random & 0xFFFFFFFF)
+            first = now << COUNTER_BITS | seed if now > self.last >> COUNTER_BITS else self.last + 1
+            self.last = first + count - 1
+        return [uuid_of(first + place, tail) for place, (tail,) in enumerate(struct.iter_unpack("=I", random[6:]))]
+
+
+def uuid_of(number: int, tail: int) -> uuid.UUID:
+    """Return the UUID of version 7 with a millisecond and a counter in one number, and 32 bits behind them."""
+    high, low = number >> 30, number & (1 << 30) - 1  # of the counter, 12 bits go before the variant
+    return uuid.UUID(int=high >> 12 << 80 | 7 << 76 | (high & 0xFFF) << 64 | 2 << 62 | low << 32 | tail)
 
 
 clockwork = Clockwork()
 uuid7 = clockwork.next
+uuid7s = clockwork.take
 
 
 def forked() -> None:

@@ -7,20 +7,23 @@ import datetime as dt
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.apps import apps
-from django.db import DataError, InterfaceError, OperationalError, connections, transaction
+from django.db import DataError, Error, InterfaceError, OperationalError, connections, transaction
+from psycopg.pq import TransactionStatus
 
 from horsies_django import registry
+from horsies_django.announcing import announcements
 from horsies_django.conf import RANGES, config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
 from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
-from horsies_django.ids import uuid7
+from horsies_django.ids import uuid7, uuid7s
 from horsies_django.store.tasks import TaskStore
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("horsies.send")
 
 CHUNK = 5_000  # rows per INSERT of send_many: few round trips, and no statement of a size that hurts
+CHUNK_CHARACTERS = 16_777_216  # of arguments: an array of jsonb takes 256 MiB
 WARN_BYTES = 1_048_576
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
@@ -62,7 +66,7 @@ def send_call(
     new = prepare(task, options, when)
     new.ids.append(uuid7())
     new.kwargs.append(encode(task, args, kwargs))
-    write([new])
+    write_one(new)
     return new.ids[0]
 
 
@@ -72,22 +76,32 @@ def send_calls(
     """Send one task per mapping of arguments, all or none, and return their ids in order. Raises TaskSendError."""
     refuse_suppressed(task)
     template = prepare(task, options, None)
-    chunks: list[NewTasks] = []
+    texts: list[str] = []
     for position, call in enumerate(calls):
-        if not isinstance(call, Mapping):
+        if type(call) is not dict and not isinstance(call, Mapping):
             raise refuse(
                 f"{task.name}.send_many(): item {position} is {type(call).__name__}; each item is a dict of the task's "
                 f"arguments by name, as in [{{'user_id': 1}}, {{'user_id': 2}}]"
             )
-        if position % CHUNK == 0:
-            chunks.append(template._replace(ids=[], kwargs=[]))
         try:
-            chunks[-1].kwargs.append(encode(task, (), dict(call)))
+            texts.append(encode(task, (), dict(call)))
         except TaskSendError as error:
             raise refuse(f"item {position}: {error.message}", error.code) from error
-        chunks[-1].ids.append(uuid7())
-    write(chunks)
-    return [id_ for chunk in chunks for id_ in chunk.ids]
+    ids = uuid7s(len(texts))
+    write([template._replace(ids=ids[part], kwargs=texts[part]) for part in parts(texts)])
+    return ids
+
+
+def parts(texts: list[str]) -> Iterator[slice]:
+    """Cut what is sent by one call into what is sent by one INSERT each."""
+    begin = size = 0
+    for place, text in enumerate(texts):
+        if place - begin == CHUNK or size > CHUNK_CHARACTERS:
+            yield slice(begin, place)
+            begin, size = place, 0
+        size += len(text)
+    if texts:
+        yield slice(begin, len(texts))
 
 
 def refuse_suppressed(task: TaskFunction[Any, Any]) -> None:
@@ -210,16 +224,56 @@ def encode(task: TaskFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str
     return text
 
 
+def write_one(new: NewTasks) -> None:
+    """Insert a single task on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
+    connection = connections[config().database]
+    store = TaskStore(connection)
+    with taken():
+        if in_transaction(connection):
+            store.send(new)
+            return
+        turn = announcements.begin(new.queue_name)
+        table = store.send(new, turn.told)
+    if announcements.end(turn, table):
+        announce(store, new.queue_name, table)
+
+
+def in_transaction(connection: Any) -> bool:
+    """Return whether the next statement does not commit by itself; the driver also knows of a BEGIN that Django did not send."""
+    return not connection.get_autocommit() or connection.connection.pgconn.transaction_status != TransactionStatus.IDLE
+
+
+def announce(store: TaskStore, queue: str, table: int) -> None:
+    """Announce a task that is committed. Without that it waits for the next poll: no reason to tell its sender of a failure."""
+    try:
+        store.announce(queue, table)
+    except Error as error:
+        logger.warning("a task in queue %r was sent, but could not be announced: %s", queue, error)
+
+
 def write(chunks: list[NewTasks]) -> None:
     """Insert the tasks on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
     alias = config().database
     store = TaskStore(connections[alias])
-    try:
+    with taken():
         if len(chunks) == 1:
             store.send(chunks[0])
         else:
             with transaction.atomic(using=alias):
                 for chunk in chunks:
                     store.send(chunk)
+
+
+@contextmanager
+def taken() -> Iterator[None]:
+    """Turn what the database has against the tasks into a TaskSendError."""
+    try:
+        yield
     except (OperationalError, InterfaceError, DataError) as error:
-        raise refuse(f"the database did not take the task: {error}", TaskSendErrorCode.ENQUEUE_FAILED) from error
+        raise refuse(f"the database did not take the task: {said(error)}", TaskSendErrorCode.ENQUEUE_FAILED) from error
+
+
+def said(error: Error) -> str:
+    """Return what the database said, without where: that is the text of the function that sends, and may be the arguments."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return getattr(diagnosis, "message_primary", None) or str(error)

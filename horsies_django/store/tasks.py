@@ -75,9 +75,18 @@ class TaskStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def send(self, tasks: NewTasks) -> int:
-        """Insert the tasks and return how many."""
-        return execute(self.connection, "task_send", tasks._asdict())
+    def send(self, tasks: NewTasks, told: int | None = None) -> int:
+        """Insert the tasks and return the number of their table; ``told`` as in ``announcing.Turn``.
+
+        Ids and arguments go as one text each: their lists would be quoted element by element, which takes longer than the INSERT.
+        """
+        ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
+        ((table,),) = run(self.connection, "task_send", {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told})
+        return int(table)
+
+    def announce(self, queue_name: str, table: int) -> None:
+        """Wake the workers of a queue of the table with that number."""
+        run(self.connection, "task_announce", {"queue_name": queue_name, "table": table})
 
     def run_pass(
         self,

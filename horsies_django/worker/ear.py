@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 
+from horsies_django.announcing import AGAIN_SECONDS
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener
 from horsies_django.worker.backoff import Backoff
@@ -31,7 +32,8 @@ class Ear:
     """Does what ``words`` has for the name in a notification, a queue's or this worker's own, each once for all that came
     together.
 
-    Calls ``wake`` after each LISTEN: what was sent before it made no noise here.
+    Calls ``wake`` after each LISTEN: what was sent before it made no noise here. And a few times more after that, and after a
+    notification that says that more tasks may follow without a word: they do not make any.
     """
 
     def __init__(
@@ -50,14 +52,19 @@ class Ear:
         self.wake = wake
         self.deaf = False  # whether notifications do not arrive, as far as is known
         self.asked = False  # whether a call is under way
+        self.again: list[float] = []  # when to wake once more, the next moment last
         self.next_at = 0.0  # while listening: when to look whether it still works; else: when to try again
 
     def next_try(self, *, connected: bool) -> float:
         """When ``tick`` has something to do, by the monotonic clock; ``connected``: whether the engine is, and can call."""
-        return self.next_at if connected or self.listener.connection is None else math.inf
+        next_at = self.next_at if connected or self.listener.connection is None else math.inf
+        return min(next_at, self.again[-1]) if self.again else next_at
 
     def tick(self, now: float, connection: psycopg.Connection[Any] | None, prefix: str) -> None:
         """Listen, or see to it that what is said on the engine's ``connection`` arrives, when it is time to."""
+        if self.again and now >= self.again[-1]:
+            self.again = [moment for moment in self.again if moment > now]
+            self.wake()
         if now < self.next_at:
             return
         if self.listener.connection is None:
@@ -83,7 +90,7 @@ class Ear:
             return
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.hear,))
         self.asked, self.next_at = False, 0.0
-        self.wake()
+        self._wake_repeatedly()
 
     def hear(self) -> None:
         """Take what was said."""
@@ -97,8 +104,19 @@ class Ear:
             return
         if self.asked and self.listener.heard:
             self._answered()
-        for act in {self.words[word] for payload in payloads if (word := payload.partition(" ")[2]) in self.words}:
+        acts = set()
+        for payload in payloads:
+            moment, _, word = payload.partition(" ")
+            if word in self.words:
+                acts.add(self._wake_repeatedly if moment.endswith("+") else self.words[word])
+        for act in acts:
             act()
+
+    def _wake_repeatedly(self) -> None:
+        """Wake now and after each of ``AGAIN_SECONDS``, counted anew by each call: ``announcing`` says why that finds all."""
+        now = time.monotonic()
+        self.again = [now + seconds for seconds in reversed(AGAIN_SECONDS)]
+        self.wake()
 
     def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         try:

@@ -106,6 +106,16 @@ def test_send_many_sends_all_in_order_or_none() -> None:
     assert not Task.objects.exists()
 
 
+def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
+    def sizes(texts: list[str]) -> list[int]:
+        return [len(texts[part]) for part in sending.parts(texts)]
+
+    assert sizes(["{}"] * 12_001) == [5_000, 5_000, 2_001]
+    assert sizes(["x" * 6_000_000] * 8) == [3, 3, 2]
+    assert sizes(["x" * 60_000_000, "{}"]) == [1, 1]
+    assert sizes([]) == []
+
+
 def test_schedule_counts_a_delay_from_now_and_takes_aware_moments() -> None:
     moment = dt.datetime(2030, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
     by_seconds = tasks.add.schedule(90, 1)
@@ -258,6 +268,18 @@ def test_a_database_that_is_gone_is_a_send_error_that_may_be_retried() -> None:
     connection.close()
 
 
+def test_what_the_database_says_comes_without_the_statement_and_its_arguments(
+    connect: Connect,
+) -> None:
+    other = connect()
+    with other.transaction(), pytest.raises(TaskSendError) as caught, transaction.atomic():
+        other.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '100ms'")
+        tasks.echo.send("a secret")
+    assert caught.value.message == "the database did not take the task: canceling statement due to lock timeout"
+
+
 PLAIN = {"dbname", "user", "password", "host", "port"}
 
 
@@ -268,8 +290,8 @@ def test_calling_a_task_runs_it_here_without_the_queue() -> None:
 
 def test_ids_grow_within_a_process_whatever_the_clock_does() -> None:
     clockwork = Clockwork()
-    clockwork.millisecond = 2**47  # a clock that was set back far behind
-    ids = [clockwork.next() for _ in range(1000)]
+    clockwork.last = 2**47 << 42  # a clock that was set back far behind
+    ids = [clockwork.next() for _ in range(500)] + clockwork.take(500)
     assert ids == sorted(set(ids))
     assert {(id_.version, id_.variant) for id_ in ids} == {(7, "specified in RFC 4122")}
     threads_ids = [uuid7() for _ in range(1000)]

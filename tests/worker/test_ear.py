@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from horsies_django.announcing import AGAIN_SECONDS
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.worker.ear import ANSWER_SECONDS, QUIET_SECONDS, Ear
@@ -48,6 +49,7 @@ def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listen
     made = Listening(connect())
     made.tick()
     assert made.woken == 1  # what was sent before made no noise here
+    made.ear.again.clear()  # a test of its own
     yield made
     made.ear.close()
     made.selector.close()
@@ -75,6 +77,56 @@ def test_a_notification_of_a_task_is_proof_enough(listening: Listening) -> None:
     assert listening.woken == 2
     listening.tick(QUIET_SECONDS + 1)
     assert not listening.ear.asked
+
+
+def wakes_again(listening: Listening) -> list[float]:
+    """Let time pass, and return how long after the first moment at which it woke somebody each of them came."""
+    found = []
+    for moment in sorted(listening.ear.again):
+        before = listening.woken
+        listening.ear.tick(moment - 0.000_1, listening.connection, listening.prefix)
+        assert listening.woken == before
+        listening.ear.tick(moment, listening.connection, listening.prefix)
+        assert listening.woken == before + 1
+        found.append(moment)
+    listening.ear.tick(time.monotonic() + 1, listening.connection, listening.prefix)
+    return [moment - found[0] for moment in found]
+
+
+THREE_TIMES = pytest.approx([seconds - AGAIN_SECONDS[0] for seconds in AGAIN_SECONDS])
+
+
+def test_after_a_send_that_others_may_follow_without_a_word_it_wakes_again_three_times(listening: Listening) -> None:
+    listening.connection.execute("SELECT pg_notify(%s, '1763748000.5+ default')", [listening.prefix + "_new"])
+    listening.hears()
+    assert listening.woken == 2
+    assert listening.ear.next_try(connected=False) <= time.monotonic() + AGAIN_SECONDS[0]
+    assert wakes_again(listening) == THREE_TIMES
+    assert listening.woken == 5
+
+
+def test_after_any_other_send_it_does_not(listening: Listening) -> None:
+    put()
+    listening.hears()
+    assert (listening.woken, listening.ear.again) == (2, [])
+
+
+def test_tasks_of_queues_that_are_not_served_wake_nobody(listening: Listening) -> None:
+    listening.connection.execute("SELECT pg_notify(%s, '1763748000.5+ mail')", [listening.prefix + "_new"])
+    listening.hears()
+    assert (listening.woken, listening.ear.again) == (1, [])
+
+
+def test_after_each_listen_it_wakes_again_for_those_who_were_quiet_behind_one_that_it_missed(
+    connect: Callable[[], psycopg.Connection[Any]],
+) -> None:
+    made = Listening(connect())
+    made.tick()
+    assert made.woken == 1
+    assert wakes_again(made) == THREE_TIMES
+    assert made.woken == 4
+    made.ear.close()
+    made.selector.close()
 
 
 def test_an_answer_that_lay_unread_while_the_engine_was_busy_counts(listening: Listening) -> None:

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from json import encoder as json_encoder
 from typing import Any, NoReturn
 
 from horsies_django.core.codec.shapes import CodecError, too_deep
 
 # Shapes let no cycle through, so the encoder need not look for one.
-_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
+
+
+def _make_write() -> Callable[[Any], str]:
+    """Return what writes JSON. JSONEncoder.encode makes the same C encoder at each call, which takes longer than its work on a
+    small value; so it is made once, where there is one."""
+    make = getattr(json_encoder, "c_make_encoder", None)
+    if make is None:
+        return _encoder.encode
+    parts = make(None, _encoder.default, json_encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda stored: "".join(parts(stored, 0))
+
+
+_write = _make_write()
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,0 +1,36 @@
+-- Send: the tasks of one call appear, PENDING, in the caller's transaction; move: (none) -> PENDING. A function, because a session
+-- plans what is in it once, and the plan of this INSERT takes longer than its work. Nothing is prepared by name, so poolers may
+-- lend the session to somebody else after each transaction.
+-- Rows of one transaction share now(); their ids, which grow, keep them in order. A delay counts from this very moment. The partition
+-- follows from the queue's rule, and the rule's version is kept: whoever meets a row of an older rule keys it anew.
+-- The trigger on the table wakes the workers; p_told is what it says. NULL: tasks were sent. 0: tasks were sent, and more may
+-- follow without a word. The number of the table of tasks: nothing, they were told of this queue a moment ago. If that was another
+-- table (one session, a schema per tenant) it speaks nevertheless, so the number is returned. The setting goes before the function
+-- ends: whatever else is inserted in this transaction is announced as ever. `:=` because PERFORM would run a statement.
+-- Locks: none but the new rows. Index: primary key of horsies_queues.
+CREATE FUNCTION horsies_send_v1(
+  p_ids uuid[], p_kwargs jsonb, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
+  p_due_at timestamptz, p_good_until timestamptz, p_max_retries smallint, p_options jsonb, p_told oid
+) RETURNS oid LANGUAGE plpgsql AS $$
+DECLARE
+  v_table oid := 'horsies_tasks'::regclass;
+  v_voice text;
+BEGIN
+  IF p_told IS NOT NULL THEN
+    v_voice := set_config('horsies.voice', CASE p_told WHEN v_table THEN 'quiet' ELSE 'more' END, true);
+  END IF;
+  INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
+                             partition_key, partition_version, max_retries, options)
+  SELECT sent.id, p_task_name, p_queue_name, p_lane, p_priority, sent.kwargs,
+         clock_timestamp(), coalesce(p_due_at, clock_timestamp() + p_delay, now()), p_good_until,
+         CASE WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task  -- most queues have no rule: spare them the call
+              THEN horsies_partition_v1(queue.partition_by_args, queue.partition_by_task, sent.kwargs, p_task_name) END,
+         queue.partition_version, p_max_retries, p_options
+  FROM ROWS FROM (unnest(p_ids), jsonb_array_elements(p_kwargs)) AS sent (id, kwargs)
+  LEFT JOIN horsies_queues queue ON queue.name = p_queue_name;
+  IF p_told IS NOT NULL THEN
+    v_voice := set_config('horsies.voice', '', true);
+  END IF;
+  RETURN v_table;
+END
+$$;

@@ -50,7 +50,7 @@ class Shape:
 
 
 HARD_4, SOFT_2 = Shape("sync", "hard", 4), Shape("sync", "soft", 2)
-ASYNC_2, ASYNC_0 = Shape("async", "soft", 2, 200), Shape("async", "soft", 0, 200)
+ASYNC_2, ASYNC_0 = Shape("async", "hard", 2, 200), Shape("async", "hard", 0, 200)
 SHAPES = (
     Shape("sync", "hard", 1),
     Shape("sync", "hard", 2),
@@ -61,10 +61,10 @@ SHAPES = (
     SOFT_2,
     Shape("sync", "soft", 4),
     Shape("sync", "soft", 1, 8),
-    Shape("async", "hard", 2, 200),
-    Shape("async", "hard", 0, 200),
     ASYNC_2,
     ASYNC_0,
+    Shape("async", "soft", 2, 200),
+    Shape("async", "soft", 0, 200),
 )
 COSTED = (SOFT_2, ASYNC_2)  # whose costs are readings too
 GOALS = (

@@ -23,7 +23,7 @@ from django.db import connection
 
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.load import tasks
-from benchmarks.machine import LAST_ENDED, SOFT, backlog, empty_tables, wait_for, worker
+from benchmarks.machine import LAST_ENDED, SOFT, backlog, completed, empty_tables, wait_for, worker
 
 DRAINED = 200_000
 PIECE = 500_000  # rows per statement: what a trigger on INSERT sees of them is kept in memory or in a file
@@ -55,9 +55,9 @@ BESIDE: dict[str, tuple[int, str, dict[str, str | int]]] = {
     "pending rows": (1_000_000, WAITING, {"priority": 100, "delay": "-1 hour"}),
     "far-future rows": (1_000_000, WAITING, {"priority": URGENT, "delay": "30 days"}),
 }
-DRAIN = """
+DRAIN = f"""
 SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at)) FROM horsies_tasks
-WHERE finished_at >= now() - interval '1 hour' AND priority = %s AND status = 'COMPLETED'
+WHERE finished_at >= now() - interval '1 hour' AND priority = {URGENT} AND status = 'COMPLETED'
 """
 
 GOALS = tuple(
@@ -82,14 +82,10 @@ def measure(beside: str, scale: float) -> Sequence[Reading]:
     with connection.cursor() as cursor:
         cursor.execute("CHECKPOINT")  # what was just filled shall not be written to disk during the drain
     with worker("--processes=2", "--async-concurrency=200", wait=False, **SOFT) as process:
-        # When the last one has begun to run none is waiting, and a worker that is told to stop finishes those that run.
+        # When the last one has ended none is waiting, and a worker that is told to stop finishes those that run.
         wait_for(LAST_ENDED, last, process=process)
-    with connection.cursor() as cursor:
-        cursor.execute(DRAIN, [URGENT])
-        count, seconds = cursor.fetchone()
-    if count != n:
-        raise RuntimeError(f"{count} of {n} tasks completed")
-    return [Reading(f"growth drain, {beside}", n / float(seconds), "tasks/s", {"tasks": n, "rows beside": rows})]
+    seconds = completed(n, DRAIN)
+    return [Reading(f"growth drain, {beside}", n / seconds, "tasks/s", {"tasks": n, "rows beside": rows})]
 
 
 def fill(statement: str, rows: int, params: Mapping[str, str | int]) -> None:

@@ -31,6 +31,12 @@ PATIENCE_SECONDS = 600
 SOFT = {"BENCH_PREFETCH_BUFFER": "500", "BENCH_CLAIM_LEASE_MS": "30000"}
 # Of tasks in a backlog, the one sent last ends among the last: until it has, nobody counts those that are left.
 LAST_ENDED = "SELECT finished_at IS NOT NULL FROM horsies_tasks WHERE id = %s"
+DRAINED = "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at)) FROM horsies_tasks WHERE status = 'COMPLETED'"
+MIDDLE = """
+SELECT count(*), extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY finished_at)
+                                  - percentile_disc(0.1) WITHIN GROUP (ORDER BY finished_at))
+FROM horsies_tasks WHERE status = 'COMPLETED'
+"""
 ALL_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_tasks WHERE finished_at IS NULL)"
 
 
@@ -87,11 +93,21 @@ def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | No
 
 def drained(n: int) -> float:
     """Return the seconds from the first start to the last settle. Raises RuntimeError when not every task completed."""
+    return completed(n, DRAINED)
+
+
+def middle(n: int) -> float:
+    """Return the seconds that the middle eight tenths took: neither the first claims nor the last stragglers.
+
+    Raises RuntimeError when not every task completed.
+    """
+    return completed(n, MIDDLE)
+
+
+def completed(n: int, query: str) -> float:
+    """Return the seconds that a query tells beside the count of completed tasks. Raises RuntimeError when that is not ``n``."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at)) FROM horsies_tasks "
-            "WHERE status = 'COMPLETED'"
-        )
+        cursor.execute(query)
         count, seconds = cursor.fetchone()
     if count != n:
         raise RuntimeError(f"{count} of {n} tasks completed")

@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import psycopg
-from django.db import connection
 
-from benchmarks.caps.running import MIDDLE
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.link import far_away
 from benchmarks.load import tasks
-from benchmarks.machine import SOFT, backlog, drained, empty_tables, worker
+from benchmarks.machine import SOFT, backlog, drained, empty_tables, middle, worker
 
 ONE_WAY_MS, PINGS = 1.0, 100
 ROUND_TRIP = 2 * ONE_WAY_MS / 1000
@@ -82,13 +80,3 @@ def ping(url: str) -> float:
             client.execute("SELECT 1")
             samples.append(time.perf_counter() - began)
     return 1000 * statistics.median(samples)
-
-
-def middle(n: int) -> float:
-    """Return how many seconds the middle eight tenths took. Raises RuntimeError when not every task completed."""
-    with connection.cursor() as cursor:
-        cursor.execute(MIDDLE)
-        count, found = cursor.fetchone()
-    if count != n:
-        raise RuntimeError(f"{count} of {n} tasks completed")
-    return max(float(found), 1e-6)

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 
 from benchmarks.caps.ratios import Ratio, compare
 from benchmarks.load import tasks
-from benchmarks.machine import CHUNK, report, wait_for, worker
+from benchmarks.machine import CHUNK, middle, report, wait_for, worker
 from horsies_django.store.queues import DECLARED, QueueStore
 
 WORKERS = 4
@@ -32,12 +32,6 @@ UNFINISHED = """
 SELECT EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
     OR EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND parked)
     OR EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NOT NULL AND finished_at IS NULL)
-"""
-# The middle eight tenths: neither the first claims nor the last stragglers are what is measured.
-MIDDLE = """
-SELECT count(*), extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY finished_at)
-                                  - percentile_disc(0.1) WITHIN GROUP (ORDER BY finished_at))
-FROM horsies_tasks WHERE status = 'COMPLETED'
 """
 
 
@@ -128,12 +122,7 @@ def drain(task: Any, ms: int, n: int, limits: Mapping[str, Any]) -> float:
             numbers = range(start, min(start + CHUNK, n))
             task.send_many([{"tenant": number % TENANTS, "ms": ms} for number in numbers])
     wait_for(f"SELECT NOT ({UNFINISHED})")
-    with connection.cursor() as cursor:
-        cursor.execute(MIDDLE)
-        count, seconds = cursor.fetchone()
-    if count != n:
-        raise RuntimeError(f"{count} of {n} tasks completed")
-    return max(float(seconds), 1e-6)
+    return middle(n)
 
 
 def set_limits(limits: Mapping[str, Any], *, wait: bool = True) -> None:

@@ -43,9 +43,9 @@ class Endings:
         """Tell tasks whose time is over to end, and kill the processes of those that were told and did not."""
         for place, reason, kill in self.deadlines.due(now):
             member = place.process
-            if reason == TIMEOUT and not member.begun(place.lane, place.number):
-                claim = member.held[place.lane][place.number]
-                self.deadlines.add(now + (self.limits.timeout(claim.options) or 0.0), place, reason, kill=False)
+            if reason == TIMEOUT and member.stands(place.lane, place.number):
+                member.since[place.lane][place.number] = now  # its time is not running yet
+                self.watch(member, place.lane, place.number, [member.held[place.lane][place.number]])
             elif not kill:
                 member.tell(reason, place.lane, place.number)
                 self.deadlines.add(now + self.limits.grace, place, reason, kill=True)

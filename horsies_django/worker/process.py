@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, get_context
 from typing import Any
 from uuid import uuid4
@@ -63,10 +63,18 @@ class PoolProcess:
         return int(max(0, min(room - len(self.held[lane]), self.lifetime - self.taken)))
 
     @property
+    def has_line(self) -> bool:
+        """Whether tasks stand in line: only sync ones do."""
+        return len(self.held["sync"]) > self.slots["sync"]
+
+    @property
     def stuck_at(self) -> float:
         """When the line counts as stuck, by the monotonic clock; infinite when nobody stands there."""
-        standing = len(self.held["sync"]) > self.slots["sync"]
-        return self.moved_at + STUCK_SECONDS if standing and not self.stuck else math.inf
+        return self.moved_at + STUCK_SECONDS if self.has_line and not self.stuck else math.inf
+
+    def stands(self, lane: str, number: int) -> bool:
+        """Whether a task stands in line."""
+        return lane == "sync" and self.has_line and not self.begun(lane, number)
 
     def begun(self, lane: str, number: int) -> bool:
         """Whether the code of a task may have begun."""
@@ -84,7 +92,7 @@ class PoolProcess:
     def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
         """Send claims to run and return whether everything is on its way."""
         jobs, now = [], time.monotonic()
-        if lane == "sync" and not self.held[lane]:
+        if not self.held["sync"]:
             self.moved_at = now
         for claim in claims:
             self.numbers[lane] += 1
@@ -186,8 +194,7 @@ class Child(PoolProcess):
             self.process.start()
         except (EOFError, ConnectionError):
             if kill_fork_server():  # its sockets are closed before it counts as dead: wait for that
-                server: Any = forkserver._forkserver
-                server._stop()
+                forkserver._forkserver._stop()  # type: ignore[attr-defined]
             self.process.start()
 
     def _watch(self) -> int:
@@ -214,10 +221,8 @@ class Child(PoolProcess):
 
     def kill(self) -> None:
         """End the child at once."""
-        try:
+        with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
     def close(self) -> None:
         super().close()
@@ -256,10 +261,10 @@ def fork_server() -> int | None:
 
 def kill_fork_server() -> bool:
     """Send the fork server to its end, and return whether there was one."""
-    pid = fork_server()
-    if pid is not None:
-        os.kill(pid, signal.SIGKILL)
-    return pid is not None
+    if (pid := fork_server()) is None:
+        return False
+    os.kill(pid, signal.SIGKILL)
+    return True
 
 
 def killed_for(reason: str) -> Reply:

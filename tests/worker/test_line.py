@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from uuid import uuid4
+
 import pytest
 
+from horsies_django.core.records import Claim
 from horsies_django.worker.channel import memory_pair
 from horsies_django.worker.control import LONG_OVER, Control
+from horsies_django.worker.deadlines import TimeLimits
+from horsies_django.worker.endings import Endings
 from horsies_django.worker.line import MOST, STANDING_SECONDS, Line
+from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.process import PoolProcess
 from horsies_django.worker.runs import CANCEL, SyncRun
 
 
@@ -43,6 +51,27 @@ def test_no_line_while_a_cap_leaves_tasks_behind() -> None:
     line = learned(1_000, 1, 1e-4)
     line.limited = True
     assert line.depth == 0
+
+
+@pytest.mark.parametrize(
+    ("lane", "count", "told"),
+    [("sync", 3, False), ("sync", 1, True), ("async", 3, True)],
+    ids=["in line", "in a slot", "behind a blocked event loop"],
+)
+def test_the_time_of_a_task_does_not_run_while_it_stands_in_line_and_runs_everywhere_else(
+    lane: str, count: int, told: bool
+) -> None:
+    member = PoolProcess(WorkerOptions(queues=(), processes=1))
+    ours = [memory_pair() for _ in range(3)]
+    member.channels = {"sync": ours[0][0], "async": ours[1][0]}
+    member.control, heard, member.started = ours[2][0], ours[2][1], [0, 0]
+    claims = [Claim(uuid4(), 1, lane, "tests.nothing", "{}") for _ in range(count)]
+    member.dispatch(lane, claims)
+    endings = Endings([member], TimeLimits(default=10.0))
+    endings.watch(member, lane, 1, claims)
+    endings.enforce(time.monotonic() + 11)
+    assert bool(heard.receive()) == told
+    assert endings.next > time.monotonic() + 11  # they are told later, or killed after the grace
 
 
 @pytest.fixture

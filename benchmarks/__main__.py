@@ -20,7 +20,20 @@ from benchmarks import against, saved, tables
 from benchmarks.figures import Figures, Goal, take_turns
 from benchmarks.machine import own_server, prepare, versions
 
-SCENARIOS = ("drain", "latency", "enqueue", "recycling", "growth", "xmin", "rtt", "memory", "mixed")  # modules
+# modules
+SCENARIOS = (
+    "drain",
+    "latency",
+    "floor",
+    "enqueue",
+    "recycling",
+    "growth",
+    "xmin",
+    "rtt",
+    "memory",
+    "mixed",
+    "schedule",
+)
 STORMS = ("caps", "chaos")  # they keep their own options and lines
 NAMES = (*SCENARIOS, *STORMS)
 PARTS = ("slow", "noop", "bound", "flat", "counting", "storm")

@@ -16,7 +16,7 @@ from benchmarks.figures import Case, Goal, Reading
 from benchmarks.load import tasks
 from benchmarks.machine import ALL_ENDED, LAST_ENDED, SOFT, backlog, drained, empty_tables, wait_for, worker
 
-MANY, FEWER = 60_000, 20_000  # tasks; fewer where each of them takes a statement or nearly
+MANY, FEWER = 200_000, 20_000  # tasks; fewer where each of them takes a statement or nearly
 PROCESSES = {0: "in process", 1: "1 process", 2: "2 processes", 4: "4 processes"}
 ENDED = "FROM horsies_tasks WHERE finished_at IS NOT NULL"
 

@@ -1,6 +1,6 @@
 """Whether a drain slows down as the table grows: 200,000 tasks on an empty table, and beside millions of other rows.
 
-Measured: async no-ops in soft mode, two processes of 200, from the first start to the last end by the server's clock. What
+Measured: async no-ops in hard mode, two processes of 200, from the first start to the last end by the server's clock. What
 else is in the table: 10,000,000 tasks that completed in the last hours; or 1,000,000 that are due, of a lower priority; or
 1,000,000 that are due in a month and would come next. The last two lie in the same index as the drained tasks, right behind
 them.
@@ -23,7 +23,7 @@ from django.db import connection
 
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.load import tasks
-from benchmarks.machine import LAST_ENDED, SOFT, backlog, completed, empty_tables, wait_for, worker
+from benchmarks.machine import LAST_ENDED, backlog, completed, empty_tables, wait_for, worker
 
 DRAINED = 200_000
 PIECE = 500_000  # rows per statement: what a trigger on INSERT sees of them is kept in memory or in a file
@@ -81,7 +81,7 @@ def measure(beside: str, scale: float) -> Sequence[Reading]:
     last = backlog(tasks.anoop.with_options(priority=URGENT), n)
     with connection.cursor() as cursor:
         cursor.execute("CHECKPOINT")  # what was just filled shall not be written to disk during the drain
-    with worker("--processes=2", "--async-concurrency=200", wait=False, **SOFT) as process:
+    with worker("--processes=2", "--async-concurrency=200") as process:
         # When the last one has ended none is waiting, and a worker that is told to stop finishes those that run.
         wait_for(LAST_ENDED, last, process=process)
     seconds = completed(n, DRAIN)

@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,30 +114,36 @@ def completed(n: int, query: str) -> float:
     return max(float(seconds), 1e-6)
 
 
-@contextmanager
-def worker(*options: str, wait: bool = False, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker meanwhile; with ``wait`` until it ends by itself. Raises RuntimeError when it fails, and adds its log to any.
+def worker(*options: str, wait: bool = False, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a worker meanwhile, as ``running`` does.
 
     Its children live as long as it does, unless ``options`` say otherwise: what replacing them costs is a measurement of its own.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "django",
-        "horsies_worker",
-        "--loglevel=WARNING",
-        "--max-tasks-per-child=0",
-        *options,
-    ]
+    usual = ("--loglevel=WARNING", "--max-tasks-per-child=0")
+    return running("horsies_worker", *usual, *options, wait=wait, **environment)
+
+
+@contextmanager
+def running(*command: str, wait: bool = False, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one of our commands meanwhile; with ``wait`` until it ends by itself.
+
+    Raises RuntimeError when it fails, and adds its log to any.
+    """
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "django", *command],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdout=log,
+            stderr=log,
+        )
         try:
             yield process
             if wait and process.wait(PATIENCE_SECONDS):
-                raise RuntimeError("the worker failed")
+                raise RuntimeError(f"{command[0]} failed")
         except RuntimeError as error:
             log.seek(0)
-            error.add_note(f"The worker's log: {log.read().decode(errors='replace')}")
+            error.add_note(f"The log of {command[0]}: {log.read().decode(errors='replace')}")
             raise
         finally:
             process.terminate()

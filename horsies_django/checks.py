@@ -18,9 +18,10 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, router
 from django.db.models import Model
 
-from horsies_django import registry
+from horsies_django import registry, scheduling
 from horsies_django.conf import DEFAULT_QUEUE, Config, read
 from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.schedules import as_texts
 
 TAG = "horsies"
 
@@ -47,6 +48,8 @@ IDS: Mapping[str, str] = MappingProxyType(
         "E018": "A partition cannot be used",
         "E019": "The retention names a queue that is not declared",
         "E020": "An exception mapper cannot be used",
+        "E021": "A schedule cannot be used",
+        "E022": "Two schedules have one name",
         "W001": "The project's models are written to another database",
         "W002": "Notifications may not pass the connection pooler",
         "W003": "CLAIM_LEASE_MS has no effect",
@@ -75,7 +78,7 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
     messages += _unresolved_types()
-    return messages if problems else [*messages, *_undeclared_queues(config)]
+    return messages if problems else [*messages, *_undeclared_queues(config), *_schedules()]
 
 
 def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
@@ -187,3 +190,19 @@ def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
                 task.origin,
             )
+
+
+def _schedules() -> Iterator[CheckMessage]:
+    """Report what is wrong with the schedules that the code declares, all of it."""
+    names: dict[str, str] = {}
+    for one in scheduling.declared():
+        for problem in as_texts(scheduling.problems(one.name, one.definition)):
+            yield _error("E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where)
+        if one.name in names:
+            yield _error(
+                "E022",
+                f"The schedule {one.name!r} is declared here and in {names[one.name]}.",
+                "Give one of them another name.",
+                one.where,
+            )
+        names[one.name] = one.where

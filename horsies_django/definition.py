@@ -15,8 +15,10 @@ from horsies_django import registry
 from horsies_django.core.codec import ArgumentsCodec, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
+from horsies_django.core.patterns import Pattern
 from horsies_django.core.results import TaskResult
 from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.handles import TaskHandle
 from horsies_django.sending import (
     SendOptions,
@@ -108,6 +110,7 @@ class TaskFunction(Sender[P, T]):
         retry_policy: RetryPolicy | None = None,
         exception_mapper: Mapper = EMPTY,
         timeout_ms: int | timedelta | None = None,
+        schedule: Pattern | str | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(self, SendOptions())
         self.origin: str
@@ -125,11 +128,25 @@ class TaskFunction(Sender[P, T]):
         self.retry_policy = retry_policy
         self.exception_mapper = exception_mapper
         self.timeout_ms = timeout_ms
+        self.schedule_definition = self._schedule(schedule)
         self.lane = "async" if inspect.iscoroutinefunction(function) else "sync"
         self._refuse_bad_options()
         self.arguments = ArgumentsCodec.of(function)
         self.result = ResultCodec.of(function)
         functools.update_wrapper(self, function)
+
+    def _schedule(self, given: Pattern | str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return the definition of the task's own schedule."""
+        if given is None:
+            return None
+        chosen = dict(given) if isinstance(given, Mapping) else {"pattern": given}
+        definition = {**chosen, "task": self.name}
+        _, wrong = read_definition(definition)
+        wrong += [("task", "is this one: leave it out")] if "task" in chosen else []
+        if wrong:
+            problems = "; ".join(as_texts(wrong))
+            raise TaskDefinitionError(f"{self.origin}: schedule: {problems}")
+        return definition
 
     def _refuse_bad_options(self) -> None:
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
@@ -198,6 +215,7 @@ def task(
     retry_policy: RetryPolicy | None = ...,
     exception_mapper: Mapper = ...,
     timeout_ms: int | timedelta | None = ...,
+    schedule: Pattern | str | Mapping[str, Any] | None = ...,
 ) -> Decorator: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -209,16 +227,18 @@ def task(
     retry_policy: RetryPolicy | None = None,
     exception_mapper: Mapper = EMPTY,
     timeout_ms: int | timedelta | None = None,
+    schedule: Pattern | str | Mapping[str, Any] | None = None,
 ) -> Any:
     """Make a task of a function, plain (``@task``) or with options (``@task(queue="mail")``).
 
     ``name`` defaults to the function's dotted path, ``queue`` to "default"; ``priority`` orders the tasks of a queue, from
     1 (first) to 100. ``retry_policy`` says which failures are tried again; ``exception_mapper`` gives exception classes
-    error codes, before the mapper of the settings; ``timeout_ms`` ends an attempt that takes longer. Parameters and the
-    return value need annotations: they say how values travel. Raises TaskDefinitionError with what to write instead.
+    error codes, before the mapper of the settings; ``timeout_ms`` ends an attempt that takes longer. ``schedule`` has it sent
+    again and again: a pattern, its text, or a dict as in HORSIES["SCHEDULES"]. Parameters and the return value need
+    annotations: they say how values travel. Raises TaskDefinitionError with what to write instead.
     """
     decorator = Decorator(
         name=name, queue=queue, priority=priority, retry_policy=retry_policy, exception_mapper=exception_mapper,
-        timeout_ms=timeout_ms
+        timeout_ms=timeout_ms, schedule=schedule,
     )  # fmt: skip
     return decorator if function is None else decorator(function)

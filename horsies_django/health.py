@@ -12,7 +12,7 @@ from horsies_django.conf import config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.overview import QueueOverview
 from horsies_django.store.base import Connection
-from horsies_django.store.health import DatabaseHealth, HealthStore, WorkerHealth, XminHolder
+from horsies_django.store.health import DatabaseHealth, HealthStore, ScheduleHealth, WorkerHealth, XminHolder
 from horsies_django.store.overviews import OverviewStore
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Problem",
     "ProblemCode",
     "QueueHealth",
+    "ScheduleHealth",
     "WorkerHealth",
     "XminHolder",
     "examine",
@@ -29,6 +30,7 @@ __all__ = [
 
 NOTIFY_SHARE = 0.5  # of the queue of notifications; when it is full, no transaction that sends can commit
 CONNECTION_SHARE = 0.9
+LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
 XMIN_SECONDS = 3_600.0
 XMIN_LEAST = 1_000  # so few transactions leave too few dead rows to matter, however long they take
 XMIN_TRANSACTIONS = 10_000_000  # where a role cannot see for how long, this many count as long
@@ -52,12 +54,16 @@ class QueueHealth(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How everything does at one moment. ``clock_skew_seconds`` is how far this host's clock is ahead of the database's."""
+    """How everything does at one moment; of schedules, those that do not do well.
+
+    ``clock_skew_seconds`` is how far this host's clock is ahead of the database's.
+    """
 
     queues: list[QueueHealth]
     workers: list[WorkerHealth]
     database: DatabaseHealth
     clock_skew_seconds: float
+    schedules: list[ScheduleHealth]
 
 
 class ProblemCode(enum.StrEnum):
@@ -70,6 +76,8 @@ class ProblemCode(enum.StrEnum):
     STALE_WORKER = "STALE_WORKER"
     NO_LIVING_WORKER = "NO_LIVING_WORKER"
     WAITS_TOO_LONG = "WAITS_TOO_LONG"
+    SCHEDULE_LATE = "SCHEDULE_LATE"
+    SCHEDULE_FAILS = "SCHEDULE_FAILS"
 
 
 class Problem(NamedTuple):
@@ -88,7 +96,8 @@ def examine(connection: Connection) -> Health:
     workers = store.workers(dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms))
     queues = OverviewStore(connection).queues(None, claimed=not conf.prefetch_buffer)
     waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
-    return Health([_queue(queue, waits, workers) for queue in queues], workers, database, round(skew, 3))
+    found = [_queue(queue, waits, workers) for queue in queues]
+    return Health(found, workers, database, round(skew, 3), store.schedules(LATE))
 
 
 def _queue(queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHealth]) -> QueueHealth:
@@ -116,6 +125,7 @@ def problems(health: Health, *, max_wait_seconds: float | None = None) -> list[P
         *_of_database(health.database),
         *_of_workers(health.workers),
         *_of_queues(health.queues, max_wait_seconds),
+        *_of_schedules(health.schedules),
     ]
 
 
@@ -202,6 +212,23 @@ def _of_queues(queues: list[QueueHealth], max_wait_seconds: float | None) -> Ite
                 ProblemCode.WAITS_TOO_LONG,
                 f"a due task of queue {queue.name} waits for {queue.oldest_seconds:,.0f} s, longer than {max_wait_seconds:g} s: "
                 "start more workers, or raise the limit that keeps it; 'manage.py horsies_explain ID' says what does",
+            )
+
+
+def _of_schedules(schedules: list[ScheduleHealth]) -> Iterator[Problem]:
+    late = [one for one in schedules if (one.late_seconds or 0) > LATE.total_seconds()]
+    if late:
+        others = f" and {len(late) - 1} more" if len(late) > 1 else ""
+        yield Problem(
+            ProblemCode.SCHEDULE_LATE,
+            f"the schedule {late[0].name!r}{others} is due for {late[0].late_seconds:,.0f} s and nobody sends it: start "
+            "'manage.py horsies_scheduler', or a worker with --with-scheduler, or see in its log why it does not",
+        )
+    for one in schedules:
+        if one.error is not None:
+            yield Problem(
+                ProblemCode.SCHEDULE_FAILS,
+                f"the schedule {one.name!r} could not send its last slot: {one.error}. Correct it, in the code or in the admin",
             )
 
 

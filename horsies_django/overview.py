@@ -1,15 +1,48 @@
-"""How queues stand now: limits, what runs and waits, who holds the slots. For pages and commands: it reads, and locks nothing."""
+"""How queues and schedules stand now: limits, what runs and waits, what comes next. It reads, and locks nothing."""
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from django.db import connections
+from django.db.models.functions import Now
+from django.utils import timezone
 
 from horsies_django.conf import config
+from horsies_django.core.patterns import Pattern
+from horsies_django.core.schedules import as_texts, read_definition
+from horsies_django.models import Schedule
 from horsies_django.store.overviews import OverviewStore, PartitionLoad, QueueOverview, SlotHolder
+from horsies_django.store.schedules import Recent, ScheduleStore
 
-__all__ = ["PartitionLoad", "QueueOverview", "SlotHolder", "partitions", "queues", "slots"]
+__all__ = [
+    "PartitionLoad", "QueueOverview", "ScheduleOverview", "SlotHolder", "coming", "partitions", "queues", "schedules", "slots",
+]  # fmt: skip
+
+
+class ScheduleOverview(NamedTuple):
+    """A schedule; ``state``: on, off, gone (from the code), error (of its last slot, or of a definition that cannot be read).
+
+    ``pattern`` and ``zone`` are as the definition has them, ``in_words`` says the pattern. ``changed`` are the keys of
+    which something else holds than the code says. ``last_status`` None: nothing was sent, or the task was removed since.
+    """
+
+    name: str
+    state: str
+    error: str | None
+    task: str
+    pattern: str
+    in_words: str
+    zone: str
+    declared_in: str | None
+    changed: list[str]
+    next_slot: dt.datetime | None
+    last_slot: dt.datetime | None
+    last_task: uuid.UUID | None
+    last_status: str | None
 
 
 def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
@@ -28,6 +61,63 @@ def slots(queue: str, limit: int = 100) -> list[SlotHolder]:
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
     """Return the partitions of a queue that hold permits, the busiest first."""
     return _store().partitions(queue, limit, claimed=_claims_hold_permits())
+
+
+def schedules(names: Iterable[str] | None = None) -> list[ScheduleOverview]:
+    """Return how schedules stand: those of ``names`` that exist, or all, by name."""
+    rows = Schedule.objects.using(config().database).order_by("name")
+    found = list(rows if names is None else rows.filter(name__in=list(names)))
+    recent = ScheduleStore(connections[config().database]).recent((row.name for row in found), 1)
+    last = {run.name: run for run in recent}
+    return [_schedule(row, last.get(row.name)) for row in found]
+
+
+def _schedule(row: Schedule, last: Recent | None) -> ScheduleOverview:
+    schedule, wrong = read_definition(row.definition)
+    error = row.error or "; ".join(as_texts(wrong)) or None
+    off = not row.definition.get("enabled", True)
+    return ScheduleOverview(
+        name=row.name,
+        state="gone" if row.gone_at else "off" if off else "error" if error else "on",
+        error=error,
+        task=str(row.definition.get("task", "")),
+        pattern=str(row.definition.get("pattern", "")),
+        in_words=schedule.pattern.in_words if schedule else "",
+        zone=str(row.definition.get("zone", "")),
+        declared_in=row.declared_in,
+        changed=changed_keys(row),
+        next_slot=row.next_slot,
+        last_slot=row.last_slot,
+        last_task=last and last.task_id,
+        last_status=last and last.status,
+    )
+
+
+def changed_keys(schedule: Schedule) -> list[str]:
+    """Return the keys of which something else holds than the code says; those of one that no code declares are its own."""
+    if schedule.declared_in is None:
+        return []
+    declared, held = as_object(schedule.declared), as_object(schedule.definition)
+    return sorted(key for key in held if held[key] != declared.get(key))
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return what should be a JSON object, {} for what is none: a row may have any shape."""
+    return value if isinstance(value, dict) else {}
+
+
+def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
+    """Return a schedule's pattern and its next slots, enabled or not; None: there is none of that name that can be read."""
+    row = Schedule.objects.using(config().database).annotate(read_at=Now()).filter(name=name).first()
+    schedule = read_definition(row.definition)[0] if row else None
+    if row is None or schedule is None:
+        return None
+    return schedule.pattern, schedule.pattern.coming(aware(row.read_at), count, aware(row.since))
+
+
+def aware(value: dt.datetime) -> dt.datetime:
+    """Return a moment of the ORM with its zone, which it lacks when USE_TZ is off."""
+    return timezone.make_aware(value) if timezone.is_naive(value) else value
 
 
 def _store() -> OverviewStore:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
-from django.utils import timezone
 
 from horsies_django.conf import LARGEST_LIMIT, Config, QueueConfig, config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
 from horsies_django.models import Queue
+from horsies_django.overview import aware
 from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 
 LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
@@ -115,7 +115,7 @@ def override(
     refuse_limits(limits, name)
     found = _find(name)
     if found is not None and (dict(limits), actor, reason, until) == (
-        found.override, found.override_by, found.override_reason, _aware(found.override_until),
+        found.override, found.override_by, found.override_reason, found.override_until and aware(found.override_until),
     ):  # fmt: skip
         return []
     columns = {
@@ -197,11 +197,6 @@ def _is_whole(value: object) -> bool:
 
 def _find(name: str) -> Queue | None:
     return Queue.objects.using(config().database).filter(name=name).first()
-
-
-def _aware(moment: dt.datetime | None) -> dt.datetime | None:
-    """Return a moment of the ORM, which is naive when USE_TZ is off, as an aware one."""
-    return moment if moment is None or timezone.is_aware(moment) else timezone.make_aware(moment)
 
 
 def _change(name: str, columns: Mapping[str, Any], **how: Any) -> list[str]:

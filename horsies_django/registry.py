@@ -45,6 +45,13 @@ def find(name: str) -> TaskFunction[Any, Any] | None:
     return _tasks.get(name)
 
 
+def find_or_import(name: str) -> TaskFunction[Any, Any] | None:
+    """Return the task of that name, or None. A site imports the ``tasks`` modules when it needs them, not when it starts."""
+    if name not in _tasks:
+        autodiscover()
+    return _tasks.get(name)
+
+
 def names() -> list[str]:
     """Return the names of all tasks, sorted."""
     return sorted(_tasks)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
 import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.apps import apps
 from django.db import DataError, Error, InterfaceError, OperationalError, connections, transaction
+from psycopg import Pipeline
 from psycopg.pq import TransactionStatus
 
 from horsies_django import registry
@@ -76,7 +78,22 @@ def send_calls(
     """Send one task per mapping of arguments, all or none, and return their ids in order. Raises TaskSendError."""
     refuse_suppressed(task)
     template = prepare(task, options, None)
+    # All calls are made before anything is written: what makes them may use the connection, which is a pipeline soon.
+    chunks = encoded(task, template, list(calls))
+    first, second = next(chunks, None), next(chunks, None)
+    if first is None:
+        return []
+    if second is None:
+        with taken():
+            TaskStore(connections[config().database]).send(first)
+        return first.ids
+    return write_many(itertools.chain([first, second], chunks))
+
+
+def encoded(task: TaskFunction[Any, Any], template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:
+    """Encode calls, and give them in portions for one INSERT each. Raises TaskSendError that names the call."""
     texts: list[str] = []
+    size = 0
     for position, call in enumerate(calls):
         if type(call) is not dict and not isinstance(call, Mapping):
             raise refuse(
@@ -84,24 +101,16 @@ def send_calls(
                 f"arguments by name, as in [{{'user_id': 1}}, {{'user_id': 2}}]"
             )
         try:
-            texts.append(encode(task, (), dict(call)))
+            text = encode(task, (), dict(call))
         except TaskSendError as error:
             raise refuse(f"item {position}: {error.message}", error.code) from error
-    ids = uuid7s(len(texts))
-    write([template._replace(ids=ids[part], kwargs=texts[part]) for part in parts(texts)])
-    return ids
-
-
-def parts(texts: list[str]) -> Iterator[slice]:
-    """Cut what is sent by one call into what is sent by one INSERT each."""
-    begin = size = 0
-    for place, text in enumerate(texts):
-        if place - begin == CHUNK or size > CHUNK_CHARACTERS:
-            yield slice(begin, place)
-            begin, size = place, 0
+        texts.append(text)
         size += len(text)
+        if len(texts) == CHUNK or size > CHUNK_CHARACTERS:
+            yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
+            texts, size = [], 0
     if texts:
-        yield slice(begin, len(texts))
+        yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
 
 
 def refuse_suppressed(task: TaskFunction[Any, Any]) -> None:
@@ -232,7 +241,7 @@ def write_one(new: NewTasks) -> None:
         if in_transaction(connection):
             store.send(new)
             return
-        turn = announcements.begin(new.queue_name)
+        turn = announcements.begin(new.queue_name, new.lane)
         table = store.send(new, turn.told)
     if announcements.end(turn, table):
         announce(store, new.queue_name, table)
@@ -251,17 +260,24 @@ def announce(store: TaskStore, queue: str, table: int) -> None:
         logger.warning("a task in queue %r was sent, but could not be announced: %s", queue, error)
 
 
-def write(chunks: list[NewTasks]) -> None:
-    """Insert the tasks on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
+def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
+    """Insert tasks on the caller's connection, in its transaction if it has one, and return their ids. Raises TaskSendError.
+
+    While the server inserts one portion, the next one is encoded.
+    """
     alias = config().database
-    store = TaskStore(connections[alias])
-    with taken():
-        if len(chunks) == 1:
-            store.send(chunks[0])
-        else:
-            with transaction.atomic(using=alias):
-                for chunk in chunks:
-                    store.send(chunk)
+    connection, ids = connections[alias], list[uuid.UUID]()
+    store = TaskStore(connection)
+    with taken(), transaction.atomic(using=alias), connection.wrap_database_errors, pipelined(connection):
+        for chunk in chunks:
+            store.send_on(chunk)
+            ids += chunk.ids
+    return ids
+
+
+def pipelined(connection: Any) -> Any:
+    """Return what has a connection take statements without waiting for what becomes of them; a libpq too old for it waits."""
+    return connection.connection.pipeline() if Pipeline.is_supported() else nullcontext()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from django.utils import timezone
 from factory.django import DjangoModelFactory
 
 from horsies_django.ids import uuid7
-from horsies_django.models import AuditEntry, Heartbeat, Task, TaskAttempt, Worker, WorkerState
+from horsies_django.models import AuditEntry, Heartbeat, ScheduleTick, Task, TaskAttempt, Worker, WorkerState
 
 IN_FLIGHT = ("CLAIMED", "RUNNING")
 FINISHED = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
@@ -159,6 +159,18 @@ class WorkerStateFactory(RowFactory):
     memory_usage_mb = 50.5
     children_memory_mb = 120.0
     cpu_percent = 37.5
+
+
+class ScheduleTickFactory(RowFactory):
+    """A slot that was sent, of the schedule ``nightly``."""
+
+    class Meta:
+        model = ScheduleTick
+
+    schedule_name = "nightly"
+    slot = factory.SelfAttribute("sent_at")
+    task_id = factory.LazyFunction(uuid.uuid4)
+    sent_at = factory.LazyFunction(now)
 
 
 class AuditEntryFactory(RowFactory):

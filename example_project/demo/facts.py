@@ -57,6 +57,7 @@ class Facts:
     documents: int = 0
     indexed: int = 0
     verified: int = 0
+    reindexed: int = 0
     tasks: int = 0
     busy_seconds: float = 0.0
     crash: Crash | None = None
@@ -82,6 +83,8 @@ def untrue(facts: Facts) -> Iterator[str]:
         yield f"{facts.documents} documents were imported, but {facts.indexed} are indexed"
     if facts.verified != facts.documents:
         yield f"{facts.documents} documents were imported, but {facts.verified} came back from the site as they were stored"
+    if not facts.reindexed:
+        yield "no document was indexed anew by schedule"
     if facts.search is None:
         yield "no imported file had a phrase to search for"
     elif not facts.search.is_found:

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 LOG_CHARACTERS = 2_000
 PR_SET_PDEATHSIG = 1
 # Every request that a process has under way costs the site a thread and a database connection.
-WORKER_OPTIONS = ("--async-concurrency=8", "--shutdown-timeout=5")
+WORKER_OPTIONS = ("--async-concurrency=8", "--shutdown-timeout=5", "--with-scheduler")
 T = TypeVar("T")
 
 

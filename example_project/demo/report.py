@@ -6,6 +6,7 @@ from example_project.demo.facts import Facts
 from example_project.demo.narrator import Narrator
 
 ADMIN_TASKS = "/admin/horsies/task/"
+ADMIN_SCHEDULES = "/admin/horsies/schedule/"
 
 
 def report(say: Narrator, facts: Facts) -> None:
@@ -15,6 +16,7 @@ def report(say: Narrator, facts: Facts) -> None:
     for failure in facts.failures:
         say.detail(f"  FAILED {failure.code}: {failure.message}")
     say.detail(f"{facts.documents} documents, {facts.indexed} indexed, {facts.verified} fetched back and equal")
+    say.detail(f"{facts.reindexed} documents indexed anew by schedule, without anybody who sends")
     say.detail(
         f"{facts.tasks} tasks in {facts.busy_seconds:.1f} s: {facts.rate:.0f} tasks/s, uploading and killing included"
     )
@@ -31,4 +33,5 @@ def invitation(say: Narrator, address: str, username: str, password: str) -> Non
     say.detail()
     say.detail(f"Site     {address}/")
     say.detail(f"Admin    {address}{ADMIN_TASKS}")
+    say.detail(f"         {address}{ADMIN_SCHEDULES}")
     say.detail(f"Login    {username}  {password}")

@@ -25,13 +25,13 @@ from example_project.demo.processes import Services
 from example_project.demo.tasks import come_back, hold
 from example_project.library.models import Document, Upload
 from example_project.library.searching import NearDuplicate, near_duplicates
-from example_project.library.tasks import import_file, index_document, verify_document
+from example_project.library.tasks import import_file, index_document, reindex, verify_document
 from horsies_django import TaskHandle, TaskResult, explain, overview
 from horsies_django.conf import config
 from horsies_django.core.errors import RetrievalCode
 from horsies_django.core.explanations import ReasonCode
 from horsies_django.core.status import TERMINAL, Status
-from horsies_django.models import Heartbeat, Task, Worker
+from horsies_django.models import Heartbeat, ScheduleTick, Task, Worker
 
 WORK_SECONDS = 120
 CRASH_SECONDS = 30
@@ -68,6 +68,7 @@ class Story:
         self.count(facts)
         facts.pairs = disjoint(near_duplicates(PAIRS_LOOKED_AT))[:PAIRS]
         facts.search = self.search()
+        facts.reindexed = self.reindexed()
         return facts
 
     def upload_with_a_crash(self) -> Crash:
@@ -214,6 +215,19 @@ class Story:
             return None
         why = because[0][0].lower() + because[0][1:]
         return f"verify: {queue.running} of {cap} slots, {queue.pending} waiting, because {why}"
+
+    def reindexed(self) -> int:
+        """Wait until a slot of the schedule has indexed documents anew, and return how many."""
+        slots = ScheduleTick.objects.filter(schedule_name=reindex.name, sent_at__gte=self.since)
+
+        def results() -> list[TaskResult[int]]:
+            done = Task.objects.filter(pk__in=slots.values("task_id"), status=Status.COMPLETED.value)
+            found = [reindex.handle(pk).get(timeout_ms=0) for pk in done.values_list("pk", flat=True)]
+            return [result for result in found if result.ok_value]
+
+        count: int = self.services.until(results, "documents are indexed anew by schedule", WORK_SECONDS)[-1].ok_value
+        self.say.step(f"indexed anew by schedule: {count} documents")
+        return count
 
     def tasks(self) -> QuerySet[Task]:
         """Return the tasks of this run."""

@@ -1,4 +1,4 @@
-"""The library's tasks: import a file, index a document, check that the site serves it unchanged.
+"""The library's tasks: import a file, index a document, now and again, check that the site serves it unchanged.
 
 Each may run twice without harm: a worker can be killed between the last write of a task and the note that it is done. So each is
 tried again when its process or its whole worker died.
@@ -17,7 +17,9 @@ from example_project.library.models import Document, Fingerprint, Upload
 from example_project.library.results import Counts, Imported, Indexed, Kind, Verified
 from example_project.library.searching import CONFIG
 from horsies_django import RetryPolicy, TaskError, TaskResult, task
+from horsies_django.scheduling import Every
 
+REINDEXED = 25  # documents at a time
 REPEATABLE = RetryPolicy.exponential(base_seconds=1, max_retries=3, auto_retry_for=["WORKER_CRASHED"])
 
 
@@ -64,6 +66,14 @@ def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
         )
     counts = Counts(measured.lines, measured.words, len(document.text))
     return TaskResult(ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now))
+
+
+# So often because nobody watches a demo for a day.
+@task(queue="indexing", priority=100, retry_policy=REPEATABLE, schedule=Every(seconds=15))
+def reindex() -> int:
+    """Index the documents anew whose index is the oldest, and return how many."""
+    indexed = Document.objects.filter(indexed_at__isnull=False).order_by("indexed_at")
+    return sum(index_document(pk).is_ok() for pk in indexed.values_list("pk", flat=True)[:REINDEXED])
 
 
 @task(queue="verify", retry_policy=REPEATABLE)

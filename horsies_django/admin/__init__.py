@@ -1,4 +1,4 @@
-"""The admin's pages about tasks, queues, workers and the audit: they look, and change nothing but limits and pauses.
+"""The admin's pages about tasks, queues, schedules, workers and the audit: they look, and change limits, pauses and schedules.
 
 Importing this package registers them on ``admin.site``, as Django's autodiscovery does; ``register`` puts them on a site of
 your own. The mixins hold all the logic and assume no base class: mix them with the ModelAdmin of your theme.
@@ -10,15 +10,18 @@ from django.contrib import admin
 
 from horsies_django.admin.audit import AuditAdmin, AuditAdminMixin
 from horsies_django.admin.queues import QueueAdmin, QueueAdminMixin
+from horsies_django.admin.schedules import ScheduleAdmin, ScheduleAdminMixin
 from horsies_django.admin.tasks import TaskAdmin, TaskAdminMixin
 from horsies_django.admin.workers import WorkerAdmin, WorkerAdminMixin
-from horsies_django.models import AuditEntry, Queue, Task, Worker
+from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker
 
 __all__ = [
     "AuditAdmin",
     "AuditAdminMixin",
     "QueueAdmin",
     "QueueAdminMixin",
+    "ScheduleAdmin",
+    "ScheduleAdminMixin",
     "TaskAdmin",
     "TaskAdminMixin",
     "WorkerAdmin",
@@ -31,6 +34,7 @@ def register(site: admin.AdminSite) -> None:
     """Register the pages on ``site``. Raises AlreadyRegistered when it has one of them already."""
     site.register(Task, TaskAdmin)
     site.register(Queue, QueueAdmin)
+    site.register(Schedule, ScheduleAdmin)
     site.register(Worker, WorkerAdmin)
     site.register(AuditEntry, AuditAdmin)
 

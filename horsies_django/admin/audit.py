@@ -6,12 +6,14 @@ import datetime as dt
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
@@ -19,11 +21,12 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.definitions import changes_of, without_arguments
 from horsies_django.admin.limits import label_of, shown_limit
 from horsies_django.admin.reading import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.admin.showing import NOTHING, absolute, block, json_block, moment, moment_field
 from horsies_django.conf import config
-from horsies_django.models import AuditEntry, Queue
+from horsies_django.models import AuditEntry, Queue, Schedule
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[AuditEntry]
@@ -38,12 +41,21 @@ ACTIONS = {
     "queue.expire": gettext_lazy("Override ended"),
     "queue.pause": gettext_lazy("Paused"),
     "queue.resume": gettext_lazy("Resumed"),
+    "schedule.declare": gettext_lazy("Declared by the code"),
+    "schedule.gone": gettext_lazy("Gone from the code"),
+    "schedule.create": gettext_lazy("Made"),
+    "schedule.change": gettext_lazy("Edited"),
+    "schedule.enable": gettext_lazy("Enabled"),
+    "schedule.disable": gettext_lazy("Disabled"),
+    "schedule.revert": gettext_lazy("Reverted to the code"),
+    "schedule.run_now": gettext_lazy("Run now"),
     "task.cancel": gettext_lazy("Cancelled"),
     "task.terminate": gettext_lazy("Terminated"),
     "task.retry": gettext_lazy("Run again"),
     "task.redact": gettext_lazy("Redacted"),
 }
-OF_QUEUES = "queue."
+OF_QUEUES, OF_SCHEDULES = "queue.", "schedule."
+SUBJECTS: dict[str, type[Queue | Schedule]] = {OF_QUEUES: Queue, OF_SCHEDULES: Schedule}
 LONGEST_CHANGE = 100
 # Columns that say who and when; the entry says so itself.
 BESIDES = {
@@ -54,9 +66,9 @@ BESIDES = {
 LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Of the newest 100,000 entries.")
 
 
-def entries_of(alias: str, queue: str) -> QuerySet[AuditEntry]:
-    """Return the entries about a queue, the newest first."""
-    entries = AuditEntry.objects.using(alias).filter(subject=queue, action__startswith=OF_QUEUES)
+def entries_of(alias: str, name: str, subjects: str) -> QuerySet[AuditEntry]:
+    """Return the entries about a queue or a schedule, the newest first; ``subjects``: OF_QUEUES or OF_SCHEDULES."""
+    entries = AuditEntry.objects.using(alias).filter(subject=name, action__startswith=subjects)
     return entries.order_by("-at", "-pk")
 
 
@@ -67,6 +79,8 @@ def shown_action(entry: AuditEntry) -> str:
 
 def changes(entry: AuditEntry) -> list[str]:
     """Return what an entry changed, a line for each value: ``concurrency: 4 → 2``."""
+    if entry.action.startswith(OF_SCHEDULES):
+        return changes_of(entry.before, entry.after)
     before, after = _flat(entry.before), _flat(entry.after)
     lines = []
     for key in [*before, *(key for key in after if key not in before)]:
@@ -120,6 +134,14 @@ def lines(entries: Iterable[AuditEntry], now: Any) -> list[dict[str, Any]]:
         }
         for entry in entries
     ]
+
+
+def audit_url(page: Any, request: HttpRequest, name: str) -> str:
+    """Return the address of all entries about a name, "" where this site or user has no such page."""
+    if not (page.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry")):
+        return ""
+    address = reverse("admin:horsies_auditentry_changelist", current_app=page.admin_site.name)
+    return f"{address}?{urlencode({'subject': name})}"
 
 
 class ActionFilter(admin.SimpleListFilter):
@@ -181,9 +203,10 @@ class AuditListMixin(NextPageMixin):
 
 def with_subject(page: Any, request: HttpRequest, entry: Any) -> Any:
     """Give an entry ``linked_subject``: what it is about, as a link where the user may go there."""
-    is_queue = entry.action.startswith(OF_QUEUES)
-    text = str(Queue(name=entry.subject)) if is_queue else entry.subject
-    entry.linked_subject = page.link(request, Queue, entry.subject, text) if is_queue else text
+    model = next((model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None)
+    entry.linked_subject = (
+        page.link(request, model, entry.subject, str(model(name=entry.subject))) if model else entry.subject
+    )
     return entry
 
 
@@ -195,7 +218,7 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     list_display_links = ("at_",)
     list_filter = (ActionFilter, SubjectFilter)
     search_fields = ("subject",)  # shows the box; get_search_results does the search
-    search_help_text = gettext_lazy("The whole name of a queue, or the whole id of a task.")
+    search_help_text = gettext_lazy("The whole name of a queue or a schedule, or the whole id of a task.")
     ordering = ("-pk",)
     fieldsets = (
         (None, {"fields": (("at_", "actor"), ("shown_action", "shown_subject"), "whole_reason")}),
@@ -209,9 +232,13 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
         return (queryset.filter(subject=search_term.strip()) if search_term else queryset), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> AuditEntry | None:
-        """Return the entry with what it is about."""
-        found = super().get_object(request, object_id, from_field)
-        return with_subject(self, request, found) if found else None
+        """Return the entry with what it is about; the arguments of a schedule are for those who may see payloads."""
+        found: Any = super().get_object(request, object_id, from_field)
+        if found is None:
+            return None
+        found.payload_visible = request.user.has_perm("horsies.view_payload")
+        entry: AuditEntry = with_subject(self, request, found)
+        return entry
 
     at_ = moment_field(AuditEntry, "at")
 
@@ -244,12 +271,17 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     @admin.display(description=gettext_lazy("before"))
     def shown_before(self, obj: AuditEntry) -> SafeString | str:
         """Return the columns as they were."""
-        return NOTHING if obj.before is None else json_block(obj.before)
+        return self._columns(obj, obj.before)
 
     @admin.display(description=gettext_lazy("after"))
     def shown_after(self, obj: AuditEntry) -> SafeString | str:
         """Return the columns as they became."""
-        return NOTHING if obj.after is None else json_block(obj.after)
+        return self._columns(obj, obj.after)
+
+    def _columns(self, obj: Any, columns: object) -> SafeString | str:
+        if isinstance(columns, dict) and obj.action.startswith(OF_SCHEDULES) and not obj.payload_visible:
+            columns = without_arguments(columns)
+        return NOTHING if columns is None else json_block(columns)
 
 
 class AuditAdmin(AuditAdminMixin, ModelAdmin):

@@ -1,24 +1,23 @@
-"""The forms that change a queue. Each carries its change: ``apply`` calls the verb that the command line calls too."""
+"""The forms that change a queue: each carries its change."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.utils import timezone
-from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django import queues
+from horsies_django.admin.changing import ChangeForm
 from horsies_django.admin.limits import LEVELS, label_of, shown_limit
 from horsies_django.conf import LARGEST_LIMIT
 from horsies_django.core.caps import CLUSTER
 from horsies_django.models import Queue
 
-LONGEST_REASON = 1_000
 NOT_OVERRIDDEN = object()
 
 
@@ -47,41 +46,17 @@ class LimitField(forms.CharField):
         return number
 
 
-class ChangeForm(forms.Form):
+class QueueForm(ChangeForm):
     """A change of one queue."""
 
-    action: ClassVar[str]  # what the audit calls it
-    title: ClassVar[str | Promise]
-    button: ClassVar[str | Promise]
-    explanation: ClassVar[str | Promise] = ""
-
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=LONGEST_REASON,
-        required=False,
-        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
-        help_text=gettext_lazy("Kept in the audit, for whoever finds the change later."),
-    )
-
-    def __init__(self, *args: Any, queue: Queue, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.queue = queue
-
-    def apply(self, actor: str) -> list[str]:
-        """Make the change and return the columns that changed. Raises QueueError."""
-        raise NotImplementedError
-
-    @property
-    def why(self) -> str | None:
-        """The reason that was given, None without one."""
-        return self.cleaned_data["reason"] or None
+    row: Queue
 
 
-class PauseForm(ChangeForm):
+class PauseForm(QueueForm):
     """Pauses the queue."""
 
     action = "queue.pause"
-    title = gettext_lazy("Pause %(queue)s")
+    title = gettext_lazy("Pause %(name)s")
     button = gettext_lazy("Pause")
     explanation = gettext_lazy(
         "No further task starts until you resume. Running tasks go on, and sending works as before."
@@ -89,40 +64,40 @@ class PauseForm(ChangeForm):
 
     def apply(self, actor: str) -> list[str]:
         """Pause the queue."""
-        return queues.pause(self.queue.name, actor=actor, reason=self.why)
+        return queues.pause(self.row.name, actor=actor, reason=self.why)
 
 
-class ResumeForm(ChangeForm):
+class ResumeForm(QueueForm):
     """Ends the pause."""
 
     action = "queue.resume"
-    title = gettext_lazy("Resume %(queue)s")
+    title = gettext_lazy("Resume %(name)s")
     button = gettext_lazy("Resume")
     explanation = gettext_lazy("Waiting tasks start again, as far as the limits allow.")
 
     def apply(self, actor: str) -> list[str]:
         """End the pause."""
-        return queues.resume(self.queue.name, actor=actor, reason=self.why)
+        return queues.resume(self.row.name, actor=actor, reason=self.why)
 
 
-class ClearForm(ChangeForm):
+class ClearForm(QueueForm):
     """Removes the override."""
 
     action = "queue.clear"
-    title = gettext_lazy("Clear the override of %(queue)s")
+    title = gettext_lazy("Clear the override of %(name)s")
     button = gettext_lazy("Clear the override")
     explanation = gettext_lazy("The declared limits hold again. Running tasks go on.")
 
     def apply(self, actor: str) -> list[str]:
         """Remove the override."""
-        return queues.clear(self.queue.name, actor=actor, reason=self.why)
+        return queues.clear(self.row.name, actor=actor, reason=self.why)
 
 
-class OverrideForm(ChangeForm):
+class OverrideForm(QueueForm):
     """Puts limits in the place of the declared ones. A new override replaces the old one as a whole."""
 
     action = "queue.override"
-    title = gettext_lazy("Override the limits of %(queue)s")
+    title = gettext_lazy("Override the limits of %(name)s")
     button = gettext_lazy("Override")
     explanation = gettext_lazy(
         "Leave a limit empty to keep what is declared; write “none” for no limit. Running tasks go on: under a lower limit"
@@ -140,21 +115,21 @@ class OverrideForm(ChangeForm):
     )
     field_order = (*LEVELS, "reason", "until")
 
-    def __init__(self, *args: Any, queue: Queue, **kwargs: Any) -> None:
-        super().__init__(*args, queue=queue, **kwargs)
+    def __init__(self, *args: Any, row: Queue, **kwargs: Any) -> None:
+        super().__init__(*args, row=row, **kwargs)
         self.fields["reason"].required = True
         zone = timezone.get_current_timezone_name()
         self.fields["until"].help_text = _("Empty: until it is cleared. In the time zone %(zone)s.") % {"zone": zone}
-        self.initial["until"] = queue.override_until
-        override = queue.override if isinstance(queue.override, dict) else {}
+        self.initial["until"] = row.override_until
+        override = row.override if isinstance(row.override, dict) else {}
         for key in LEVELS:
             field = self.fields[key]
             field.label = label_of(key).capitalize()
-            declared = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(queue, key))}
+            declared = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(row, key))}
             field.help_text = f"{declared} {_('0 lets nothing start.')}" if key == "max_concurrency" else declared
             if key in override:
                 self.initial[key] = "none" if override[key] is None else override[key]
-            if queue.name == CLUSTER and key != "max_concurrency":
+            if row.name == CLUSTER and key != "max_concurrency":
                 del self.fields[key]
 
     def clean_until(self) -> dt.datetime | None:
@@ -176,7 +151,7 @@ class OverrideForm(ChangeForm):
         if until is not None and timezone.is_naive(until):  # USE_TZ is off
             until = timezone.make_aware(until)
         reason = self.cleaned_data["reason"]
-        return queues.override(self.queue.name, self._limits(), actor=actor, reason=reason, until=until)
+        return queues.override(self.row.name, self._limits(), actor=actor, reason=reason, until=until)
 
     def _limits(self) -> dict[str, int | None]:
         given = {key: self.cleaned_data.get(key, NOT_OVERRIDDEN) for key in LEVELS}

@@ -17,14 +17,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django import overview
-from horsies_django.admin.audit import entries_of, lines
+from horsies_django.admin.audit import OF_QUEUES, audit_url, entries_of, lines
 from horsies_django.admin.configuring import ConfigureMixin
 from horsies_django.admin.holders import SLOTS, partition_rows, slot_rows
 from horsies_django.admin.limits import levels, limit_rows, states
 from horsies_django.admin.reading import NextPageMixin, ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.showing import NOTHING, badge, moment_field
 from horsies_django.core.caps import CLUSTER
-from horsies_django.models import AuditEntry, Queue, Task
+from horsies_django.models import Queue, Task
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Queue]
@@ -112,7 +112,7 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
             )
             slots = read_bounded(alias, lambda: overview.slots(name, SLOTS))
             parts = read_bounded(alias, lambda: overview.partitions(name, PARTITIONS))
-            entries = read_bounded(alias, lambda: list(entries_of(alias, name)[:ENTRIES]))
+            entries = read_bounded(alias, lambda: list(entries_of(alias, name, OF_QUEUES)[:ENTRIES]))
             context |= {
                 "given_up": GIVEN_UP if obj.overview is None else "",
                 "limits": limit_rows(obj, effective),
@@ -121,17 +121,11 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
                 "slots": _or_none(slots, lambda rows: slot_rows(self, request, rows, now, visible)),
                 "partitions": _or_none(parts, lambda rows: partition_rows(rows, visible)),
                 "entries": _or_none(entries, lambda rows: lines(rows, now)),
-                "audit_url": self._audit_url(request, name),
+                "audit_url": audit_url(self, request, name),
                 "tools": self.tools(request, obj),
             }
         response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
         return response
-
-    def _audit_url(self, request: HttpRequest, name: str) -> str:
-        if not (self.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry")):
-            return ""
-        address = reverse("admin:horsies_auditentry_changelist", current_app=self.admin_site.name)
-        return f"{address}?{urlencode({'subject': name})}"
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: Queue) -> str:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Model
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -39,6 +40,12 @@ def badge(kind: str, shape: str, text: object) -> SafeString:
     """Return a state as shape, text and colour; the stylesheet knows ``kind``."""
     template = '<span class="horsies-badge horsies-{}"><span aria-hidden="true">{}</span> {}</span>'
     return format_html(template, kind.lower(), shape, text)
+
+
+def breakable(name: str) -> SafeString:
+    """Return a dotted name, which may be broken where its parts meet."""
+    parts = ((part,) for part in re.findall(r"[^._]*[._]?", name))
+    return format_html('<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts))
 
 
 def status_badge(status: str) -> SafeString:
@@ -85,10 +92,14 @@ def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
     """Return a moment and how far away it is."""
     if value is None:
         return NOTHING
-    form = _("%(span)s ago") if value <= now else _("in %(span)s")
-    away = form % {"span": span(abs(now - value))}
     template = '<time datetime="{}">{}</time> <span class="horsies-quiet">{}</span>'
-    return format_html(template, value.isoformat(), absolute(value), away)
+    return format_html(template, value.isoformat(), absolute(value), away(value, now))
+
+
+def away(value: dt.datetime, now: dt.datetime) -> str:
+    """Return how far away a moment is: ``3 min 20 s ago``, ``in 2 h 5 min``."""
+    form = _("%(span)s ago") if value <= now else _("in %(span)s")
+    return form % {"span": span(abs(now - value))}
 
 
 def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeString | str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -21,7 +20,7 @@ from horsies_django.admin.operating import OperateMixin
 from horsies_django.admin.payload import PayloadMixin
 from horsies_django.admin.reading import ReadOnlyAdminMixin
 from horsies_django.admin.reasons import panel
-from horsies_django.admin.showing import NOTHING, absolute, age, badge, moment_field, span, status_badge
+from horsies_django.admin.showing import NOTHING, absolute, age, badge, breakable, moment_field, span, status_badge
 from horsies_django.conf import config
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
@@ -144,8 +143,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: Task) -> SafeString:
         """Return the name, which may be broken where its parts meet."""
-        parts = ((part,) for part in re.findall(r"[^._]*[._]?", obj.task_name))
-        return format_html('<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts))
+        return breakable(obj.task_name)
 
     @admin.display(description=gettext_lazy("queue"))
     def shown_queue(self, obj: Task) -> str:

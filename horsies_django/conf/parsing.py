@@ -47,6 +47,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         recovery=replace(_numbers(recovery, default.recovery), on_cut_off=_on_cut_off(recovery, default.recovery)),
         resilience=_numbers(resilience, default.resilience),
         retention=_retention(retention, default.retention, queues),
+        schedules=_schedules(top),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
@@ -98,6 +99,24 @@ def _queue_retention(
             hint = f"Declare it in HORSIES['QUEUES'], or write one of: {', '.join(sorted(queues))}."
             inner.report("E019", name, f"There is no queue {shown(name)}.", hint)
     return MappingProxyType({name: inner.integer_or_none(name, default, rule=key) for name in names if name in queues})
+
+
+def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
+    """Return the schedules by name. What they say is checked once tasks are imported: ``scheduling.problems``."""
+    raw = top.values.get("SCHEDULES", {})
+    example = "{'nightly': {'task': 'shop.tasks.tidy', 'pattern': 'daily at 04:30', 'zone': 'Europe/Istanbul'}}"
+    names = list(raw) if isinstance(raw, Mapping) else []
+    inner = top.inner("SCHEDULES", names, example)
+    found = {}
+    for name in names:
+        definition = inner.values[name]
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 255:
+            inner.report("E021", name, "This cannot be the name of a schedule.", "Write 1 to 255 printable characters.")
+        elif not isinstance(definition, Mapping):
+            inner.report("E001", name, must_be(definition, "a dict"), f"Write it as in {example}.")
+        else:
+            found[name] = MappingProxyType(dict(definition))
+    return MappingProxyType(found)
 
 
 def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.mapping import EMPTY, Mapper
@@ -117,8 +118,8 @@ class Recovery:
 class Retention:
     """For how many hours rows are kept once they are over, None for ever, and how workers delete those that are older.
 
-    ``terminal_record_retention_hours`` is for finished tasks and their attempts, ``queue_retention_hours`` (read-only) for those
-    of single queues instead.
+    ``terminal_record_retention_hours`` is for finished tasks and their attempts, and for the slots of schedules;
+    ``queue_retention_hours`` (read-only) for the tasks of single queues instead.
     """
 
     terminal_record_retention_hours: int | None = 720
@@ -138,7 +139,7 @@ class Config:
     ``kill_grace_ms`` after its timeout, or after it was to be terminated, loses its process. A worker leaves a task that it does
     not know to others for ``unknown_task_grace_ms`` after it became due. ``exception_mapper`` has classes
     as keys, resolved already. ``prefetch_buffer`` 0 is hard mode (S0.18): a worker claims only what it starts at once, so
-    nothing waits under a lease.
+    nothing waits under a lease. ``schedules`` (read-only) are definitions by name, see ``core.schedules``.
     """
 
     database: str = "default"
@@ -159,5 +160,6 @@ class Config:
     recovery: Recovery = field(default_factory=Recovery)
     resilience: Resilience = field(default_factory=Resilience)
     retention: Retention = field(default_factory=Retention)
+    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
     max_payload_bytes: int = 16 * 2**20
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value

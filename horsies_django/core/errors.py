@@ -111,6 +111,10 @@ class QueueError(HorsiesError):
     """A queue was not changed: no such queue, a limit that cannot be, or limits that somebody keeps locked."""
 
 
+class ScheduleError(HorsiesError):
+    """A schedule cannot be what was asked for; nothing was changed."""
+
+
 class TaskNotFinished(HorsiesError):  # noqa: N818 - a state of the task, not a failure
     """What was asked for can be done only once the task is finished."""
 

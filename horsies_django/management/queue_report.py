@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
-from django.utils import timezone
 
 from horsies_django.core.caps import CLUSTER
-from horsies_django.overview import PartitionLoad, QueueOverview, SlotHolder
+from horsies_django.overview import PartitionLoad, QueueOverview, SlotHolder, aware
 
 LIMIT_WORDS = {
     "max_concurrency": "",
@@ -156,11 +155,6 @@ def number(limit: int | None) -> str:
 def moment(value: dt.datetime | None) -> str:
     """Return a moment to the second, with its zone."""
     return "-" if value is None else aware(value).isoformat(sep=" ", timespec="seconds")
-
-
-def aware(value: dt.datetime) -> dt.datetime:
-    """Return a moment with its zone, which it lacks when USE_TZ is off."""
-    return timezone.make_aware(value) if timezone.is_naive(value) else value
 
 
 class Change(NamedTuple):

@@ -24,6 +24,7 @@ class Migration(migrations.Migration):
                 F("queue_name"),
                 F("partition_version"),
                 F("partition_key"),
+                F("claimed_at"),
                 condition=Q(claimed_by__isnull=False, finished_at__isnull=True),
                 name="horsies_tasks_holding",
             ),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from horsies_django.models.audit import AuditEntry
 from horsies_django.models.pruning import Pruning
 from horsies_django.models.queues import Queue, QueueLimits
+from horsies_django.models.schedules import Schedule, ScheduleTick
 from horsies_django.models.tasks import Task, TaskAttempt
 from horsies_django.models.waiters import Waiter
 from horsies_django.models.workers import Heartbeat, Worker, WorkerState
 
 __all__ = [
-    "AuditEntry", "Heartbeat", "Pruning", "Queue", "QueueLimits", "Task", "TaskAttempt", "Waiter", "Worker", "WorkerState",
+    "AuditEntry", "Heartbeat", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick", "Task", "TaskAttempt",
+    "Waiter", "Worker", "WorkerState",
 ]  # fmt: skip

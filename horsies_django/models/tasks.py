@@ -89,7 +89,7 @@ class Task(ReadOnlyRow):
                 condition=PENDING & Q(parked=False), name="horsies_tasks_claim",
             ),
             models.Index(
-                F("queue_name"), F("partition_version"), F("partition_key"),
+                F("queue_name"), F("partition_version"), F("partition_key"), F("claimed_at"),
                 condition=IN_FLIGHT, name="horsies_tasks_holding",
             ),
             models.Index(

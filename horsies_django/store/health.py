@@ -11,6 +11,7 @@ from horsies_django.store.base import Connection, run
 from horsies_django.store.overviews import parsed
 
 WORKERS = 500  # shown at most
+SCHEDULES = 100
 RECENT = dt.timedelta(minutes=10)  # for so long a worker that ended is still shown
 
 
@@ -71,6 +72,14 @@ class DatabaseHealth(NamedTuple):
     xmin_holders: list[XminHolder]
 
 
+class ScheduleHealth(NamedTuple):
+    """A schedule in trouble: sent too late, by so many seconds (negative: its next slot is still to come), or with an error."""
+
+    name: str
+    late_seconds: float | None
+    error: str | None
+
+
 class HealthStore:
     """Runs the statements on the given connection."""
 
@@ -91,6 +100,11 @@ class HealthStore:
         """Return the workers that are there, or ended lately; stale are those silent for longer than ``threshold``."""
         rows = run(self.connection, "status_workers", {"threshold": threshold, "recent": RECENT, "many": WORKERS})
         return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
+
+    def schedules(self, late: dt.timedelta) -> list[ScheduleHealth]:
+        """Return the schedules that are due for longer than ``late``, and those whose last slot could not be sent."""
+        rows = run(self.connection, "status_schedules", {"late": late, "many": SCHEDULES})
+        return [ScheduleHealth(*row) for row in rows]
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return for how many seconds the oldest due task of each queue waits; parked ones do not count."""

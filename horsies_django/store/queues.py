@@ -78,7 +78,8 @@ class QueueStore:
 
     def sweep(self, name: str, many: int) -> bool:
         """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there is more to do."""
-        return bool(run(self.connection, "queue_sweep", {"name": name, "many": many})[0][0])
+        params = {"name": name, "many": many, "channel": channel_prefix(self.connection)}
+        return bool(run(self.connection, "queue_sweep", params)[0][0])
 
     def cast_net(self) -> None:
         """Have the queues with partitions swept for permits that nobody noticed."""

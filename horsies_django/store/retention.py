@@ -46,6 +46,10 @@ class RetentionStore:
         params = {"key": kept.key, "queues": list(kept.queues), "others": kept.others, "age": kept.age, "many": many}
         return Pruned(*run(self.connection, "task_prune", params)[0])
 
+    def prune_ticks(self, age: timedelta, many: int) -> int:
+        """Delete up to ``many`` slots of schedules that were sent, and return how many went."""
+        return execute(self.connection, "tick_prune", {"age": age, "many": many})
+
     def prune_states(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` snapshots of workers, and return how many went."""
         return execute(self.connection, "state_prune", {"age": age, "many": many})

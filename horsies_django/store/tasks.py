@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, NewTasks, Outcome, Wanted
-from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.base import Connection, Cursor, execute, executed, run
 
 NOTHING = Wanted()
 
@@ -30,7 +31,9 @@ class Passed:
     ``landed``: the outcomes and releases that were written. ``claims`` run now, ``buffered`` ones wait for a start. ``started``,
     ``returned`` (no room: pending again) and ``expired`` tasks. ``due_in``: seconds until the next task becomes due. ``again``:
     the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this worker was
-    declared dead, its tasks are being given away.
+    declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next marks: JSON texts of where the scans
+    found something first, at the epoch ``now``, and of when what is in flight was claimed. ``short``: it was a short pass, which
+    looks at one queue and does not tell what becomes due.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -43,6 +46,10 @@ class Passed:
     again: bool = False
     limited: bool = False
     dead: bool = False
+    firsts: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    now: float = 0.0
+    short: bool = False
 
 
 class Found(NamedTuple):
@@ -76,13 +83,23 @@ class TaskStore:
         self.connection = connection
 
     def send(self, tasks: NewTasks, told: int | None = None) -> int:
-        """Insert the tasks and return the number of their table; ``told`` as in ``announcing.Turn``.
+        """Insert the tasks and return the number of their table; ``told`` as in ``announcing.Turn``."""
+        with self._sending(tasks, told) as cursor:
+            ((table,),) = cursor.fetchall()
+        return int(table)
+
+    def send_on(self, tasks: NewTasks) -> None:
+        """Insert the tasks without waiting for that; on a connection in pipeline mode."""
+        with self._sending(tasks):
+            pass
+
+    def _sending(self, tasks: NewTasks, told: int | None = None) -> AbstractContextManager[Cursor]:
+        """Give the cursor that sends.
 
         Ids and arguments go as one text each: their lists would be quoted element by element, which takes longer than the INSERT.
         """
         ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
-        ((table,),) = run(self.connection, "task_send", {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told})
-        return int(table)
+        return executed(self.connection, "task_send", {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told})
 
     def announce(self, queue_name: str, table: int) -> None:
         """Wake the workers of a queue of the table with that number."""
@@ -101,11 +118,13 @@ class TaskStore:
         sweep: bool = False,
         max_crashes: int = 0,
         grace: timedelta | None = None,
+        marks: str | None = None,
     ) -> Passed:
         """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
 
         ``sweep`` also takes back claims of any worker whose lease ended. A task that took ``max_crashes`` processes with it is
         poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is younger.
+        ``marks`` is the JSON text of where to look, see ``worker/marks.py``; None: everywhere.
         """
         rows = run(
             self.connection,
@@ -120,6 +139,7 @@ class TaskStore:
                 "sweep": sweep,
                 "max_crashes": max_crashes,
                 "grace": grace,
+                "marks": marks,
                 **wanted._asdict(),
             },
         )
@@ -132,10 +152,52 @@ class TaskStore:
                 (passed.claims if kind == "claimed" else passed.buffered).append(claim)
             elif kind == "due":
                 passed.due_in = max(number, 0.0)
+            elif kind in ("firsts", "held"):
+                getattr(passed, kind).append(kwargs)
+                passed.now = number
             elif id_ is None:
                 setattr(passed, kind, True)  # again, limited, dead
             else:
                 getattr(passed, kind).append(id_)  # started, returned, expired
+        return passed
+
+    def run_short_pass(
+        self,
+        worker: uuid.UUID,
+        channel: str,
+        served: Served,
+        queue: str | None,
+        wanted: Wanted,
+        outcomes: Sequence[Outcome],
+    ) -> Passed | None:
+        """Settle ``outcomes``, none of them a failure, and claim for the free slots from ``queue``; one transaction.
+
+        None, and nothing is done, when one of the ``served`` queues has a limit or the worker was declared dead. ``again`` when
+        tasks were met that are past their time.
+        """
+        rows = run(
+            self.connection,
+            "task_short_pass",
+            {
+                "worker": worker,
+                "channel": channel,
+                "outcomes": outcomes_json(outcomes) if outcomes else None,
+                "queues": served.queues_array,
+                "queue": queue,
+                "sync": wanted.sync if queue else 0,
+                "async_": wanted.async_ if queue else 0,
+            },
+        )
+        passed = Passed({outcome.id for outcome in outcomes}, short=True)
+        for kind, id_, generation, lane, task_name, kwargs, attempt, options in rows:
+            if kind == "claimed":
+                passed.claims.append(Claim(id_, generation, lane, task_name, kwargs, attempt, options))
+            elif kind == "missed":
+                passed.landed.discard(id_)
+            elif kind == "again":
+                passed.again = True
+            elif kind == "unfit":
+                return None
         return passed
 
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
@@ -165,9 +227,17 @@ class TaskStore:
         rows = run(self.connection, "task_copy", {"id": id_, "new": new})
         return Copied(*rows[0]) if rows else None
 
-    def note(self, id_: uuid.UUID, action: str, actor: str, reason: str | None, after: Mapping[str, str]) -> None:
-        """Write into the audit what was done to a task."""
-        params = {"actor": actor, "action": action, "subject": str(id_), "reason": reason, "after": json.dumps(after)}
+    def note(
+        self, subject: uuid.UUID | str, action: str, actor: str, reason: str | None, after: Mapping[str, str]
+    ) -> None:
+        """Write into the audit what was done to a task, or sent for a schedule."""
+        params = {
+            "actor": actor,
+            "action": action,
+            "subject": str(subject),
+            "reason": reason,
+            "after": json.dumps(after),
+        }
         execute(self.connection, "audit_note", params)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:

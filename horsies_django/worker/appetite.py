@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from horsies_django.conf import Config
 from horsies_django.core.records import Wanted
+from horsies_django.worker.options import WorkerOptions
 
 FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 
@@ -35,3 +37,10 @@ class Appetite:
         room = self.prefetch - ahead - (buffered - starting) if looking else 0
         total = self.max_claim_per_worker - in_hand - buffered
         return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)
+
+
+def appetite(config: Config, options: WorkerOptions) -> Appetite:
+    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer (S0.33, S1.41)."""
+    lease = timedelta(milliseconds=config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
+    most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
+    return Appetite(most, options.max_claim_batch, config.prefetch_buffer, lease)

@@ -5,9 +5,9 @@ loops. A copy that went on would report the task a second time, take tasks that 
 loop, take the original's sockets off the epoll object that both share.
 
 So a copy loses the lanes' sockets at its birth, gets the default signal handlers back (ours ignore SIGTERM, so that
-``multiprocessing`` could not end it), and ends where user code ends: when the function of a sync task returns, and at the
-next ``await`` of an async one. A program that user code starts is no copy, and neither is a process of ``multiprocessing``, which
-ends by itself; both pass through here unharmed.
+``multiprocessing`` could not end it; a signal that comes before it has them waits), and ends where user code ends: when the
+function of a sync task returns, and at the next ``await`` of an async one. A program that user code starts is no copy, and
+neither is a process of ``multiprocessing``, which ends by itself; both pass through here unharmed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class State:
 
 
 state = State()
+held = threading.local()  # its mask: the signals that were blocked on the thread that forks
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def keep_from_copies(*channels: Channel) -> None:
@@ -40,7 +42,7 @@ def keep_from_copies(*channels: Channel) -> None:
     state.channels.update(channels)
     if not state.guarded:
         state.guarded = True
-        os.register_at_fork(after_in_child=strip)
+        os.register_at_fork(before=hold_signals, after_in_parent=let_signals_in, after_in_child=strip)
 
 
 def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
@@ -48,11 +50,25 @@ def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
     state.loops[loop] = threading.get_ident()
 
 
+def hold_signals() -> None:
+    """Keep the signals that end a process away from this thread while it forks, so that the copy finds them waiting.
+
+    The original may end its copy before that has run a line; with the original's handlers, the copy would lose the signal.
+    """
+    held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+
+
+def let_signals_in() -> None:
+    """Block no more than before the fork."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
+
+
 def strip() -> None:
     """Make a copy harmless; runs in each copy before ``os.fork`` returns there."""
     state.is_copy = True
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
+    let_signals_in()
     for channel in list(state.channels):
         channel.close()
     for loop, thread in list(state.loops.items()):

@@ -13,6 +13,7 @@ import math
 import selectors
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -25,12 +26,15 @@ from horsies_django.worker.backoff import Backoff
 logger = logging.getLogger("horsies.worker")
 
 QUIET_SECONDS = 15.0  # without any notification: then it is looked whether one would arrive
+# What followed the announcement before the last may be looked for behind the last only.
+BEFORE_SECONDS = 2 * AGAIN_SECONDS[-1]
 ANSWER_SECONDS = 5.0  # how long that one may take
 
 
 class Ear:
     """Does what ``words`` has for the name in a notification, a queue's or this worker's own, each once for all that came
-    together.
+    together, with the earliest moment that was told (an epoch; 0 where none was). Of tasks that are all due and in
+    one lane the word is the lane and the queue's name.
 
     Calls ``wake`` after each LISTEN: what was sent before it made no noise here. And a few times more after that, and after a
     notification that says that more tasks may follow without a word: they do not make any.
@@ -41,7 +45,7 @@ class Ear:
         listener: Listener,
         selector: selectors.BaseSelector,
         resilience: Resilience,
-        words: Mapping[str, Callable[[], None]],
+        words: Mapping[str, Callable[[float], None]],
         wake: Callable[[], None],
     ) -> None:
         self.listener = listener
@@ -52,8 +56,14 @@ class Ear:
         self.wake = wake
         self.deaf = False  # whether notifications do not arrive, as far as is known
         self.asked = False  # whether a call is under way
-        self.again: list[float] = []  # when to wake once more, the next moment last
+        self.again: list[float] = []  # when to do ``acts`` once more, the next moment last
+        self.acts: dict[str, Callable[[], None]] = {}  # by the name that they were done for
         self.next_at = 0.0  # while listening: when to look whether it still works; else: when to try again
+
+    @property
+    def hears(self) -> bool:
+        """Whether notifications arrive, as far as is known."""
+        return self.listener.connection is not None and not self.deaf
 
     def next_try(self, *, connected: bool) -> float:
         """When ``tick`` has something to do, by the monotonic clock; ``connected``: whether the engine is, and can call."""
@@ -64,7 +74,10 @@ class Ear:
         """Listen, or see to it that what is said on the engine's ``connection`` arrives, when it is time to."""
         if self.again and now >= self.again[-1]:
             self.again = [moment for moment in self.again if moment > now]
-            self.wake()
+            for act in self.acts.values():
+                act()
+            if not self.again:
+                self.acts.clear()
         if now < self.next_at:
             return
         if self.listener.connection is None:
@@ -90,7 +103,8 @@ class Ear:
             return
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.hear,))
         self.asked, self.next_at = False, 0.0
-        self._wake_repeatedly()
+        self.wake()
+        self._repeat("", self.wake)
 
     def hear(self) -> None:
         """Take what was said."""
@@ -104,19 +118,29 @@ class Ear:
             return
         if self.asked and self.listener.heard:
             self._answered()
-        acts = set()
+        earliest: dict[str, float] = {}
+        several = set()
         for payload in payloads:
             moment, _, word = payload.partition(" ")
-            if word in self.words:
-                acts.add(self._wake_repeatedly if moment.endswith("+") else self.words[word])
-        for act in acts:
+            number, _, lane = moment.rstrip("+").partition("!")
+            since = float(number) if number[:1].isdigit() else 0.0
+            if lane:
+                word = f"{lane} {word}"
+            if moment.endswith("+"):
+                several.add(word)
+                since -= BEFORE_SECONDS
+            earliest[word] = min(earliest.get(word, math.inf), since)
+        for word in earliest.keys() & self.words.keys():
+            act = partial(self.words[word], earliest[word])
             act()
+            if word in several:
+                self._repeat(word, act)
 
-    def _wake_repeatedly(self) -> None:
-        """Wake now and after each of ``AGAIN_SECONDS``, counted anew by each call: ``announcing`` says why that finds all."""
+    def _repeat(self, word: str, act: Callable[[], None]) -> None:
+        """Do ``act`` again after each of ``AGAIN_SECONDS``, counted anew by each call: ``announcing`` says why that finds all."""
         now = time.monotonic()
         self.again = [now + seconds for seconds in reversed(AGAIN_SECONDS)]
-        self.wake()
+        self.acts[word] = act
 
     def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import selectors
 import socket
 import time
@@ -19,16 +18,16 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Resilience
-from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import HorsiesError
-from horsies_django.core.records import Claim, Wanted
+from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
-from horsies_django.store.tasks import Passed
-from horsies_django.worker.appetite import FIELDS, Appetite
+from horsies_django.worker.appetite import Appetite
 from horsies_django.worker.buffer import Buffer
 from horsies_django.worker.ear import Ear
 from horsies_django.worker.gathering import Gathering, moment
 from horsies_django.worker.ledger import LOCKED_RETRY_SECONDS, Ledger
+from horsies_django.worker.marks import Marks, spacing
+from horsies_django.worker.news import News
 from horsies_django.worker.outage import Outage
 from horsies_django.worker.pool import Pool
 from horsies_django.worker.process import LANES
@@ -60,10 +59,11 @@ class Engine:
         self.lease = appetite.lease
         self.buffer = Buffer()
         self.ledger = ledger
-        words = dict.fromkeys((*ledger.served.queues, CLUSTER), self._wake)
-        words[str(ledger.worker)] = self.compare_soon
-        self.ear = Ear(listener, selector, resilience, words, self._wake)
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
+        self.news = News(ledger.served.queues, self.poll_seconds)
+        self.marks = Marks(ledger.served.queues, self.news.tell, self.poll_seconds)
+        words = {**self.marks.words(), str(ledger.worker): self.compare_soon}
+        self.ear = Ear(listener, selector, resilience, words, self.marks.start_over)
         self.selector = selector
         self.outage = Outage(resilience)
         self.gathering = Gathering()
@@ -75,12 +75,8 @@ class Engine:
         self.woken.setblocking(False)
         selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
         self.announced: set[str] = set()
-        self.wet = set(LANES)  # lanes that may have due tasks: a lane runs dry when it gave less than there were slots
-        self.limited = False  # whether caps left tasks behind: then each settled task may make room for another
         self.start_at = 0.0  # when to try again to start what somebody else has locked
         self.sweep_at = 0.0  # when to look for claims of others whose lease ended
-        self.poll_at = 0.0  # when all lanes count as wet again without news, by the monotonic clock
-        self.due_at = math.inf  # when a task becomes due
         self.reconcile_at = 0.0
         self.busy_since: float | None = None  # the heart stops when this lies far back
 
@@ -133,7 +129,7 @@ class Engine:
         while (
             self.pool.outcomes
             and not self.pool.ahead
-            and "sync" in self.wet
+            and self.news.fresh["sync"]
             and self.pool.running("sync")
             and self.gathering.worthwhile()
         ):
@@ -149,7 +145,7 @@ class Engine:
             logger.info(line)
 
     def _done(self) -> bool:
-        if self.stopping or (self.until_empty and not self.wet and not self.limited and self.pool.ready):
+        if self.stopping or (self.until_empty and not self.news.wet and not self.news.limited and self.pool.ready):
             return not self.owes
         return False
 
@@ -165,7 +161,7 @@ class Engine:
         if not connected:
             moments.append(self.outage.retry_at)
         else:
-            moments += [self.poll_at, self.due_at]
+            moments += [self.news.poll_at, self.news.due_at]
             if self.buffer and self.start_at > now:
                 moments.append(self.start_at)
             if self.ledger.outcomes or self.ledger.releases or self.reconcile_at <= now or self.hungry():
@@ -179,8 +175,8 @@ class Engine:
         return max(0.0, min(min(moments) - now, self.poll_seconds))
 
     def _wants_pass(self, now: float) -> bool:
-        if now >= self.poll_at or now >= self.due_at:
-            self._wake()
+        if now >= self.news.poll_at or now >= self.news.due_at:
+            self.news.look_everywhere()
         return self.ledger.due(now) or now >= self.reconcile_at or self.hungry()
 
     def hungry(self) -> bool:
@@ -198,19 +194,13 @@ class Engine:
         """Return for how many slots of each lane the next pass shall look: all free ones, if it may find something."""
         if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
-        wet = set(LANES) if self.limited and self.ledger.outcomes else self.wet
+        wet = set(LANES) if self.news.limited and self.ledger.outcomes else self.news.wet
         return {lane: self.pool.free(lane) if lane in wet else 0 for lane in LANES}
 
     def _may_take(self, now: float) -> bool:
         return now <= self.trusted_until and not self.ledger.overfull
 
-    def _wake(self) -> None:
-        """Something may be due in any lane."""
-        self.wet = set(LANES)
-        self.poll_at = time.monotonic() + self.poll_seconds * random.uniform(0.9, 1.1)
-        self.due_at = math.inf
-
-    def compare_soon(self) -> None:
+    def compare_soon(self, _moment: float = 0.0) -> None:
         """Something that this worker holds was cancelled: look into it with the next pass."""
         self.reconcile_at = 0.0
 
@@ -235,13 +225,15 @@ class Engine:
         try:
             if now >= self.reconcile_at:
                 self._reconcile(now)
-            passed = self.ledger.run_pass(wanted, starts, sweep=sweep)
+            passed = self.ledger.run_pass(
+                wanted, starts, sweep=sweep, marks=self.marks if self.ear.hears else None, news=self.news
+            )
         except psycopg.Error as error:
             self._cut_off(error)
             return
         self.outage.over()
         if sweep:
-            self.sweep_at = now + (SWEEP_SECONDS if self.lease else self.poll_seconds)
+            self.sweep_at = now + spacing(SWEEP_SECONDS if self.lease else self.poll_seconds, time.monotonic() - now)
         if passed.dead:
             self.disown()
         self.buffer.take(passed.returned + passed.expired)
@@ -249,19 +241,8 @@ class Engine:
         if any(claim.id in self.buffer.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.buffer.add(passed.buffered)
-        self._learn(slots, wanted, passed)
-
-    def _learn(self, slots: dict[str, int], wanted: Wanted, passed: Passed) -> None:
-        """Note which lanes ran dry, and when something becomes due."""
-        batched = wanted.batch and passed.claims
-        for lane, asked in slots.items():
-            got = sum(claim.lane == lane for claim in passed.claims)
-            if asked and not (passed.expired or passed.again or batched) and got < getattr(wanted, FIELDS[lane]):
-                self.wet.discard(lane)
-        if any(slots.values()):
-            self.limited = self.pool.line.limited = passed.limited
-        if passed.due_in is not None:
-            self.due_at = min(self.due_at, time.monotonic() + passed.due_in + 0.001)
+        self.news.learn(slots, wanted, passed, time.monotonic())
+        self.pool.line.limited = self.news.limited
 
     def _reconcile(self, now: float) -> None:
         for task in self.ledger.compare(self.pool.held() | set(self.buffer.claims)):
@@ -281,7 +262,7 @@ class Engine:
             return
         logger.info("the database is back")
         self.reconcile_at = 0.0
-        self._wake()
+        self.marks.start_over()
 
     def disown(self) -> None:
         """Others declared this worker dead; may be called from another thread."""

@@ -18,6 +18,8 @@ from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.tasks import NOTHING, Held, Passed, Served, TaskStore
+from horsies_django.worker.marks import Marks
+from horsies_django.worker.news import News
 from horsies_django.worker.running import failed
 from horsies_django.worker.strangers import Strangers, is_newer, unreadable
 
@@ -29,6 +31,7 @@ LOCKED_RETRY_SECONDS = 0.1
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a time limit: less of it may succeed
+FEW = 50  # outcomes: of more, statements are a small part, and the whole pass is as quick
 LONG_SECONDS = 5.0  # a pass that failed after so long may have been too much as well
 REFUSED_RETRY_SECONDS = 30.0  # between tries to write what the database refuses even as a failure
 
@@ -104,8 +107,17 @@ class Ledger:
             self.connection.close()
             self.connection = None
 
-    def run_pass(self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), *, sweep: bool = False) -> Passed:
-        """Settle and release what is owed, start ``starts``, and claim what is wanted.
+    def run_pass(
+        self,
+        wanted: Wanted = NOTHING,
+        starts: Sequence[Claim] = (),
+        *,
+        sweep: bool = False,
+        marks: Marks | None = None,
+        news: News | None = None,
+    ) -> Passed:
+        """Settle and release what is owed, start ``starts``, and claim what is wanted, where ``marks`` allow; by a short pass, if
+        ``news`` and what is owed allow that.
 
         A start that the answer does not mention is looked into: it may have happened in a pass whose answer was lost, somebody
         may have its row locked (then it is neither started nor returned), or it is not ours any more (returned).
@@ -116,9 +128,16 @@ class Ledger:
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
         outcomes, releases, began = self._batch(), self.releases, time.monotonic()
-        grace = self.strangers.grace_at(began)
+        grace, short, where = self.strangers.grace_at(began), None, None
+        plain = not (releases or starts or sweep or grace or (marks and marks.worthwhile))
         try:
-            passed = self._pass(wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep, grace=grace)
+            if news and plain:
+                short = self._short_pass(wanted, outcomes, news, began)
+            if not short:
+                where = marks and marks.text(began)
+            passed = short or self._pass(
+                wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep, grace=grace, marks=where
+            )
         except psycopg.Error as error:
             if not outcomes or (error.sqlstate or "")[:2] not in POISON:
                 if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
@@ -127,7 +146,9 @@ class Ledger:
             logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))
             self._settle_singly(outcomes)
             outcomes, releases = [], []
-            passed = self._pass(wanted, starts=starts, sweep=sweep, grace=grace)
+            passed = self._pass(wanted, starts=starts, sweep=sweep, grace=grace, marks=where)
+        if marks and not short:
+            marks.learn(passed, began, time.monotonic() - began)
         self.most = min(BATCH, self.most * 2)
         self._strike(outcomes, releases, passed.landed)
         self._look_into_starts(starts, passed)
@@ -161,6 +182,16 @@ class Ledger:
     def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
         store = TaskStore(self.connection_or_raise())
         return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
+
+    def _short_pass(self, wanted: Wanted, outcomes: list[Outcome], news: News, began: float) -> Passed | None:
+        """Do without what a whole pass can do besides, if that suits; None: nothing was done, it takes a whole one."""
+        suits, queue = news.short_pass(began, wanted)
+        if not suits or len(outcomes) > FEW or any(outcome.status == "FAILED" for outcome in outcomes):
+            return None
+        store = TaskStore(self.connection_or_raise())
+        passed = store.run_short_pass(self.worker, self.channel, self.served, queue, wanted, outcomes)
+        news.rest(now := time.monotonic(), now - began, fit=passed is not None)
+        return passed
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
         """Return the connection. Raises psycopg.OperationalError when there is none."""

@@ -17,7 +17,7 @@ class WorkerOptions:
     run at once in each process. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` bounds what one pass claims of a queue,
     ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer. A child is replaced after
     ``max_tasks_per_child`` tasks (0: never), or once its resident memory reaches ``max_memory_per_child_mb`` after a task
-    (None: never). Probes are answered on ``health_port``, if there is one.
+    (None: never). Probes are answered on ``health_port``, if there is one. ``with_scheduler``: it is a scheduler, too.
     """
 
     queues: tuple[str, ...]
@@ -32,6 +32,7 @@ class WorkerOptions:
     max_claim_per_worker: int = 0
     max_tasks_per_child: int = MAX_TASKS_PER_CHILD
     max_memory_per_child_mb: float | None = None
+    with_scheduler: bool = False
     health_port: int | None = None
     health_host: str = "127.0.0.1"
 

@@ -1,14 +1,14 @@
 """Starting: what needs the database before there is anything to lose is tried until it succeeds, or a signal comes.
 
-A machine that boots starts its worker before its database as often as after it. So a worker that cannot reach the database is
-patient at its start too, as RESILIENCE says. A database that answers, and has not what the worker needs, is refused at once.
+A machine that boots starts its worker before its database as often as after it. So a worker or scheduler that cannot reach the
+database is patient at its start too, as RESILIENCE says. A database that answers, and has not what it needs, is refused at once.
 """
 
 from __future__ import annotations
 
 import logging
-import select
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import psycopg
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
@@ -18,23 +18,34 @@ from horsies_django import registry
 from horsies_django.conf import Config, Resilience
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.backoff import Backoff
-from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.outage import DatabaseGaveUp
+from horsies_django.worker.stopping import Stopping
 
 logger = logging.getLogger("horsies.worker")
 
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OperationalError, InterfaceError)
 
 
-class Start:
-    """The patience of a worker that starts; signals interrupt it from outside (``stopping.Stopping.interruptible``)."""
+class Link(Protocol):
+    """What starts over a connection: a worker's ledger, a scheduler's timetable."""
 
-    def __init__(self, ledger: Ledger, resilience: Resilience) -> None:
-        self.ledger = ledger
+    alias: str
+    connection: psycopg.Connection[Any] | None
+
+    def connect(self) -> object: ...
+    def disconnect(self) -> None: ...
+
+
+class Start:
+    """The patience of a process that starts; ``stopping`` interrupts it (``Stopping.interruptible``)."""
+
+    def __init__(self, link: Link, resilience: Resilience, stopping: Stopping) -> None:
+        self.link = link
         self.resilience = resilience
+        self.stopping = stopping
 
     def persist(self, action: Callable[[], None], *, connected: bool = True) -> None:
-        """Do something that needs the database, as often as it takes; with the ledger ``connected``, if it needs that.
+        """Do something that needs the database, as often as it takes; with the link ``connected``, if it needs that.
 
         Raises DatabaseGaveUp when RESILIENCE allows no further try, WorkerStartError when the database refuses it.
         """
@@ -44,24 +55,22 @@ class Start:
 
     def _done(self, action: Callable[[], None], connected: bool, backoff: Backoff) -> bool:
         try:
-            if connected and self.ledger.connection is None:
-                self.ledger.connect()
+            if connected and self.link.connection is None:
+                self.link.connect()
             action()
         except AWAY as error:
-            self.ledger.disconnect()
+            self.link.disconnect()
             message = str(error).strip()
             if backoff.exhausted:
                 raise DatabaseGaveUp(
-                    f"the database {self.ledger.alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
+                    f"the database {self.link.alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
                 ) from error
             wait = backoff.failed()
-            logger.warning(
-                "the database %r cannot be reached, next try in %.1f s: %s", self.ledger.alias, wait, message
-            )
-            select.select([], [], [], wait)
+            logger.warning("the database %r cannot be reached, next try in %.1f s: %s", self.link.alias, wait, message)
+            self.stopping.pause(wait)
         except psycopg.Error as error:
             raise WorkerStartError(
-                f"the database {self.ledger.alias!r} refuses this worker: {str(error).strip()}"
+                f"the database {self.link.alias!r} refuses this process: {str(error).strip()}"
             ) from error
         else:
             return True

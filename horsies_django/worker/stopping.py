@@ -29,6 +29,7 @@ logger = logging.getLogger("horsies.worker")
 
 ALWAYS = (signal.SIGTERM, signal.SIGINT)
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup, and shells for jobs in the background, ignore them on purpose
+WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
 LAST_RESORT_SECONDS = 10.0  # more than the end takes when nothing hangs
 
 
@@ -41,11 +42,12 @@ class Stopping:
 
     ``timeout`` is how many seconds running tasks may take after the first signal, ``on_stop`` is called by each signal, and
     ``wakeup`` becomes readable with it. ``ends_process`` says that nothing comes after it but the exit: then late signals are
-    ignored, so that the exit code stays what the worker says.
+    ignored, so that the exit code stays what the worker says. ``last_words`` are for an end that does not wait any longer.
     """
 
-    def __init__(self, *, ends_process: bool = False) -> None:
+    def __init__(self, *, ends_process: bool = False, last_words: str = WORKER_HANGS) -> None:
         self.ends_process = ends_process
+        self.last_words = last_words
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
         self.seen = False
@@ -89,6 +91,10 @@ class Stopping:
         finally:
             self.interrupts = False
 
+    def pause(self, seconds: float) -> None:
+        """Wait, no longer than until a signal: also one that comes in the moment before the wait begins."""
+        select.select([self.wakeup], [], [], seconds)
+
     def deadline(self) -> float | None:
         """Return when it has to be over, or None while nobody asked."""
         return self.by
@@ -114,9 +120,7 @@ class Stopping:
                 break
             if not self.bell.recv(100):
                 return  # closed: the worker has ended
-        logger.critical(
-            "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
-        )
+        logger.critical(self.last_words)
         end_process(1)
 
 

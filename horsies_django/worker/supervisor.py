@@ -23,7 +23,7 @@ from horsies_django.store.notify import Listener
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
-from horsies_django.worker.appetite import Appetite
+from horsies_django.worker.appetite import appetite
 from horsies_django.worker.deadlines import TimeLimits
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.engine import Engine, WorkerDisowned
@@ -40,6 +40,7 @@ from horsies_django.worker.services import Services
 from horsies_django.worker.starting import Start, refuse_unready_project
 from horsies_django.worker.stopping import Stopping, StopRequested
 from horsies_django.worker.strangers import Strangers
+from horsies_django.worker.timetable import Timetable
 from horsies_django.worker.watch import Watch
 
 logger = logging.getLogger("horsies.worker")
@@ -59,7 +60,7 @@ class Supervisor:
         self.options = options
         self.stopping = stopping or Stopping()
         self.stopping.timeout = options.shutdown_timeout
-        self.stopping.on_stop = lambda: self.engine.stop()  # of the life that it has then
+        self.stopping.on_stop = self.stop
         self.served = served_queues(config, options)
         self.appetite = appetite(config, options)
         self.furnish()
@@ -81,7 +82,7 @@ class Supervisor:
             bound=config.resilience.max_unwritten_outcomes,
             strangers=Strangers(ms(config.unknown_task_grace_ms)),
         )
-        self.beginning = Start(self.ledger, config.resilience)
+        self.beginning = Start(self.ledger, config.resilience, self.stopping)
         listener = Listener(direct, "_new", application_name="horsies listener")
         self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector, self.appetite)
         self.engine.until_empty = self.options.until_empty
@@ -99,6 +100,14 @@ class Supervisor:
         self.lookout = Lookout(self.engine, self.services, self.guard, self.wind, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.guard.seconds
+
+        self.timetable = Timetable(config, actor_name()) if self.options.with_scheduler else None
+
+    def stop(self) -> None:
+        """Let nothing more start: of the life that it has now, in a signal handler."""
+        self.engine.stop()
+        if self.timetable is not None:
+            self.timetable.stop()
 
     def wind(self, since: float) -> None:
         """Let the children live on for as long as others take a worker for alive that beat at ``since``."""
@@ -141,7 +150,7 @@ class Supervisor:
                 process.kill()
             raise
         if self.stopping.seen:
-            self.engine.stop()
+            self.stop()
 
     def open(self) -> None:
         """Do what ``start`` does, while signals may interrupt it."""
@@ -149,6 +158,8 @@ class Supervisor:
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
         self.beginning.persist(self.insert_missing_queues)
+        if self.timetable is not None:
+            self.beginning.persist(self.timetable.declare)
         self.announce()
         self.pool.start()
         self.wind(time.monotonic())
@@ -156,6 +167,8 @@ class Supervisor:
         self.engine.trusted_until = time.monotonic() + self.guard.seconds
         self.services.start()
         self.lookout.start()
+        if self.timetable is not None:
+            self.timetable.start()
 
     def register(self) -> None:
         """Appear in the tables."""
@@ -183,8 +196,7 @@ class Supervisor:
         there = store.declared(names)
         for name in names:
             if name not in there:
-                actor = f"worker on {socket.gethostname()}"
-                store.configure(name, wanted[name], action="queue.declare", actor=actor, create=True)
+                store.configure(name, wanted[name], action="queue.declare", actor=actor_name(), create=True)
             elif differing := [key for key, value in wanted[name].items() if there[name][key] != value]:
                 logger.warning(
                     "%s: the settings and the table differ in %s; the table counts: run 'manage.py horsies_queue sync' to "
@@ -235,6 +247,9 @@ class Supervisor:
         self.guard.disarm()
         if self.lookout.is_alive():
             self.lookout.stop()
+        if self.timetable is not None and self.timetable.is_alive():
+            self.timetable.stop()
+            self.timetable.join(5)
         if self.services.is_alive():
             self.services.stop()
             logger.info("Worker stopped")
@@ -259,6 +274,11 @@ class Supervisor:
             )
 
 
+def actor_name() -> str:
+    """Return who a worker is in the audit."""
+    return f"worker on {socket.gethostname()}"
+
+
 def served_queues(config: Config, options: WorkerOptions) -> Served:
     """Return the queues that a worker serves. Raises WorkerStartError for unknown ones."""
     if unknown := [name for name in options.queues if name not in config.queues]:
@@ -266,13 +286,6 @@ def served_queues(config: Config, options: WorkerOptions) -> Served:
             f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: {', '.join(sorted(config.queues))}"
         )
     return Served(options.queues)
-
-
-def appetite(config: Config, options: WorkerOptions) -> Appetite:
-    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer (S0.33, S1.41)."""
-    lease = ms(config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
-    most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
-    return Appetite(most, options.max_claim_batch, config.prefetch_buffer, lease)
 
 
 def ms(count: int) -> timedelta:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
-from horsies_django.models import AuditEntry, Queue, Task, Worker
-from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
+from horsies_django.models import AuditEntry, Queue, Schedule, ScheduleTick, Task, Worker
+from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 
@@ -60,21 +62,46 @@ def pages(client: Client) -> dict[str, str]:
     running = TaskFactory(status="RUNNING", **columns)
     waiting = TaskFactory(**columns | {"claimed_by": None})
     TaskAttemptFactory(task_id=failed.pk, error_code=short, error_message=EVIL, worker_id=worker.pk)
-    addresses = [
+    addresses = schedules(short, failed)
+    addresses += [
         reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,))
         for row in (failed, done, odd, running, waiting, worker, entry, odd_entry)
     ]
     forms = ("change", "override", "clear", "resume")
     addresses += [reverse(f"admin:horsies_queue_{page}", args=(quote(short),)) for page in forms]
-    lists = [
-        reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in (Task, Queue, Worker, AuditEntry)
-    ]
+    models = (Task, Queue, Schedule, Worker, AuditEntry)
+    lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in models]
     asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
     return {address: client.get(address).content.decode() for address in addresses + lists + asked}
 
 
+def schedules(short: str, task: Task) -> list[str]:
+    """Make schedules whose every text is hostile, and return the addresses of their pages."""
+    columns: dict[str, Any] = {
+        "task": EVIL, "pattern": EVIL, "zone": EVIL, "kwargs": {EVIL: [EVIL]}, "queue": EVIL, "priority": EVIL,
+        "good_for_ms": EVIL, "catch_up": EVIL, "most": EVIL, "jitter_ms": EVIL, "enabled": EVIL, EVIL: {EVIL: EVIL},
+    }  # fmt: skip
+    readable = {**columns, "pattern": "daily at 04:30", "zone": "UTC"}
+    names = [short, f"{short}?", f"{short}/"]
+    for name, definition in zip(names, (columns, readable, [EVIL]), strict=True):
+        declared = json.dumps(columns)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO horsies_schedules (name, declared, declared_in, changes, error, error_at)"
+                " VALUES (%s, %s, %s, %s, %s, now())",
+                [name, declared, EVIL, json.dumps(definition), EVIL],
+            )
+        ScheduleTick.objects.bulk_create([ScheduleTick(schedule_name=name, slot=now(), task_id=task.pk)])
+        after = {"kwargs": EVIL, "pattern": EVIL, EVIL: EVIL}
+        AuditEntry.objects.create(actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after)
+    pages = ("change", "edit", "run_now", "disable", "revert")
+    found = [reverse(f"admin:horsies_schedule_{page}", args=(quote(name),)) for name in names for page in pages]
+    entry = AuditEntry.objects.filter(action="schedule.change").latest("pk")
+    return [*found, reverse("admin:horsies_auditentry_change", args=(entry.pk,))]
+
+
 def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, str]) -> None:
-    assert len(pages) == 18
+    assert len(pages) == 35
     for address, html in pages.items():
         assert "alert(1)" in html, address  # it is shown,
         assert "<script>alert" not in html, address  # and never as markup

@@ -24,7 +24,7 @@ class Clock:
 
 def sent(announcements: Announcements, queue: str = "default", table: int = TABLE) -> int | None:
     """Send at once and return what went into the statement."""
-    turn = announcements.begin(queue)
+    turn = announcements.begin(queue, "sync")
     assert not announcements.end(turn, table)
     return turn.told
 
@@ -77,7 +77,7 @@ def test_behind_an_announcement_that_took_long_nobody_is_quiet() -> None:
     clock = Clock()
     announcements = burst(clock)
     clock.now += HOLD_SECONDS + TICK
-    slow = announcements.begin("default")
+    slow = announcements.begin("default", "sync")
     clock.now += PROMPT_SECONDS + TICK
     assert not announcements.end(slow, TABLE)
     assert [sent(announcements), sent(announcements)] == [0, TABLE]
@@ -87,7 +87,7 @@ def test_a_quiet_send_that_took_long_is_announced_after_all() -> None:
     clock = Clock()
     announcements = burst(clock)
     clock.now += HOLD_SECONDS / 2
-    in_time, late = announcements.begin("default"), announcements.begin("default")
+    in_time, late = announcements.begin("default", "sync"), announcements.begin("default", "sync")
     assert in_time.told == late.told == TABLE
     clock.now += LAST_LOOK - HOLD_SECONDS
     assert not announcements.end(in_time, TABLE)
@@ -99,10 +99,10 @@ def test_how_long_the_announced_send_took_counts_since_it_may_have_been_heard_at
     clock = Clock()
     announcements = burst(clock)
     clock.now += HOLD_SECONDS + TICK
-    announced = announcements.begin("default")
+    announced = announcements.begin("default", "sync")
     clock.now += PROMPT_SECONDS - TICK
     assert not announcements.end(announced, TABLE)
-    quiet = announcements.begin("default")
+    quiet = announcements.begin("default", "sync")
     assert quiet.told == TABLE
     clock.now += LAST_LOOK - PROMPT_SECONDS + 2 * TICK
     assert announcements.end(quiet, TABLE)
@@ -111,7 +111,7 @@ def test_how_long_the_announced_send_took_counts_since_it_may_have_been_heard_at
 def test_a_later_announcement_by_another_thread_does_not_make_a_late_send_timely() -> None:
     clock = Clock()
     announcements = burst(clock)
-    late = announcements.begin("default")
+    late = announcements.begin("default", "sync")
     clock.now += LAST_LOOK + TICK
     assert [sent(announcements), sent(announcements)] == [None, 0]
     assert announcements.end(late, TABLE)
@@ -126,7 +126,7 @@ def test_threads_that_send_together_are_quiet_only_behind_an_announcement_that_s
     def send_many() -> None:
         at_once.wait()
         for _ in range(500):
-            turn = announcements.begin("default")
+            turn = announcements.begin("default", "sync")
             announcements.end(turn, TABLE)
             turns.append(turn)
 

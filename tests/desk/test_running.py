@@ -85,7 +85,7 @@ def test_a_result_beyond_the_limit_is_too_large(settings: Any) -> None:
     assert outcome(tasks.returns_text.send(1_500)).is_ok()
 
 
-@pytest.mark.parametrize("text", ["nul \x00 byte", "lone \ud800 surrogate"])
+@pytest.mark.parametrize("text", ["nul \x00 byte", "lone \ud800 surrogate"], ids=["nul", "surrogate"])
 def test_text_in_an_exception_that_postgresql_cannot_hold_is_made_visible(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -21,6 +22,7 @@ from tests.conftest import wait_until
 from tests.e2e.forwarder import Forwarder
 from tests.e2e.server import Server
 
+DEVELOPMENT = ["-X", "dev"] if os.environ.get("HORSIES_TEST_DEV") else []  # slower by a quarter
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,6 +39,8 @@ def database_url() -> str:
 class WorkerProcess:
     """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it."""
 
+    command, greeting = "horsies_worker", "Worker started"
+
     def __init__(self, log: Path, *options: str, prefix: Sequence[str] = (), **environment: str) -> None:
         self.log_path = log
         variables = {
@@ -48,13 +52,12 @@ class WorkerProcess:
         command = [
             *prefix,
             sys.executable,
-            "-X",
-            "dev",
+            *DEVELOPMENT,
             "-W",
             "ignore::ResourceWarning",
             "-m",
             "django",
-            "horsies_worker",
+            self.command,
             *options,
         ]
         cwd = environment.get("CWD", ROOT)
@@ -73,9 +76,9 @@ class WorkerProcess:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def ready(self) -> WorkerProcess:
-        """Wait until the worker says that it has started."""
-        wait_until(lambda: "Worker started" in self.log or self.process.poll() is not None, "worker start")
+    def ready(self) -> Self:
+        """Wait until it says that it has started."""
+        wait_until(lambda: self.greeting in self.log or self.process.poll() is not None, f"{self.command} starts")
         assert self.process.poll() is None, self.log
         return self
 
@@ -95,6 +98,28 @@ class WorkerProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+class SchedulerProcess(WorkerProcess):
+    """A running ``horsies_scheduler`` and its log."""
+
+    command, greeting = "horsies_scheduler", "Scheduler started"
+
+
+@pytest.fixture
+def scheduler(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., SchedulerProcess]]:
+    """Give a function that starts schedulers; all of them are ended afterwards."""
+    started: list[SchedulerProcess] = []
+
+    def start(**environment: str) -> SchedulerProcess:
+        log = tmp_path / f"scheduler-{len(started)}.log"
+        environment = {"DJANGO_SETTINGS_MODULE": "tests.settings_schedules", **environment}
+        started.append(SchedulerProcess(log, **environment))
+        return started[-1]
+
+    yield start
+    for item in started:
+        item.end()
 
 
 @pytest.fixture

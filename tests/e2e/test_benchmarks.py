@@ -54,8 +54,10 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
     [
         ("drain", "drain sync, hard mode, 1 process", "tasks/s", COSTS, 17, 8),
         ("latency", "latency idle, commit to user code, p50", "ms", set(), 6, 5),
+        ("floor", "floor round trip, busy", "us", {"p99"}, 6, 0),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
+        ("schedule", "schedule slot to start of its task, p50", "ms", {"slots"}, 6, 2),
     ],
 )
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(

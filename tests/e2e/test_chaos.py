@@ -31,7 +31,8 @@ def chaos(*options: str) -> dict[str, Any]:
         pytest.skip(done.stderr.strip())
     assert done.stdout, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout)
-    assert (printed.get("violations", []), printed.get("leaks", [])) == ([], []), done.stderr
+    found = printed.get("violations", []), printed.get("leaks", [])
+    assert found == ([], []), f"{found}\n{done.stderr[-4_000:]}\n{json.dumps(printed, indent=1)}"
     assert done.returncode == 0
     return printed
 

@@ -31,7 +31,12 @@ class Demo:
     def __init__(self, home: Path, *options: str) -> None:
         self.out, self.err = home / "out", home / "err"
         # What is in the environment must not matter: it may be a stranger's database.
-        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": NO_DATABASE}
+        environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "example_project.settings",
+            "DATABASE_URL": NO_DATABASE,
+            "PYTHONFAULTHANDLER": "1",
+        }
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "demo", *options],
@@ -56,8 +61,13 @@ class Demo:
         return psutil.Process(self.process.pid).children(recursive=True), int(found[1])
 
     def end(self) -> int:
-        """Wait for the end and return the exit code."""
-        return self.process.wait(END_SECONDS)
+        """Wait for the end and return the exit code; a demo that does not end has to say what it is doing."""
+        try:
+            return self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait(END_SECONDS)
+            pytest.fail(f"the demo did not end:\n{self.said[-2_000:]}\n{self.err.read_text()[-8_000:]}")
 
 
 @pytest.fixture
@@ -132,10 +142,12 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     assert int(fallen[2]) >= 12
     assert re.search(rf"{fallen[2]} tasks came back in [\d.]+ s\n", told)
     assert re.search(r"(\d+) documents, \1 indexed, \1 fetched back and equal", told)
+    assert re.search(r"[1-9]\d* documents indexed anew by schedule", told)
     assert re.search(r"\d+ tasks in [\d.]+ s: \d+ tasks/s", told)
     assert len(re.findall(r"^ +\d+ %  \S+  \S+$", told, re.MULTILINE)) == 3
     assert re.search(r'Search: "[A-Za-z ]+" finds \S+', told)
     assert re.search(rf"Admin +http://127\.0\.0\.1:{port}/admin/", told)
+    assert re.search(rf"http://127\.0\.0\.1:{port}/admin/horsies/schedule/", told)
     assert re.search(r"Login +demo  \S{12}\n", told)
     assert one.err.read_text() == ""
     assert all_gone(processes)

@@ -182,6 +182,11 @@ def test_a_forked_copy_ends_with_the_function_and_runs_no_lane(
     assert process.stop() == 0
 
 
+def test_a_copy_can_be_ended_from_its_first_moment(child: WorkerProcess) -> None:
+    copies = traps.ends_its_copies.send(10).get(timeout_ms=SECONDS_30).ok_value
+    assert copies == [signal.SIGTERM] * 10
+
+
 def test_a_copy_of_an_event_loop_goes_on_with_nothing(child: WorkerProcess, tmp_path: Path) -> None:
     paths = [tmp_path / "forked", tmp_path / "beside"]
     beside = traps.arounds.send(str(paths[1]), 2_000)

@@ -248,6 +248,21 @@ def forks(path: str, how: str) -> int:
 
 
 @task
+def ends_its_copies(number: int) -> list[int]:
+    """Fork, and end each copy at once, with SIGTERM. Returns the signals that ended them: SIGALRM, if that one was lost."""
+    seen = []
+    for _ in range(number):
+        copy = os.fork()
+        if copy == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(2)
+            signal.pause()
+        os.kill(copy, signal.SIGTERM)
+        seen.append(os.WTERMSIG(os.waitpid(copy, 0)[1]))
+    return seen
+
+
+@task
 async def aforks(path: str) -> int:
     """Do the same on the event loop, beside other tasks that are ready to go on."""
     os.fork()

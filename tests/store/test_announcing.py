@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
 from horsies_django import get_handle, sending
 from horsies_django.announcing import AGAIN_SECONDS, Announcements
@@ -26,14 +28,14 @@ Hear = Callable[[], list[str]]
 
 @pytest.fixture
 def hear(connect: Callable[[], psycopg.Connection[Any]]) -> Hear:
-    """Give a function that returns what was notified since: for each notification the mark behind its time, and its queue."""
+    """Give a function that returns what was notified since: for each notification the marks behind its time, and its queue."""
     ear = connect()
     ear.execute(f"LISTEN {channel_prefix(ear)}_new")
 
     def heard() -> list[str]:
         ear.execute("NOTIFY nobody")  # whatever was sent before this has arrived
         words = [item.payload.split(" ") for item in ear.notifies(timeout=0)]
-        return [moment.lstrip("0123456789.") + queue for moment, queue in words]
+        return [" ".join([moment.lstrip("0123456789."), queue]).strip() for moment, queue in words]
 
     return heard
 
@@ -49,19 +51,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def begin_burst(hear: Hear) -> None:
     tasks.add.send(1)
     tasks.add.send(2)
-    assert hear() == ["default", "+default"], "the first says nothing of others, the second that they may follow"
+    assert hear() == ["!sync default", "!sync+ default"], (
+        "the first says nothing of others, the second that they may follow"
+    )
 
 
 def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(hear: Hear, clock: list[float]) -> None:
     begin_burst(hear)
     tasks.add.send(3)
-    tasks.add.schedule(60, 4)
     assert hear() == []
+    tasks.add.schedule(60, 4)
+    assert hear() == ["+ default"]  # not all of it is due: workers ask when
     tasks.mail.send("a@example.org")
-    assert hear() == ["mail"]
+    assert hear() == ["!sync mail"]
     clock[0] += 0.006
     tasks.add.send(5)
-    assert hear() == ["+default"]
+    assert hear() == ["!sync+ default"]
     assert Task.objects.count() == 6
 
 
@@ -69,19 +74,19 @@ def test_a_send_in_a_transaction_is_always_announced(hear: Hear, clock: list[flo
     begin_burst(hear)
     with transaction.atomic():
         tasks.add.send(3)
-    assert hear() == ["default"]
+    assert hear() == ["!sync default"]
     transaction.set_autocommit(False)
     try:
         tasks.add.send(4)
         transaction.commit()
     finally:
         transaction.set_autocommit(True)
-    assert hear() == ["default"]
+    assert hear() == ["!sync default"]
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         tasks.add.send(5)
         cursor.execute("COMMIT")
-    assert hear() == ["default"]
+    assert hear() == ["!sync default"]
     tasks.add.send(6)
     assert hear() == []
 
@@ -89,15 +94,15 @@ def test_a_send_in_a_transaction_is_always_announced(hear: Hear, clock: list[flo
 def test_every_other_way_to_insert_is_announced(hear: Hear, clock: list[float]) -> None:
     begin_burst(hear)
     tasks.add.send_many([{"a": 3}])
-    assert hear() == ["default"]
+    assert hear() == ["!sync default"]
     TaskFactory()
-    assert hear() == ["default"]
+    assert hear() == ["!sync default"]
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
             "VALUES (gen_random_uuid(), 'by.hand', 'mail', 'sync', '{}')"
         )
-    assert hear() == ["mail"]
+    assert hear() == ["!sync mail"]
 
 
 def test_what_is_inserted_after_a_quiet_send_in_its_transaction_is_announced(hear: Hear) -> None:
@@ -111,7 +116,7 @@ def test_what_is_inserted_after_a_quiet_send_in_its_transaction_is_announced(hea
     with transaction.atomic():
         TaskStore(connection).send(new._replace(ids=[uuid7()]), table)
         TaskFactory(queue_name="mail")
-    assert hear() == ["mail"]
+    assert hear() == ["mail"]  # by its statement's time, later than the transaction's
 
 
 def test_a_quiet_send_leaves_nothing_in_a_session_that_a_pooler_lends_to_others(hear: Hear, clock: list[float]) -> None:
@@ -126,9 +131,18 @@ def test_a_quiet_send_leaves_nothing_in_a_session_that_a_pooler_lends_to_others(
 def test_a_send_that_is_quiet_for_another_table_is_announced_in_its_own(hear: Hear) -> None:
     new = NewTasks("t", "default", "sync", 100, [uuid7()], ["{}"])
     table = TaskStore(connection).send(new)
-    assert hear() == ["default"]
+    assert hear() == ["!sync default"]
     assert TaskStore(connection).send(new._replace(ids=[uuid7()]), table + 1) == table
-    assert hear() == ["+default"]
+    assert hear() == ["!sync+ default"]
+
+
+def test_a_task_that_was_due_before_the_announcement_gets_one_of_its_own(hear: Hear) -> None:
+    new = NewTasks("t", "default", "sync", 100, [uuid7()], ["{}"])
+    table = TaskStore(connection).send(new)
+    assert hear() == ["!sync default"]
+    due_at = timezone.now() - timedelta(seconds=1)
+    TaskStore(connection).send(new._replace(ids=[uuid7()], due_at=due_at), table)
+    assert hear() == ["!sync+ default"]
 
 
 class Passing:

@@ -12,13 +12,14 @@ import pytest
 from django.db import connection
 
 from example_project.postgres import private_postgres
-from horsies_django import queues
+from horsies_django import queues, scheduling
 from horsies_django.health import Health, QueueHealth, XminHolder, examine, problems
-from horsies_django.models import Heartbeat, Task, Worker
+from horsies_django.models import Heartbeat, Schedule, Task, Worker
 from horsies_django.store.base import load
 from horsies_django.store.health import HealthStore, WorkerHealth
 from tests.conftest import limit, put
 from tests.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.project.tasks import noop
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -226,6 +227,20 @@ def test_a_full_notify_queue_and_few_connections_left_are_problems_and_skewed_cl
     worse = health._replace(database=database, clock_skew_seconds=3_600.0)
     assert codes(worse) == ["NOTIFY_QUEUE", "CONNECTIONS"]
     assert "61% full" in problems(worse)[0].text
+
+
+def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_sent() -> None:
+    for name in ("late", "later", "in time", "broken", "off"):
+        scheduling.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
+    scheduling.disable("off", actor="a test")
+    Schedule.objects.filter(name="late").update(next_at=now() - dt.timedelta(seconds=70))
+    Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(seconds=90))
+    Schedule.objects.filter(name="broken").update(error="no such task", next_at=now() + dt.timedelta(hours=1))
+    late, broken = problems(examine(connection))
+    assert (late.code, broken.code) == ("SCHEDULE_LATE", "SCHEDULE_FAILS")
+    assert "'later' and 1 more is due for 90 s" in late.text
+    assert "manage.py horsies_scheduler" in late.text
+    assert "'broken' could not send its last slot: no such task" in broken.text
 
 
 def test_a_database_that_lets_nothing_be_written_is_a_problem_though_all_can_be_read(connect: Connect) -> None:

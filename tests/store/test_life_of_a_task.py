@@ -40,7 +40,8 @@ PROFILE = settings(
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
-ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "release", "start", "renew"])
+ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "settle shortly", "release", "start", "renew"])
+SOME_ENDS = st.lists(st.sampled_from([*ENDS]), min_size=3, max_size=3)
 FAILURES = st.sampled_from(
     ["crashed", "listed", "asks", "asks for now", "asks for later", "asks for later", "not listed"]
 )
@@ -75,19 +76,22 @@ class LifeOfATask(Mishaps):
         at = self.lives.seats[seat]
         self.round(at, at.worker, wanted((0, buffer)))
 
-    @rule(seat=SEATS, slots=SLOTS, sweep=FLAGS)
-    def claim(self, seat: int, slots: tuple[int, int], sweep: bool) -> None:
+    @rule(seat=SEATS, slots=SLOTS, sweep=FLAGS, short=FLAGS)
+    def claim(self, seat: int, slots: tuple[int, int], sweep: bool, short: bool) -> None:
         at = self.lives.seats[seat]
-        self.round(at, at.worker, wanted(slots), sweep=sweep)
+        self.round(at, at.worker, wanted(slots), sweep=sweep, short=short)
 
     @precondition(lambda self: self.has(Status.RUNNING))
-    @rule(seat=SEATS, places=MANY, ends=st.lists(st.sampled_from([*ENDS]), min_size=3, max_size=3), slots=SLOTS)
-    def settle_and_claim(self, seat: int, places: list[int], ends: list[str], slots: tuple[int, int]) -> None:
+    @rule(seat=SEATS, places=MANY, ends=SOME_ENDS, slots=SLOTS, short=FLAGS)
+    def settle_and_claim(
+        self, seat: int, places: list[int], ends: list[str], slots: tuple[int, int], short: bool = False
+    ) -> None:
         at = self.at(seat, Status.RUNNING)
         running = self.claims(at, Status.RUNNING)
         chosen = {claim.id: claim for place in places if running and (claim := running[place % len(running)])}
         written = [outcome(c.id, c.generation, end) for c, end in zip(chosen.values(), ends, strict=False)]
-        self.round(at, at.worker, wanted(slots), outcomes=written, starts=self.claims(at, Status.CLAIMED))
+        starts = [] if short else self.claims(at, Status.CLAIMED)
+        self.round(at, at.worker, wanted(slots), outcomes=written, starts=starts, short=short)
 
     @precondition(lambda self: self.has(Status.RUNNING))
     @rule(seat=SEATS, place=PICKS, end=FAILURES, slots=SLOTS)
@@ -118,14 +122,15 @@ class LifeOfATask(Mishaps):
     def write_under_an_older_claim(self, seat: int, places: list[int], end: str, how: str) -> None:
         """Write under claims whose task the same worker holds again: only the generation tells them apart."""
         older = [entry for entry in self.issued if self.holds_again(*entry)]
-        state = Status.RUNNING if how == "settle" else Status.CLAIMED
+        state = Status.RUNNING if how.startswith("settle") else Status.CLAIMED
         fit = [entry for entry in older if self.model.tasks[entry[1].id].status is state]
         self.write(self.lives.seats[seat], self.stale(places, fit or older), end, how)
 
     def write(self, at: Seat, claimed: tuple[uuid.UUID, list[Claim]], end: str, how: str) -> None:
         worker, claims = claimed
-        if how == "settle":
-            self.round(at, worker, Wanted(), outcomes=[outcome(c.id, c.generation, end) for c in claims])
+        if how.startswith("settle"):
+            late = [outcome(claim.id, claim.generation, end) for claim in claims]
+            self.round(at, worker, Wanted(), outcomes=late, short=how == "settle shortly")
         elif how == "release":
             self.round(at, worker, Wanted(), releases=claims)
         elif how == "start":

@@ -13,12 +13,13 @@ import pytest
 from django.db import connection
 
 from horsies_django import get_handle
-from horsies_django.models import AuditEntry, Heartbeat, Pruning, Task, TaskAttempt, Worker, WorkerState
+from horsies_django.models import AuditEntry, Heartbeat, Pruning, ScheduleTick, Task, TaskAttempt, Worker, WorkerState
 from horsies_django.store.retention import Kept, RetentionStore, kept_by
 from tests.factories import (
     FINISHED,
     AuditEntryFactory,
     HeartbeatFactory,
+    ScheduleTickFactory,
     TaskAttemptFactory,
     TaskFactory,
     WorkerFactory,
@@ -245,10 +246,11 @@ def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_li
     [
         (WorkerStateFactory, "snapshot_at", RetentionStore.prune_states),
         (AuditEntryFactory, "at", RetentionStore.prune_audit),
+        (ScheduleTickFactory, "sent_at", RetentionStore.prune_ticks),
     ],
-    ids=["snapshots", "audit"],
+    ids=["snapshots", "audit", "slots"],
 )
-def test_old_snapshots_and_entries_of_the_audit_go_in_batches_and_young_ones_stay(
+def test_old_snapshots_and_entries_of_the_audit_and_slots_go_in_batches_and_young_ones_stay(
     connect: Connect, make: Any, moment: str, prune: Callable[..., int]
 ) -> None:
     AuditEntry.objects.all().delete()
@@ -256,4 +258,4 @@ def test_old_snapshots_and_entries_of_the_audit_go_in_batches_and_young_ones_sta
         make(**{moment: now() - age * DAY})
     store = RetentionStore(connect())
     assert [prune(store, 2 * DAY, 2) for _ in range(3)] == [2, 1, 0]
-    assert WorkerState.objects.count() + AuditEntry.objects.count() == 1
+    assert WorkerState.objects.count() + AuditEntry.objects.count() + ScheduleTick.objects.count() == 1

@@ -106,6 +106,8 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
     assert {name for name in names if not name.endswith("_like")} == {
         "horsies_tasks_claim",
         "horsies_audit_subject",
+        "horsies_schedule_ticks_sent",
+        "horsies_schedules_next",
         "horsies_tasks_deadline",
         "horsies_tasks_holding",
         "horsies_tasks_parked",

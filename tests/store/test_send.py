@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Group, User
-from django.db import connection, transaction
+from django.db import Error, connection, transaction
 from django.utils import timezone
 
 from horsies_django import TaskSendError, registry, sending, task
@@ -107,13 +108,62 @@ def test_send_many_sends_all_in_order_or_none() -> None:
 
 
 def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
-    def sizes(texts: list[str]) -> list[int]:
-        return [len(texts[part]) for part in sending.parts(texts)]
+    def sizes(calls: list[dict[str, str]]) -> list[int]:
+        template = sending.prepare(tasks.echo, sending.SendOptions(), None)
+        chunks = list(sending.encoded(tasks.echo, template, calls))
+        assert [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks]
+        assert [text for chunk in chunks for text in chunk.kwargs] == [
+            json.dumps(call, separators=(",", ":")) for call in calls
+        ]
+        return [len(chunk.ids) for chunk in chunks]
 
-    assert sizes(["{}"] * 12_001) == [5_000, 5_000, 2_001]
-    assert sizes(["x" * 6_000_000] * 8) == [3, 3, 2]
-    assert sizes(["x" * 60_000_000, "{}"]) == [1, 1]
+    assert sizes([{"text": ""}] * 12_001) == [5_000, 5_000, 2_001]
+    assert sizes([{"text": "x" * 6_000_000}] * 8) == [3, 3, 2]
+    assert sizes([{"text": "x" * 16_777_000}, {"text": "x" * 1_000}, {"text": ""}]) == [2, 1]
     assert sizes([]) == []
+
+
+def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_pieces() -> None:
+    tasks.add.send_many([{"a": number} for number in range(11_000)])
+    rows = Task.objects.order_by("id").values_list("kwargs", flat=True)
+    with transaction.atomic():
+        handles = tasks.add.send_many({"a": kwargs["a"] + 11_000} for kwargs in rows.iterator(chunk_size=100))
+    assert len(handles) == 11_000
+    assert sorted(kwargs["a"] for kwargs in rows) == list(range(22_000))
+
+
+@pytest.mark.parametrize("supported", [True, False], ids=["pipeline", "no pipeline"])
+def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transaction_usable(
+    supported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending.Pipeline, "is_supported", lambda: supported)
+    calls: list[dict[str, Any]] = [{"a": number} for number in range(12_000)]
+    with transaction.atomic():
+        tasks.add.send(1)
+        with pytest.raises(TaskSendError, match="item 11000: .*add") as caught:
+            tasks.add.send_many([*calls[:11_000], {"a": "one"}, *calls])
+        assert caught.value.code == "VALIDATION_FAILED"
+        assert Task.objects.count() == 1
+        tasks.add.send_many(calls)
+    assert Task.objects.count() == 12_001
+
+
+@pytest.mark.parametrize("supported", [True, False], ids=["pipeline", "no pipeline"])
+def test_what_the_database_refuses_of_many_undoes_all_and_is_told(
+    supported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending.Pipeline, "is_supported", lambda: supported)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "ALTER TABLE horsies_tasks ADD CONSTRAINT nothing_large CHECK ((kwargs ->> 'a')::int < 11000) NOT VALID"
+        )
+    try:
+        with transaction.atomic(), pytest.raises(Error, match="nothing_large"):
+            tasks.add.send_many([{"a": number} for number in range(30_000)])
+        assert not Task.objects.exists()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE horsies_tasks DROP CONSTRAINT nothing_large")
 
 
 def test_schedule_counts_a_delay_from_now_and_takes_aware_moments() -> None:

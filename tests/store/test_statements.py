@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.status import TRANSITIONS
 from horsies_django.store.base import load
 from horsies_django.store.queues import QueueStore
@@ -81,8 +81,16 @@ def moves(name: str) -> set[tuple[str, str]]:
     ],
 )
 def test_the_moves_of_a_function_are_those_of_the_state_machine(name: str, events: list[str]) -> None:
-    allowed = {(str(a), str(b)) for event in events for a in TRANSITIONS[event][0] for b in TRANSITIONS[event][1]}
-    assert moves(name) == allowed
+    assert moves(name) == allowed(*events)
+
+
+def test_the_moves_of_the_short_pass_are_some_of_the_state_machine() -> None:
+    assert moves("horsies_short_pass_v1") < allowed("claim", "settle")
+
+
+def allowed(*events: str) -> set[tuple[str, str]]:
+    """Return the moves that these events may be."""
+    return {(str(a), str(b)) for event in events for a in TRANSITIONS[event][0] for b in TRANSITIONS[event][1]}
 
 
 def explained(worker: Claimer) -> list[str]:
@@ -133,6 +141,22 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
 
 
 @pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it_claimed(
+    claimer: Any, connect: Connect, state: str
+) -> None:
+    worker = claimer()
+    fill(state, connect())
+    notices = explained(worker)
+    for outcomes in ([], complete(worker.run_pass(sync=4, async_=4).claims)):
+        worker.store.run_short_pass(worker.id, worker.channel, worker.served, "default", Wanted(4, 4), outcomes)
+    (plans,) = {text.partition("plan:")[2] for text in notices if "fit AS MATERIALIZED" in text}
+    assert plans.count("using horsies_tasks_claim") == 2
+    assert plans.count("using horsies_tasks_pkey") == 3
+    assert not re.search(r"Seq Scan on horsies_tasks\b", plans)
+    assert plans.count("Sort\n") + plans.count("Sort  (") <= 1
+
+
+@pytest.mark.parametrize("state", ["empty", "stale", "large"])
 def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_that_of_the_parked(
     claimer: Any, connect: Connect, state: str
 ) -> None:
@@ -161,10 +185,12 @@ def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_th
 
 def entries(worker: Claimer, index: str, **owed: Any) -> int:
     """Run a pass and return how many entries of an index it read."""
+    query = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
     with worker.conn.transaction():
+        ((before,),) = worker.conn.execute(query, [index]).fetchall()  # of passes that were not reported yet
         worker.run_pass(**owed)
-        ((read,),) = worker.conn.execute("SELECT pg_stat_get_xact_tuples_returned(%s::regclass)", [index]).fetchall()
-    return int(read)
+        ((after,),) = worker.conn.execute(query, [index]).fetchall()
+    return int(after - before)
 
 
 def test_tasks_due_in_the_future_cost_a_settle_and_a_claim_one_probe_each_time(claimer: Any) -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
-from horsies_django.worker.appetite import Appetite
+from horsies_django.worker.appetite import Appetite, appetite
 from horsies_django.worker.buffer import Buffer
 from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.supervisor import appetite
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)
 LEASE = timedelta(seconds=5)

@@ -6,10 +6,12 @@ import logging
 import selectors
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from django.utils import timezone
 
 from horsies_django.announcing import AGAIN_SECONDS
 from horsies_django.conf import Resilience
@@ -26,13 +28,23 @@ class Listening:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
         self.prefix = channel_prefix(connection)
-        self.woken = 0
+        self.moments: list[float] = []  # what it told at each time it woke somebody
+        self.due: list[float] = []  # those of them at which it said that all is due, and in the sync lane
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        self.ear = Ear(listener, self.selector, Resilience(db_retry_initial_ms=100), {"default": self.wake}, self.wake)
+        words = {"default": self.wake, "sync default": self.wake_for_due}
+        self.ear = Ear(listener, self.selector, Resilience(db_retry_initial_ms=100), words, self.wake)
 
-    def wake(self) -> None:
-        self.woken += 1
+    def wake(self, moment: float = 0.0) -> None:
+        self.moments.append(moment)
+
+    def wake_for_due(self, moment: float) -> None:
+        self.due.append(moment)
+        self.wake(moment)
+
+    @property
+    def woken(self) -> int:
+        return len(self.moments)
 
     def tick(self, after: float = 0.0) -> None:
         """Let it do what it would do so many seconds from now."""
@@ -50,6 +62,7 @@ def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listen
     made.tick()
     assert made.woken == 1  # what was sent before made no noise here
     made.ear.again.clear()  # a test of its own
+    made.ear.acts.clear()
     yield made
     made.ear.close()
     made.selector.close()
@@ -103,12 +116,24 @@ def test_after_a_send_that_others_may_follow_without_a_word_it_wakes_again_three
     assert listening.ear.next_try(connected=False) <= time.monotonic() + AGAIN_SECONDS[0]
     assert wakes_again(listening) == THREE_TIMES
     assert listening.woken == 5
+    earlier = pytest.approx(1763748000.5 - 2 * AGAIN_SECONDS[-1])
+    assert listening.moments[1:] == [earlier] * 4  # each look reaches back to the announcement before this one
+    assert listening.ear.acts == {}
 
 
 def test_after_any_other_send_it_does_not(listening: Listening) -> None:
     put()
     listening.hears()
     assert (listening.woken, listening.ear.again) == (2, [])
+
+
+def test_it_tells_tasks_that_are_all_due_from_others(listening: Listening) -> None:
+    put()
+    listening.hears()
+    assert (listening.woken, len(listening.due)) == (2, 1)
+    put(due_at=timezone.now() + timedelta(minutes=1))
+    listening.hears()
+    assert (listening.woken, len(listening.due)) == (3, 1)
 
 
 def test_tasks_of_queues_that_are_not_served_wake_nobody(listening: Listening) -> None:

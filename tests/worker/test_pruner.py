@@ -18,7 +18,7 @@ from horsies_django.worker import pruner as pruner_module
 from horsies_django.worker.pruner import PAUSE_SECONDS, SMALLEST_BATCH, Pruner
 from horsies_django.worker.snapshots import Snapshots
 from tests.conftest import wait_until
-from tests.factories import AuditEntryFactory, WorkerFactory, WorkerStateFactory
+from tests.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory
 from tests.store.test_retention import DAY, finished
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,11 +43,12 @@ def test_a_sweep_deletes_every_kind_of_rows_and_says_how_many(connect: Connect, 
     finished(40 * DAY, 120)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
     WorkerStateFactory(snapshot_at=long_ago)
+    ScheduleTickFactory(sent_at=long_ago)
     AuditEntryFactory(at=long_ago)
     AuditEntry.objects.exclude(at=long_ago).delete()
     conn, pruner = connect(), Pruner(Retention())
     wait_until(lambda: swept(pruner, conn), "the sweep is over")
-    told = "retention deleted tasks: 120, snapshots of workers: 1, workers: 1, entries of the audit: 1"
+    told = "retention deleted tasks: 120, slots of schedules: 1, snapshots of workers: 1, workers: 1, entries of the audit: 1"
     assert [record.getMessage() for record in log.records] == [told]
     assert not Task.objects.exists()
     log.clear()
@@ -63,7 +64,7 @@ def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
         audit_retention_hours=None,
     )
     assert Pruner(for_ever).steps == []
-    assert len(Pruner(Retention()).steps) == 4
+    assert len(Pruner(Retention()).steps) == 5
 
 
 def test_a_tick_whose_moment_is_over_leaves_the_rest_to_the_next_one(

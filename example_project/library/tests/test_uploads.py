@@ -9,10 +9,12 @@ from django.urls import reverse
 
 from example_project.library.models import Document, Upload
 from example_project.library.results import Imported, Kind
-from example_project.library.tasks import import_file
+from example_project.library.tasks import import_file, reindex
 from example_project.library.tests.visitors import logged_in, upload
 from example_project.library.views import take_in
+from horsies_django import get_handle
 from horsies_django.models import Task
+from horsies_django.scheduling import declare, run_now
 from horsies_django.testing import drain
 
 LATIN_1 = "Grüße".encode("latin-1")
@@ -29,6 +31,19 @@ class UploadTests(TestCase):
         document = Document.objects.get()
         assert (document.path, document.lines, document.words) == ("shelf/fox.py", 1, 2)
         assert document.indexed_at is not None
+
+    def test_what_was_indexed_long_ago_is_indexed_anew_by_schedule(self) -> None:
+        upload(logged_in(self.client), ("fox.py", b"print('fox')\n"), ("owl.py", b"print('owl')\n"))
+        drain()
+        Document.objects.filter(name="fox.py").update(
+            words=0, indexed_at=None
+        )  # not indexed yet: that is another task's
+        Document.objects.filter(name="owl.py").update(words=0)
+        declare(actor="a test")
+        handle = get_handle(run_now(reindex.name, actor="a test"))
+        drain()
+        assert handle.get(timeout_ms=0).ok_value == 1
+        assert list(Document.objects.order_by("name").values_list("words", flat=True)) == [0, 2]
 
     def test_a_result_comes_back_as_the_type_that_the_task_declares(self) -> None:
         upload(logged_in(self.client), ("LICENSE", b"Do what you like."))

@@ -80,6 +80,9 @@ class Command(BaseCommand):
             help="how children start: forked from a server that has the project loaded, or as fresh interpreters",
         )  # fmt: skip
         parser.add_argument(
+            "--with-scheduler", action="store_true", help="send the tasks of schedules, too, as horsies_scheduler does"
+        )
+        parser.add_argument(
             "--health-port", type=port, metavar="PORT",
             help="answer GET /live and /ready on that port (default: on none); 0: on any that is free",
         )  # fmt: skip
@@ -122,6 +125,7 @@ class Command(BaseCommand):
                     max_claim_per_worker=options["max_claim_per_worker"],
                     max_tasks_per_child=MAX_TASKS_PER_CHILD if most is None else most,
                     max_memory_per_child_mb=memory,
+                    with_scheduler=options["with_scheduler"],
                     health_port=options["health_port"],
                     health_host=options["health_host"],
                 ),

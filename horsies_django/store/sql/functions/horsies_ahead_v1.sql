@@ -9,7 +9,7 @@ RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_lane text := CASE p_task.lane WHEN 'sync' THEN 'async' ELSE 'sync' END;
-  v_room int := horsies_room_v1(p_limits, p_worker, p_claimed, p_now);
+  v_room int := (horsies_room_v1(p_limits, p_worker, p_claimed, p_now)).room;
   v_same int := 0;
   v_across int := 0;
   v_beside int := 0;
@@ -37,7 +37,7 @@ BEGIN
   LOOP
     EXIT WHEN v_same >= p_bound;
     v_own := v_limits.queue_name = p_task.queue_name;
-    CONTINUE WHEN NOT v_own AND horsies_room_v1(v_limits, p_worker, p_claimed, p_now) <= 0;
+    CONTINUE WHEN NOT v_own AND (horsies_room_v1(v_limits, p_worker, p_claimed, p_now)).room <= 0;
     v_but := horsies_full_v1(v_limits, p_worker, p_claimed, p_now);
     IF v_own AND p_key IS NOT NULL THEN
       v_but := array_remove(v_but, p_key);

@@ -4,13 +4,15 @@
 -- Queues come in the order of their priority; queues of one priority share one order. The candidates of a priority are looked at in
 -- rounds: a round ends early when refused candidates may have hidden others behind the end of a scan.
 -- p_taker, p_grace: leave out what this worker cannot run while it is younger than that; NULL: take everything.
+-- p_marks, p_behind: where the scans begin, see horsies_gather_v1; where they came by is told for the next pass.
 -- What p_freed of a cap's permits it does not use itself is offered to other workers.
 -- Kinds: 'claimed' and 'buffered' tasks with their place in the order, 'expired' ones, 'due' with the seconds until the next becomes
--- due, 'limited' when a cap left tasks behind, 'again' when the pass grew long and another should follow.
+-- due, 'limited' when a cap left tasks behind, 'again' when the pass grew long and another should follow, 'firsts' with a JSON text of
+-- where the scans found something first.
 -- Locks: the task rows, never waiting; the caller has the advisory locks. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_claim_v2(p_worker uuid, p_channel text, p_limits horsies_limits[], p_cluster int, p_freed text[], p_rooms int[],
-                                 p_now timestamptz, p_taker horsies_workers, p_grace interval, p_lease interval, p_total int, p_sync int, p_async int,
-                                 p_buffer int)
+                                 p_now timestamptz, p_taker horsies_workers, p_grace interval, p_lease interval, p_marks jsonb, p_behind timestamptz,
+                                 p_total int, p_sync int, p_async int, p_buffer int)
 RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -36,6 +38,7 @@ DECLARE
   v_stopped boolean;
   v_partitioned boolean;
   v_expired uuid[];
+  v_firsts jsonb := '{}';
 BEGIN
   WHILE v_first <= cardinality(p_limits) AND p_total > 0 AND (p_sync > 0 OR p_async > 0 OR p_buffer > 0) LOOP
     v_last := v_first;
@@ -49,8 +52,9 @@ BEGIN
     v_but := '{}';
     v_extra := 0;
     LOOP
-      v_found := horsies_gather_v1(p_limits, p_rooms, v_first, v_last, v_but, v_extra, p_now, p_taker, p_grace, p_total, p_sync, p_async,
-                                   p_buffer);
+      v_found := horsies_gather_v1(p_limits, p_rooms, v_first, v_last, v_but, v_extra, p_now, p_taker, p_grace, p_marks, p_behind,
+                                   p_total, p_sync, p_async, p_buffer);
+      v_firsts := v_firsts || v_found.firsts;
       v_due := least(v_due, v_found.due);
       v_ids := v_found.ids;
       EXIT WHEN v_ids IS NULL;
@@ -146,8 +150,14 @@ BEGIN
   IF v_due IS NOT NULL THEN
     RETURN QUERY SELECT 'due', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, extract(epoch FROM v_due - clock_timestamp())::float8;
   END IF;
+  IF v_firsts <> '{}' THEN
+    kind := 'firsts';
+    kwargs := v_firsts::text;
+    number := extract(epoch FROM p_now);
+    RETURN NEXT;
+  END IF;
   IF p_freed <> '{}' THEN
-    PERFORM horsies_offer_v1(p_channel, p_limits, p_cluster, p_freed, v_used);
+    PERFORM horsies_offer_v1(p_channel, p_limits, p_cluster, p_freed, v_used, p_marks, p_behind);
   END IF;
 END
 $$;

@@ -62,11 +62,11 @@ BEGIN
     v_limits := horsies_effective_v1(v_queue);
     v_cap := v_limits;
     v_cap.local_limit := NULL;
-    v_room := horsies_room_v1(v_cap, NULL, p_claimed, v_now);
+    v_room := (horsies_room_v1(v_cap, NULL, p_claimed, v_now)).room;
     v_cap.max_concurrency := c_vast;
     v_facts := v_facts || jsonb_build_object(
       'queue', to_jsonb(v_queue) || to_jsonb(v_limits) || jsonb_build_object(
-        'room', v_room, 'taken', c_vast - horsies_room_v1(v_cap, NULL, p_claimed, v_now),
+        'room', v_room, 'taken', c_vast - (horsies_room_v1(v_cap, NULL, p_claimed, v_now)).room,
         'holders', CASE WHEN v_room <= 0 THEN horsies_holders_v1(v_limits, NULL, p_claimed, v_now, p_many) END));
     IF v_limits.partition_max_concurrency IS NOT NULL OR v_limits.partition_local_limit IS NOT NULL THEN
       v_key := horsies_partition_v1(v_limits.partition_by_args, v_limits.partition_by_task, v_task.kwargs, v_task.task_name);

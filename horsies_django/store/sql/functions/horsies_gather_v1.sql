@@ -1,18 +1,20 @@
 -- The candidates of the queues of one priority, p_first to p_last in p_limits, in one order over queues and lanes: from each queue
 -- and lane as many as could start at most, and p_extra more once an earlier round met some that were refused. cuts says for each the
 -- place of the last one of its scan when the scan may not have reached the end. due: when the next becomes due.
--- p_taker, p_grace: see horsies_candidates_v2.
+-- p_taker, p_grace: see horsies_candidates_v2. p_marks: for each queue the ranges of its lanes, see horsies_first_v1. firsts: where the
+-- scans found something first, by queue and lane, for the queues that p_marks has.
 -- One scan is in order already; only when several brought something are they merged.
 -- Locks: the candidates' rows, never waiting. Index: horsies_tasks_claim.
 CREATE FUNCTION horsies_gather_v1(p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb, p_extra int,
                                   p_now timestamptz, p_taker horsies_workers, p_grace interval,
-                                  p_total int, p_sync int, p_async int, p_buffer int,
+                                  p_marks jsonb, p_behind timestamptz, p_total int, p_sync int, p_async int, p_buffer int,
                                   OUT ids uuid[], OUT queues int[], OUT lanes text[], OUT keys text[], OUT stale boolean[],
-                                  OUT late boolean[], OUT cuts int[], OUT due timestamptz)
+                                  OUT late boolean[], OUT cuts int[], OUT due timestamptz, OUT firsts jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limit horsies_limits;
   v_but text[];
+  v_marks jsonb;
   v_lane text;
   v_slots int;
   v_want int;
@@ -22,10 +24,12 @@ DECLARE
   v_priorities smallint[] := '{}';
   v_moments timestamptz[] := '{}';
 BEGIN
+  firsts := '{}';
   FOR v_queue IN p_first .. p_last LOOP
     CONTINUE WHEN p_rooms[v_queue] <= 0;
     v_limit := p_limits[v_queue];
     v_but := NULL;
+    v_marks := p_marks -> v_limit.queue_name;
     IF p_but ? v_queue::text THEN
       v_but := ARRAY(SELECT jsonb_array_elements_text(p_but -> v_queue::text));
     END IF;
@@ -34,7 +38,12 @@ BEGIN
       CONTINUE WHEN v_slots <= 0;
       v_want := least(p_total, p_rooms[v_queue], v_slots) + p_extra;
       v_scan := horsies_candidates_v2(v_limit.queue_name, v_limit.partition_by_args, v_limit.partition_by_task,
-                                      v_limit.partition_version, v_lane, v_want, v_but, p_now, p_taker, p_grace);
+                                      v_limit.partition_version, v_lane, v_want, v_but, p_now, p_taker, p_grace,
+                                      CASE WHEN v_marks IS NOT NULL THEN coalesce(v_marks -> v_lane, '[{"low": 1, "high": 32767}]') END, p_behind);
+      IF v_marks IS NOT NULL THEN
+        firsts := firsts || jsonb_build_object(
+          v_limit.queue_name, coalesce(firsts -> v_limit.queue_name, '{}') || jsonb_build_object(v_lane, v_scan.firsts));
+      END IF;
       due := least(due, v_scan.due);
       v_count := cardinality(v_scan.ids);
       CONTINUE WHEN v_count IS NULL;

@@ -1,6 +1,8 @@
 -- Wake other workers where permits of a cap came free, this worker did not use them all, and tasks wait: nobody else would know.
+-- p_marks, p_behind: where tasks can be, see horsies_gather_v1.
 -- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: horsies_tasks_claim.
-CREATE FUNCTION horsies_offer_v1(p_channel text, p_limits horsies_limits[], p_cluster int, p_freed text[], p_used text[]) RETURNS void
+CREATE FUNCTION horsies_offer_v1(p_channel text, p_limits horsies_limits[], p_cluster int, p_freed text[], p_used text[],
+                                 p_marks jsonb, p_behind timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limit horsies_limits;
@@ -11,7 +13,7 @@ BEGIN
   END IF;
   IF p_cluster IS NOT NULL THEN  -- queues that this worker does not serve wait for the same permits
     IF cardinality(p_freed) > cardinality(p_used)
-      AND EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name <> '*' AND horsies_due_v1(l.queue_name, clock_timestamp()))
+      AND EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name <> '*' AND horsies_due_v1(l.queue_name, clock_timestamp(), p_marks -> l.queue_name, p_behind))
     THEN
       PERFORM pg_notify(p_channel || '_new', '0 *');
     END IF;
@@ -21,7 +23,7 @@ BEGIN
     IF v_limit.max_concurrency > 0 OR v_limit.partition_max_concurrency IS NOT NULL THEN
       v_freed := cardinality(array_positions(p_freed, v_limit.queue_name::text));
       IF v_freed > cardinality(array_positions(p_used, v_limit.queue_name::text))
-        AND horsies_due_v1(v_limit.queue_name, clock_timestamp())
+        AND horsies_due_v1(v_limit.queue_name, clock_timestamp(), p_marks -> v_limit.queue_name, p_behind)
       THEN
         PERFORM pg_notify(p_channel || '_new', '0 ' || v_limit.queue_name);
       END IF;

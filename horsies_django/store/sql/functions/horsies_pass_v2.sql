@@ -3,21 +3,26 @@
 -- The limits are read first of all: a change of them locks that table, so no pass is under way while one is made.
 -- Finished ids are announced to waiting processes, if there are any; a queue where permits came free and were not used, though tasks
 -- wait, is announced to the workers. p_lease: soft mode, for tasks taken ahead. p_sweep: look for claims whose lease ended.
+-- p_marks: for each queue and lane where its waiting tasks can be, as the last pass left it, and when its tasks in flight were
+-- claimed ("held"), both so that scans begin behind what is dead and cannot be vacuumed; NULL, and {} for a queue: anywhere. What
+-- comes back to an earlier place in this very pass is found there. Queues with limits per partition have no marks: unparking tells nobody.
 -- p_grace: leave out what this worker's row says it does not know while it is younger than that; NULL: take everything.
 -- Kinds: those of horsies_claim_v2 and horsies_start_v1, 'missed' per outcome or release that did not land, and 'dead' instead of
--- claims when the worker was declared dead. number: the place of a claim in the order of claims, or the seconds until what is due.
+-- claims when the worker was declared dead; 'firsts' and 'held', where the next marks are, if there are p_marks.
+-- number: the place of a claim in the order of claims, or the seconds until what is due.
 -- Every statement and every call by one costs this function dearly after an idle moment, when nothing of it is in the CPU's caches:
 -- what needs no table is written as expressions, and what nothing calls for is not asked.
 -- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
 CREATE FUNCTION horsies_pass_v2(p_worker uuid, p_channel text, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_queues text[],
                                 p_sync int, p_async int, p_buffer int, p_total int, p_batch int, p_lease interval, p_sweep boolean,
-                                p_max_crashes int, p_grace interval)
+                                p_max_crashes int, p_grace interval, p_marks jsonb)
 RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_limits horsies_limits[] := '{}';
   v_live horsies_limits[];
+  v_looked record;
   v_limit horsies_limits;
   v_cluster int;
   v_capped boolean := false;
@@ -29,7 +34,9 @@ DECLARE
   v_claiming boolean := p_sync > 0 OR p_async > 0 OR p_buffer > 0;
   v_offered boolean := false;
   v_now timestamptz;
-  v_rooms int[];
+  v_rooms record;
+  v_behind timestamptz;
+  v_bounded boolean := false;
   v_taker horsies_workers;
 BEGIN
   FOREACH v_limit IN ARRAY ARRAY(
@@ -39,8 +46,12 @@ BEGIN
       v_cluster := v_limit.max_concurrency;
     ELSE
       v_limits := v_limits || v_limit;
-      v_partitioned := v_partitioned OR v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL;
+      IF v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL THEN
+        v_partitioned := true;
+        p_marks := p_marks - v_limit.queue_name::text;
+      END IF;
       v_capped := v_capped OR v_partitioned OR v_limit.max_concurrency IS NOT NULL;
+      v_bounded := v_bounded OR v_limit.local_limit IS NOT NULL;
     END IF;
   END LOOP;
   v_capped := v_capped OR v_cluster IS NOT NULL;
@@ -59,12 +70,13 @@ BEGIN
     v_finals := v_finals || v_written.finals;
     v_freed := v_freed || v_written.queues;
     v_keys := v_keys || v_written.keys;
+    v_behind := v_written.earliest;
     IF cardinality(v_written.ids) < jsonb_array_length(p_releases) THEN
       RETURN QUERY SELECT m.* FROM horsies_missed_v1(p_releases, v_written.ids) AS m;
     END IF;
   END IF;
   IF p_sweep THEN
-    PERFORM horsies_lapse_v1(p_queues);
+    v_behind := least(v_behind, horsies_lapse_v1(p_queues, p_channel));
   END IF;
 
   IF EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) THEN
@@ -72,7 +84,14 @@ BEGIN
   ELSIF v_claiming OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
     v_live := v_limits;
     IF v_capped THEN
-      v_live := horsies_live_v1(v_limits, v_cluster, v_freed, p_starts IS NOT NULL, v_claiming);
+      v_now := clock_timestamp();
+      v_looked := horsies_live_v1(v_limits, v_cluster, v_freed, p_starts IS NOT NULL, CASE
+        WHEN p_buffer > 0 OR (p_sync > 0 AND p_async > 0) THEN '{sync,async}' WHEN p_sync > 0 THEN '{sync}' WHEN p_async > 0 THEN '{async}'
+        ELSE '{}' END::text[], p_marks, v_behind);
+      v_live := v_looked.live;
+      IF v_looked.firsts <> '{}' THEN
+        RETURN QUERY SELECT 'firsts', NULL::uuid, NULL::int, NULL, NULL, v_looked.firsts::text, NULL::int, NULL, extract(epoch FROM v_now)::float8;
+      END IF;
       IF v_live <> '{}' THEN
         PERFORM horsies_lock_v1(v_live, v_cluster);
       END IF;
@@ -89,10 +108,16 @@ BEGIN
     IF p_starts IS NOT NULL THEN
       RETURN QUERY
       SELECT s.kind, s.id, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8
-      FROM horsies_start_v1(p_worker, p_channel, v_limits, v_cluster, v_now, p_starts) AS s;
+      FROM horsies_start_v1(p_worker, p_channel, v_limits, v_cluster, v_now, p_starts, p_marks) AS s;
+      IF v_capped OR v_bounded THEN  -- some may have come back
+        v_behind := least(v_behind, horsies_back_v1(p_channel, ARRAY(SELECT (s.value ->> 'id')::uuid FROM jsonb_array_elements(p_starts) AS s)));
+      END IF;
     END IF;
     IF v_claiming AND v_live <> '{}' THEN
-      v_rooms := horsies_rooms_v1(v_live, p_worker, p_lease IS NULL, nullif(p_batch, 0), v_now);
+      v_rooms := horsies_rooms_v1(v_live, p_worker, p_lease IS NULL, nullif(p_batch, 0), v_now, p_marks);
+      IF v_rooms.held <> '{}' THEN
+        RETURN QUERY SELECT 'held', NULL::uuid, NULL::int, NULL, NULL, v_rooms.held::text, NULL::int, NULL, extract(epoch FROM v_now)::float8;
+      END IF;
       IF v_cluster IS NOT NULL THEN
         p_total := least(p_total, horsies_cluster_room_v1(v_cluster, v_now));
       END IF;
@@ -105,13 +130,13 @@ BEGIN
       v_offered := true;
       RETURN QUERY
       SELECT c.kind, c.id, c.generation, c.lane, c.task_name, c.kwargs, c.attempt, c.options, c.number
-      FROM horsies_claim_v2(p_worker, p_channel, v_live, v_cluster, CASE WHEN v_capped THEN v_freed ELSE '{}' END, v_rooms, v_now, v_taker,
-                            p_grace, p_lease, p_total, p_sync, p_async, p_buffer) AS c;
+      FROM horsies_claim_v2(p_worker, p_channel, v_live, v_cluster, CASE WHEN v_capped THEN v_freed ELSE '{}' END, v_rooms.rooms, v_now, v_taker,
+                            p_grace, p_lease, p_marks, v_behind, p_total, p_sync, p_async, p_buffer) AS c;
     END IF;
   END IF;
 
   IF v_capped AND NOT v_offered AND v_freed <> '{}' THEN
-    PERFORM horsies_offer_v1(p_channel, v_limits, v_cluster, v_freed, '{}');
+    PERFORM horsies_offer_v1(p_channel, v_limits, v_cluster, v_freed, '{}', p_marks, v_behind);
   END IF;
   IF v_finals <> '{}' THEN
     PERFORM horsies_final_v1(p_channel, v_finals);

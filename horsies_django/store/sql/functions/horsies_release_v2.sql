@@ -1,10 +1,11 @@
 -- Release: give tasks back whose user code never began, fenced by worker and claim generation. No attempt is used.
 -- One that somebody has asked to cancel meanwhile ends here: it has not begun, and nobody shall run it to tell it so.
 -- Moves CLAIMED, RUNNING -> PENDING, CANCELLED and wakes the workers of each queue concerned. Returns the ids that were given back, with
--- their queues and partitions, and those that are final.
+-- their queues and partitions, those that are final, and the earliest moment since which one of the others is due.
 -- Locks: the task rows, never waiting. Index: primary key.
 CREATE FUNCTION horsies_release_v2(p_worker uuid, p_claims jsonb, p_channel text,
-                                   OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[]) LANGUAGE plpgsql VOLATILE AS $$
+                                   OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[],
+                                   OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
 BEGIN
@@ -25,11 +26,12 @@ BEGIN
     FROM claim c
     WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND c.id = t.id
       AND t.claim_generation = c.generation AND t.claimed_by = p_worker AND t.status IN ('CLAIMED', 'RUNNING')
-    RETURNING t.id, t.queue_name, t.partition_key, t.finished_at
+    RETURNING t.id, t.queue_name, t.partition_key, t.finished_at, t.enqueued_at
   )
   SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.queue_name::text), '{}'), coalesce(array_agg(r.partition_key), '{}'),
-         coalesce(array_agg(r.id) FILTER (WHERE r.finished_at IS NOT NULL), '{}')
-  INTO ids, queues, keys, finals FROM released r;
+         coalesce(array_agg(r.id) FILTER (WHERE r.finished_at IS NOT NULL), '{}'),
+         min(r.enqueued_at) FILTER (WHERE r.finished_at IS NULL)
+  INTO ids, queues, keys, finals, earliest FROM released r;
   PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.enqueued_at)) || ' ' || t.queue_name)
   FROM horsies_tasks t WHERE t.id = ANY (ids) AND t.status = 'PENDING' GROUP BY t.queue_name;
 END

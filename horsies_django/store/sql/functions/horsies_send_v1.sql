@@ -5,8 +5,10 @@
 -- follows from the queue's rule, and the rule's version is kept: whoever meets a row of an older rule keys it anew.
 -- The trigger on the table wakes the workers; p_told is what it says. NULL: tasks were sent. 0: tasks were sent, and more may
 -- follow without a word. The number of the table of tasks: nothing, they were told of this queue a moment ago. If that was another
--- table (one session, a schema per tenant) it speaks nevertheless, so the number is returned. The setting goes before the function
--- ends: whatever else is inserted in this transaction is announced as ever. `:=` because PERFORM would run a statement.
+-- table (one session, a schema per tenant) it speaks nevertheless, so the number is returned; and so it does of a task that has
+-- a moment of its own: workers may have looked behind that for the last time, or have to hear that something is due later.
+-- The setting goes before the function ends: whatever else is inserted in this transaction is announced as ever. `:=` because
+-- PERFORM would run a statement.
 -- Locks: none but the new rows. Index: primary key of horsies_queues.
 CREATE FUNCTION horsies_send_v1(
   p_ids uuid[], p_kwargs jsonb, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
@@ -17,7 +19,7 @@ DECLARE
   v_voice text;
 BEGIN
   IF p_told IS NOT NULL THEN
-    v_voice := set_config('horsies.voice', CASE p_told WHEN v_table THEN 'quiet' ELSE 'more' END, true);
+    v_voice := set_config('horsies.voice', CASE WHEN p_told = v_table AND p_due_at IS NULL AND p_delay IS NULL THEN 'quiet' ELSE 'more' END, true);
   END IF;
   INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
                              partition_key, partition_version, max_retries, options)

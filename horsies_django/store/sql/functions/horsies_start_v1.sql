@@ -3,7 +3,8 @@
 -- go back; those that are missing in the answer are not this worker's any more, or somebody has their row locked.
 -- Moves CLAIMED -> RUNNING, PENDING (late ones expire). Kinds: 'started', 'expired', 'returned', in the order of p_starts.
 -- Locks: task rows, never waiting; the caller has the advisory locks. Index: primary key, horsies_tasks_holding, horsies_tasks_parked.
-CREATE FUNCTION horsies_start_v1(p_worker uuid, p_channel text, p_limits horsies_limits[], p_cluster int, p_now timestamptz, p_starts jsonb)
+CREATE FUNCTION horsies_start_v1(p_worker uuid, p_channel text, p_limits horsies_limits[], p_cluster int, p_now timestamptz, p_starts jsonb,
+                                 p_marks jsonb)
 RETURNS TABLE (kind text, id uuid) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ids uuid[];
@@ -37,7 +38,7 @@ BEGIN
     RETURN;
   END IF;
 
-  v_rooms := horsies_rooms_v1(p_limits, p_worker, false, NULL, p_now);
+  v_rooms := (horsies_rooms_v1(p_limits, p_worker, false, NULL, p_now, p_marks)).rooms;
   SELECT a.parts, a.rooms, a.everyone INTO v_parts, v_part_rooms, v_everyone
   FROM horsies_parts_v1(p_limits, v_queues, v_keys, p_worker, false, p_now) AS a;
   SELECT a.verdicts INTO v_verdicts

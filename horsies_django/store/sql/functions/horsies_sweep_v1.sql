@@ -2,9 +2,9 @@
 -- that was lost. First the parked ones: those keyed by an older rule are keyed anew and unparked, all are unparked when the queue has
 -- no limit per partition any more, and else each partition that has room gets its head unparked. Then the others that wait are
 -- keyed by the rule in force. horsies_queues.sweep remembers how far it came; NULL when it is done.
--- Returns whether there is more to do.
+-- Where all are unparked the workers are told to look again, from the first task on. Returns whether there is more to do.
 -- Locks: the queue's advisory lock; task rows, never waiting. Index: horsies_tasks_parked, horsies_tasks_claim.
-CREATE FUNCTION horsies_sweep_v1(p_queue text, p_many int) RETURNS boolean LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION horsies_sweep_v1(p_queue text, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_sweep jsonb;
@@ -39,6 +39,9 @@ BEGIN
              OR (v_limits.partition_max_concurrency IS NULL AND v_limits.partition_local_limit IS NULL))
       LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED));
     GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF v_count > 0 THEN
+      PERFORM pg_notify(p_channel || '_new', '0 ' || p_queue);
+    END IF;
     v_sweep := CASE WHEN v_count < p_many THEN '{"stage": "heads"}' ELSE '{}' END;
 
   ELSIF v_sweep ->> 'stage' = 'heads' THEN

@@ -24,7 +24,7 @@ BEGIN
     SELECT coalesce(jsonb_agg(jsonb_build_object(
       'worker_id', w.id, 'hostname', w.hostname, 'pid', w.pid, 'beat_at', b.sent_at, 'queues', w.queues,
       'slots', slots.same, 'busy', coalesce(busy.same, 0), 'other_free', greatest(slots.other - coalesce(busy.other, 0), 0),
-      'room', horsies_room_v1(v_local, w.id, p_claimed, p_now),
+      'room', (horsies_room_v1(v_local, w.id, p_claimed, p_now)).room,
       'partition_room', CASE WHEN p_key IS NOT NULL THEN (
         SELECT a.rooms[1] FROM horsies_parts_v1(ARRAY[p_limits], ARRAY[1], ARRAY[p_key], w.id, p_claimed, p_now) AS a) END,
       'knows', horsies_knows_v1(p_task.task_name, p_task.options, w),

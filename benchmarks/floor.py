@@ -1,0 +1,76 @@
+"""What this machine can do at best: the parts of which every latency is made, once one after another and once on an idle machine.
+
+Measured, median and 99th percentile in microseconds: a round trip to the server (``SELECT 1``, prepared), a commit (an UPDATE of
+a table's only row), and a hop to another process and back (a byte through a socket pair). *Busy*: right after one another.
+*Idle*: one every 20 ms, as in ``latency``. In between a CPU goes to sleep, and nothing of what is needed next is in its caches:
+on many machines, virtual ones above all, the same work then takes several times as long.
+
+A task that is sent to an idle worker takes the commit of its claim, three hops between processes (the notification, the
+worker's connection, the child) and what all of them do in between, before its code begins; its result takes one commit more.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from benchmarks.figures import Case, Goal, Reading
+from benchmarks.latency import pace
+from horsies_django.store.notify import direct_connection
+
+TURNS, IDLE_SECONDS, WARM = 500, 0.02, 20
+GOALS: tuple[Goal, ...] = ()
+ECHO = """
+import socket, sys
+end = socket.socket(fileno=int(sys.argv[1]))
+while byte := end.recv(1):
+    end.send(byte)
+"""
+
+
+def cases(scale: float) -> Sequence[Case]:
+    """Return a case for the busy machine and one for the idle one."""
+    turns = max(10, round(TURNS * scale))
+    return [
+        Case("floor busy", partial(measure, "busy", turns, 0)),
+        Case("floor idle", partial(measure, "idle", turns, IDLE_SECONDS)),
+    ]
+
+
+def measure(name: str, turns: int, seconds: float) -> Sequence[Reading]:
+    """Measure each part."""
+    ours, theirs = socket.socketpair()
+    connection = direct_connection("default", application_name="horsies benchmark", prepare=True)
+    connection.execute("DROP TABLE IF EXISTS horsies_floor")  # of a run that was ended in the middle
+    connection.execute("CREATE TABLE horsies_floor AS SELECT 1 AS id, 0 AS value")
+    echo = subprocess.Popen([sys.executable, "-c", ECHO, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    try:
+        theirs.close()
+        parts: dict[str, Callable[[], object]] = {
+            "round trip": lambda: connection.execute("SELECT 1"),
+            "commit": lambda: connection.execute("UPDATE horsies_floor SET value = value + 1 WHERE id = 1"),
+            "hop and back": lambda: ours.send(b".") and ours.recv(1),
+        }
+        return [timed(f"floor {part}, {name}", act, turns, seconds) for part, act in parts.items()]
+    finally:
+        ours.close()
+        echo.wait()
+        connection.execute("DROP TABLE horsies_floor")
+        connection.close()
+
+
+def timed(name: str, act: Callable[[], object], turns: int, seconds: float) -> Reading:
+    """Do it again and again, and return how long it took."""
+    for _ in range(WARM):
+        act()
+    took = []
+    for _ in pace(turns, seconds):
+        began = time.perf_counter()
+        act()
+        took.append(1e6 * (time.perf_counter() - began))
+    return Reading(name, statistics.median(took), "us", {"p99": statistics.quantiles(took, n=100)[98]})

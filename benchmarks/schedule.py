@@ -1,0 +1,121 @@
+"""Schedules: how late a slot's task starts, what a look costs when nothing is due, and how long a crowd of slots takes.
+
+*Start*: one scheduler and an idle worker, a few schedules that fire each second, from a slot to the start of its task; both are
+moments of the database's clock. *Look*: one round of a scheduler with thousands of schedules of which none is due, in process.
+*Crowd*: as many schedules as that fire in the same second, until the tasks of all of them are sent, by one scheduler in process.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from django.db import connection
+
+from benchmarks import meters
+from benchmarks.figures import Case, Goal, Reading
+from benchmarks.latency import percentiles
+from benchmarks.load import tasks
+from benchmarks.machine import empty_tables, running, wait_for, worker
+from horsies_django import scheduling
+from horsies_django.store.notify import direct_connection
+from horsies_django.worker.scheduler import Scheduler
+
+SCHEDULES, SECONDS = 5, 60
+MANY, LOOKS = 10_000, 1_000
+CROWD = 1_000
+START, LOOK, AT_ONCE = (
+    "schedule slot to start of its task",
+    "schedule look at 10,000, none due",
+    "schedule 1,000 due at once, until all are sent",
+)
+GOALS = (Goal("P15", f"{START}, p99", 150.0, at_most=True), Goal("P16", f"{LOOK}, p99", 20.0, at_most=True))
+FILL = """
+INSERT INTO horsies_schedules (name, changes, since, next_at)
+SELECT 'nr. ' || n, %s::jsonb, clock_timestamp() + %s, clock_timestamp() + %s FROM generate_series(1, %s) AS n
+"""
+# Of all slots in a span of seconds whose tasks have started.
+LATE = """
+SELECT extract(epoch FROM t.started_at - k.slot)::float8 FROM horsies_schedule_ticks k JOIN horsies_tasks t ON t.id = k.task_id
+WHERE k.slot > %s::timestamptz AND k.slot <= %s::timestamptz + %s * interval '1 second' AND t.started_at IS NOT NULL
+"""
+WARM = f"SELECT count(*) > {3 * SCHEDULES} FROM horsies_tasks WHERE finished_at IS NOT NULL"
+
+
+def cases(scale: float) -> Sequence[Case]:
+    """Return a case for each of them."""
+    return [
+        Case("schedule start", partial(start, max(2, round(SECONDS * scale)))),
+        Case("schedule look", partial(look, max(10, round(MANY * scale)), max(100, round(LOOKS * scale)))),
+        Case("schedule crowd", partial(crowd, max(10, round(CROWD * scale)))),
+    ]
+
+
+def start(seconds: int) -> list[Reading]:
+    """Let an idle worker run what one scheduler sends it for so long."""
+    clear()
+    for number in range(SCHEDULES):
+        definition = {"task": tasks.moment.name, "pattern": "every 1 second", "catch_up": "all"}
+        scheduling.create(f"nr. {number}", definition, actor="benchmark")
+    with worker("--processes=2") as process, connection.cursor() as cursor:
+        tasks.moment.send().get(60_000)
+        with running("horsies_scheduler", "--loglevel=ERROR"):
+            wait_for(WARM, process=process)
+            cursor.execute("SELECT clock_timestamp()")
+            ((now,),) = cursor.fetchall()
+            wait_for(
+                f"SELECT count(*) = {SCHEDULES * seconds} FROM ({LATE}) AS late", now, now, seconds, process=process
+            )
+        cursor.execute(LATE, [now, now, seconds])
+        late = [moment for (moment,) in cursor.fetchall()]
+    found = {"slots": float(len(late))}
+    return [*percentiles(START, late, found), Reading(f"{START}, max", max(late) * 1_000, "ms", found)]
+
+
+def look(schedules: int, n: int) -> list[Reading]:
+    """Look n times at schedules that are due in a day."""
+    fill(schedules, since=dt.timedelta(), next_at=dt.timedelta(days=1))
+    scheduler, took = Scheduler(dt.timedelta()), []
+    with direct_connection("default", application_name="horsies benchmark", prepare=True) as direct:
+        for _ in range(n):
+            began = time.perf_counter()
+            scheduler.tick(direct)
+            took.append(time.perf_counter() - began)
+    return list(percentiles(LOOK, took, {"schedules": float(schedules)}))
+
+
+def crowd(schedules: int) -> list[Reading]:
+    """Send the one slot that is due of each schedule."""
+    fill(schedules, since=-dt.timedelta(seconds=90), next_at=dt.timedelta())
+    scheduler, before = Scheduler(dt.timedelta()), meters.statements()
+    with direct_connection("default", application_name="horsies benchmark", prepare=True) as direct:
+        began = time.perf_counter()
+        while scheduler.tick(direct) == 0:
+            pass
+        seconds = time.perf_counter() - began
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM horsies_schedule_ticks JOIN horsies_tasks ON id = task_id")
+        ((sent,),) = cursor.fetchall()
+    if sent != schedules:
+        raise RuntimeError(f"{sent} of {schedules} slots were sent")
+    each = {"ms/slot": 1_000 * seconds / sent, "statements/slot": (meters.statements() - before) / sent}
+    return [Reading(AT_ONCE, seconds, "s", each)]
+
+
+def clear() -> None:
+    """Begin a measurement with no schedule and no task."""
+    empty_tables()
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE horsies_schedules, horsies_schedule_ticks")
+
+
+def fill(schedules: int, *, since: dt.timedelta, next_at: dt.timedelta) -> None:
+    """Make schedules that fire each minute, in force since a moment and looked at next at another, reckoned from now."""
+    clear()
+    definition = json.dumps({"task": tasks.moment.name, "pattern": "every 1 minute"})
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, [definition, since, next_at, schedules])
+        cursor.execute("VACUUM ANALYZE horsies_schedules")

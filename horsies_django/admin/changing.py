@@ -1,0 +1,218 @@
+"""Forms that change one row by a verb of the shell: what the pages of queues and of schedules have in common.
+
+They are for those with ``horsies.configure_queue``. The last write holds; whoever wrote it is told what others changed while the
+form was open, as the audit has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import AdminForm
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.audit import changes, entries_of, shown_action
+from horsies_django.conf import config
+from horsies_django.core.errors import HorsiesError
+from horsies_django.models import AuditEntry
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[Any]
+else:
+    Base = object
+
+LARGEST_ID = 2**63 - 1
+LONGEST_REASON = 1_000
+ADD = "add"  # the form that makes a row; all others have one
+MOST_SINCE = 20  # entries that others wrote while a form was open
+
+
+class Tool(NamedTuple):
+    """A way from a row's page to one of its forms."""
+
+    url: str
+    text: str | Promise
+
+
+class Words(NamedTuple):
+    """What is told of a row, by its name; ``did`` is what was done to it, ``actor`` who else did something."""
+
+    missing: str | Promise
+    same: str | Promise
+    done: str | Promise
+    meanwhile: str | Promise
+
+
+class ChangeForm(forms.Form):
+    """A change of one row. ``apply`` calls the verb that the shell calls too."""
+
+    action: ClassVar[str]  # what the audit calls it
+    title: ClassVar[str | Promise]
+    button: ClassVar[str | Promise]
+    way: ClassVar[str | Promise] = ""  # what leads to it, where the button says another thing
+    explanation: ClassVar[str | Promise] = ""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=LONGEST_REASON,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+        help_text=gettext_lazy("Kept in the audit, for whoever finds the change later."),
+    )
+
+    def __init__(self, *args: Any, row: Any, request: HttpRequest, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.row = row
+        self.request = request
+
+    @property
+    def fieldsets(self) -> list[tuple[Any, dict[str, Any]]]:
+        """How the fields stand on the page."""
+        return [(None, {"fields": list(self.fields)})]
+
+    def apply(self, actor: str) -> list[str]:
+        """Make the change and return what changed. Raises HorsiesError."""
+        raise NotImplementedError
+
+    @property
+    def why(self) -> str | None:
+        """The reason that was given, None without one."""
+        return self.cleaned_data["reason"] or None
+
+
+class ChangeMixin(Base):
+    """The forms of a row, beside its page."""
+
+    change_forms: ClassVar[Mapping[str, type[ChangeForm]]]
+    subjects: ClassVar[str]  # how the actions on such rows begin
+    words: ClassVar[Words]
+
+    def has_configure_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may see such rows, and change them."""
+        return self.has_view_permission(request) and request.user.has_perm("horsies.configure_queue")
+
+    def get_urls(self) -> list[Any]:
+        """Add one address for each form."""
+        own = [
+            path(f"{'' if verb == ADD else '<path:object_id>/'}{verb}/", self._wrapped(verb), name=self._page(verb))
+            for verb in sorted(self.change_forms)
+        ]
+        return [*own, *super().get_urls()]
+
+    def _wrapped(self, verb: str) -> Callable[..., HttpResponse]:
+        def view(request: HttpRequest, object_id: str | None = None) -> HttpResponse:
+            return self.configure_view(request, object_id, verb)
+
+        wrapped: Any = self.admin_site.admin_view(view)
+        # A change waits for passes, tries again when it has waited too long, and holds every pass up until its commit: so it is a
+        # transaction of its own, not part of the request's (ATOMIC_REQUESTS).
+        for alias in connections:
+            wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
+        view_: Callable[..., HttpResponse] = wrapped
+        return view_
+
+    def _page(self, page: str) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
+
+    def tool(self, verb: str, row: Model) -> Tool:
+        """Return the way to a form of a row."""
+        form = self.change_forms[verb]
+        return Tool(self._url(verb, row), form.way or form.button)
+
+    def _url(self, page: str, row: Model | None = None) -> str:
+        args = () if row is None else (quote(row.pk),)
+        return reverse(f"admin:{self._page(page)}", args=args, current_app=self.admin_site.name)
+
+    def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
+        """Show a form, or make the change that it asks for; without an id, for a row to be. Raises PermissionDenied."""
+        if not self.has_configure_permission(request):
+            raise PermissionDenied
+        row: Any = self.model()
+        if object_id is not None:
+            name = unquote(object_id)
+            row = None if "\x00" in name else self.get_queryset(request).filter(pk=name).first()
+            if row is None:
+                self.message_user(request, self.words.missing % {"name": name}, messages.WARNING)
+                return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
+        posted = request.method == "POST"
+        seen = _seen(request.POST.get("seen", "")) if posted else None
+        if seen is None:
+            seen = self._newest_entry(row)
+        form = self.change_forms[verb](request.POST if posted else None, row=row, request=request)
+        if posted and form.is_valid() and self._made(request, form, seen):
+            return HttpResponseRedirect(self._url("change", form.row))
+        return self._form_page(request, form, seen, adds=object_id is None)
+
+    def _made(self, request: HttpRequest, form: ChangeForm, seen: int) -> bool:
+        """Make the change and tell what it did; give the form the reason why it could not be made."""
+        actor = request.user.get_username()
+        try:
+            changed = form.apply(actor)
+        except HorsiesError as error:
+            form.add_error(None, str(error))
+        except DatabaseError as error:  # a role without the rights, a database that only reads, a lost connection
+            told = str(error).strip().partition("\n")[0]
+            form.add_error(None, _("The database refused this change: %(error)s.") % {"error": told})
+        else:
+            self.tell(request, form, seen if changed else None)
+            return True
+        return False
+
+    def tell(self, request: HttpRequest, form: ChangeForm, seen: int | None) -> None:
+        """Say what changed, as the audit has it, and what others changed since the form was opened: the last write holds."""
+        name = {"name": str(form.row)}
+        if seen is None:
+            self.message_user(request, self.words.same % name, messages.INFO)
+            return
+        since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:MOST_SINCE])
+        me = request.user.get_username()
+        mine = next((entry for entry in since if (entry.actor, entry.action) == (me, form.action)), None)
+        for entry in reversed(since):
+            values = {**name, "actor": entry.actor, "did": "; ".join([shown_action(entry), *changes(entry)])}
+            if entry is mine:
+                self.message_user(request, self.words.done % values, messages.SUCCESS)
+            else:
+                self.message_user(request, self.words.meanwhile % values, messages.WARNING)
+
+    def _form_page(self, request: Any, form: ChangeForm, seen: int, adds: bool) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": form.title % {"name": form.row},
+            "opts": self.opts,
+            "add": adds,
+            "original": None if adds else form.row,
+            "has_view_permission": True,
+            "media": self.media,
+            "form": form,
+            "adminform": AdminForm(form, form.fieldsets, {}),  # type: ignore[arg-type]
+            "seen": seen,
+            "back_url": self._url("changelist") if adds else self._url("change", form.row),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/horsies/configure.html", context)
+
+    def _entries(self, row: Model) -> QuerySet[AuditEntry]:
+        return entries_of(config().database, row.pk, self.subjects)
+
+    def _newest_entry(self, row: Model) -> int:
+        """Return the id of the last change of the row: what its form was opened on."""
+        return int(self._entries(row).values_list("pk", flat=True).first() or 0)
+
+
+def _seen(text: str) -> int | None:
+    """Return the id that a form carried, None when somebody wrote another thing there."""
+    found = int(text) if re.fullmatch(r"[0-9]{1,19}", text) else -1
+    return found if 0 <= found <= LARGEST_ID else None

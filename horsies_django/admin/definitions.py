@@ -1,0 +1,121 @@
+"""A schedule's definition as a person reads it: a line for each key, and what changes did to it.
+
+Its arguments are those of the tasks that it sends, so they are for those who have ``horsies.view_payload``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.showing import NOTHING, badge, json_block
+from horsies_django.core.schedules import KEYS
+from horsies_django.models import Schedule
+from horsies_django.overview import as_object, changed_keys
+
+ARGUMENTS = "kwargs"
+LABELS: dict[str, str | Promise] = {
+    "task": gettext_lazy("task"),
+    "pattern": gettext_lazy("pattern"),
+    "zone": gettext_lazy("time zone"),
+    ARGUMENTS: gettext_lazy("arguments"),
+    "queue": gettext_lazy("queue"),
+    "priority": gettext_lazy("priority"),
+    "good_for_ms": gettext_lazy("good for"),
+    "catch_up": gettext_lazy("missed slots"),
+    "most": gettext_lazy("most missed slots"),
+    "jitter_ms": gettext_lazy("jitter"),
+    "enabled": gettext_lazy("enabled"),
+    "task_id": gettext_lazy("task sent"),  # no keys: what run now notes, and what a deploy does
+    "gone": gettext_lazy("gone from the code"),
+}
+UNSET: dict[str, str | Promise] = {
+    "queue": gettext_lazy("the task's own"),
+    "priority": gettext_lazy("the task's own"),
+    "good_for_ms": gettext_lazy("no limit"),
+}
+CATCH_UP: dict[object, str | Promise] = {
+    "latest": gettext_lazy("the latest is sent"),
+    "all": gettext_lazy("all are sent"),
+    "none": gettext_lazy("none is sent"),
+}
+LONGEST = 100
+
+
+class DefinitionRow(NamedTuple):
+    """One line of the table of a definition; ``declared``: what the code says, where something else holds."""
+
+    label: str
+    held: SafeString | str
+    declared: SafeString | str
+    mark: SafeString | str
+
+
+def definition_rows(schedule: Schedule, visible: bool) -> list[DefinitionRow]:
+    """Return what holds and, where that is something else, what the code says; arguments only where ``visible``."""
+    declared, held = as_object(schedule.declared), as_object(schedule.definition)
+    changed = changed_keys(schedule)
+    rows = []
+    for key in [*KEYS, *(key for key in held if key not in KEYS)]:
+        differs = key in changed
+        rows.append(
+            DefinitionRow(
+                label_of(key),
+                _cell(key, held.get(key), visible),
+                _cell(key, declared.get(key), visible) if differs else "",
+                badge("overridden", "✎", _("Changed")) if differs else "",
+            )
+        )
+    return rows
+
+
+def label_of(key: str) -> str:
+    """Return the name of a key, the key itself where it has none."""
+    return str(LABELS.get(key, key))
+
+
+def shown(key: str, value: object) -> str:
+    """Return the value of a key, in a line."""
+    if value is None:
+        return str(UNSET.get(key, NOTHING))
+    if key in ("enabled", "gone") and isinstance(value, bool):
+        return _("yes") if value else _("no")
+    if key == "catch_up" and isinstance(value, str):
+        return str(CATCH_UP.get(value, value))
+    if key.endswith("_ms") and isinstance(value, int):
+        return _("%(n)s ms") % {"n": f"{value:,}"}
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def changes_of(before: object, after: object) -> list[str]:
+    """Return what an entry of the audit changed, a line for each key; that arguments changed, and not into what."""
+    old, new = as_object(before), as_object(after)
+    lines = []
+    for key in sorted({*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)):
+        texts = [str(Truncator(shown(key, columns.get(key))).chars(LONGEST)) for columns in (old, new)]
+        if key == ARGUMENTS and old.get(key) != new.get(key):
+            lines.append(_("%(key)s: changed") % {"key": label_of(key)})
+        elif texts[0] != texts[1]:
+            lines.append(f"{label_of(key)}: {texts[0]} → {texts[1]}")
+    return lines
+
+
+def without_arguments(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns of an entry for those who may not see arguments."""
+    return {key: _("hidden") if key == ARGUMENTS and value else value for key, value in columns.items()}
+
+
+def _cell(key: str, value: object, visible: bool) -> SafeString | str:
+    if key == ARGUMENTS and value:
+        return json_block(value) if visible else _("hidden")
+    if key in ("task", "pattern"):
+        return format_html("<code>{}</code>", shown(key, value))
+    return shown(key, value)

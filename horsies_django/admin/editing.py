@@ -1,0 +1,63 @@
+"""The pages that change a schedule: run now, enable, disable, edit, revert, add; for those with ``horsies.configure_queue``."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django import registry
+from horsies_django.admin.audit import OF_SCHEDULES
+from horsies_django.admin.changing import ChangeForm, ChangeMixin, Tool, Words
+from horsies_django.admin.reading import ReadOnlyAdminMixin
+from horsies_django.admin.schedule_forms import FORMS, RunNowForm
+from horsies_django.models import Schedule, Task
+from horsies_django.overview import as_object, changed_keys
+
+
+class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
+    """The forms of a schedule, beside its page."""
+
+    change_forms = FORMS
+    subjects = OF_SCHEDULES
+    words = Words(
+        gettext_lazy("There is no schedule “%(name)s”."),
+        gettext_lazy("Schedule %(name)s: nothing to change, it is so already."),
+        gettext_lazy("Schedule %(name)s: %(did)s."),
+        gettext_lazy(
+            "While the form was open, %(actor)s changed schedule %(name)s too: %(did)s. What was written last holds."
+        ),
+    )
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may add a schedule."""
+        return self.has_configure_permission(request)
+
+    def tools(self, request: HttpRequest, schedule: Schedule) -> list[Tool]:
+        """Return the forms that this user may open for the schedule as it stands."""
+        if not self.has_configure_permission(request):
+            return []
+        off = as_object(schedule.definition).get("enabled") is False
+        verbs = ["run_now", *([] if schedule.gone_at else ["enable" if off else "disable"]), "edit"]
+        verbs += ["revert"] * bool(changed_keys(schedule))
+        return [self.tool(verb, schedule) for verb in verbs]
+
+    def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
+        """Show a form or make its change, with the project's tasks at hand: a web process imports them when it needs them."""
+        if self.has_configure_permission(request):
+            for problem in registry.autodiscover():
+                text = _("The tasks of %(module)s are not here, it cannot be imported: %(error)s")
+                values = {"module": problem.module, "error": problem.error}
+                self.message_user(request, text % values, messages.WARNING)
+        return super().configure_view(request, object_id, verb)
+
+    def tell(self, request: HttpRequest, form: ChangeForm, seen: int | None) -> None:
+        """Lead to the task that was sent, or say what changed."""
+        if not isinstance(form, RunNowForm):
+            super().tell(request, form, seen)
+            return
+        task = self.link(request, Task, form.task_id, str(form.task_id))
+        text = format_html(_("Schedule {}: its task was sent, {}."), form.row, task)
+        self.message_user(request, text, messages.SUCCESS)

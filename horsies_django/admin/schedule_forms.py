@@ -1,0 +1,283 @@
+"""The forms that change a schedule: each carries its change.
+
+What a form writes is what its user altered in it, and no more: so two people may edit two keys of a schedule at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django import registry, scheduling
+from horsies_django.admin.changing import ADD, ChangeForm
+from horsies_django.admin.definitions import ARGUMENTS, CATCH_UP, LABELS
+from horsies_django.admin.showing import NOTHING
+from horsies_django.conf import config
+from horsies_django.core.patterns import EXAMPLES
+from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition
+from horsies_django.core.slots import CATCH_UP as POLICIES
+from horsies_django.models import Schedule
+from horsies_django.overview import as_object
+
+DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None}
+LONGEST_PATTERN = 200
+WIDE = {"class": "vTextField", "autocomplete": "off"}
+NUMBER = {"class": "vIntegerField"}
+HIDDEN = gettext_lazy(
+    "Its arguments do not fit its task. To see and change them needs the permission horsies.view_payload."
+)
+
+
+class ScheduleForm(ChangeForm):
+    """A change of one schedule."""
+
+    row: Schedule
+
+
+class RunNowForm(ScheduleForm):
+    """Sends the task once."""
+
+    action = "schedule.run_now"
+    title = gettext_lazy("Run %(name)s now")
+    button = gettext_lazy("Run now")
+    explanation = gettext_lazy("Its task is sent once, here and now. The slots of the schedule stay as they are.")
+
+    def apply(self, actor: str) -> list[str]:
+        """Send the task."""
+        self.task_id = scheduling.run_now(self.row.name, actor=actor, reason=self.why)
+        return ["task_id"]
+
+
+class EnableForm(ScheduleForm):
+    """Lets the schedule fire."""
+
+    action = "schedule.enable"
+    title = gettext_lazy("Enable %(name)s")
+    button = gettext_lazy("Enable")
+    explanation = gettext_lazy("It fires from now on. Slots that passed meanwhile are none of its own.")
+
+    def apply(self, actor: str) -> list[str]:
+        """Enable the schedule."""
+        return scheduling.enable(self.row.name, actor=actor, reason=self.why)
+
+
+class DisableForm(ScheduleForm):
+    """Lets the schedule fire no more."""
+
+    action = "schedule.disable"
+    title = gettext_lazy("Disable %(name)s")
+    button = gettext_lazy("Disable")
+    explanation = gettext_lazy("It fires no more until you enable it. Tasks that it sent go on.")
+
+    def apply(self, actor: str) -> list[str]:
+        """Disable the schedule."""
+        return scheduling.disable(self.row.name, actor=actor, reason=self.why)
+
+
+class RevertForm(ScheduleForm):
+    """Lets the schedule be again what the code declares."""
+
+    action = "schedule.revert"
+    title = gettext_lazy("Revert %(name)s to the code")
+    button = gettext_lazy("Revert to the code")
+    explanation = gettext_lazy("All that was changed over the code is dropped: what the code says holds again.")
+
+    def apply(self, actor: str) -> list[str]:
+        """Drop the changes."""
+        return scheduling.revert(self.row.name, actor=actor, reason=self.why)
+
+
+class DefinitionForm(ScheduleForm):
+    """A schedule's definition, a field for each key; each remembers in the page what it was opened with."""
+
+    task = forms.ChoiceField(show_hidden_initial=True)
+    pattern = forms.CharField(
+        show_hidden_initial=True,
+        max_length=LONGEST_PATTERN,
+        widget=forms.TextInput(attrs=WIDE),
+    )
+    zone = forms.CharField(
+        show_hidden_initial=True,
+        max_length=100,
+        widget=forms.TextInput(attrs=WIDE),
+        help_text=gettext_lazy("An IANA name, such as Europe/Istanbul. Times of day go by its clock."),
+    )
+    kwargs = forms.JSONField(
+        show_hidden_initial=True,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 4, "class": "vLargeTextField", "spellcheck": "false"}),
+        help_text=gettext_lazy("The task's arguments by name, as a JSON object."),
+    )
+    enabled = forms.BooleanField(show_hidden_initial=True, required=False)
+    queue = forms.TypedChoiceField(show_hidden_initial=True, required=False, empty_value=None)
+    priority = forms.IntegerField(
+        show_hidden_initial=True,
+        required=False,
+        widget=forms.NumberInput(attrs=NUMBER),
+        help_text=gettext_lazy("1 (first) to 100. Empty: the task's own."),
+    )
+    good_for_ms = forms.IntegerField(
+        show_hidden_initial=True,
+        required=False,
+        widget=forms.NumberInput(attrs=NUMBER),
+        help_text=gettext_lazy(
+            "Milliseconds. A task that has not started so long after its slot expires. Empty: no limit."
+        ),
+    )
+    jitter_ms = forms.IntegerField(
+        show_hidden_initial=True,
+        widget=forms.NumberInput(attrs=NUMBER),
+        help_text=gettext_lazy(
+            "Milliseconds. Each slot is sent up to so much later, always the same for the same slot."
+        ),
+    )
+    catch_up = forms.ChoiceField(
+        show_hidden_initial=True,
+        help_text=gettext_lazy("What becomes of slots that passed while no scheduler ran."),
+    )
+    most = forms.IntegerField(
+        show_hidden_initial=True,
+        widget=forms.NumberInput(attrs=NUMBER),
+        help_text=gettext_lazy("Where all are sent: no more than so many, the newest."),
+    )
+    field_order = ("name", "task", "pattern", "zone", "kwargs", "enabled")
+
+    def __init__(self, *args: Any, row: Schedule, request: HttpRequest, **kwargs: Any) -> None:
+        super().__init__(*args, row=row, request=request, **kwargs)
+        self.held = as_object(row.definition) if row.name else {}
+        for key in KEYS:
+            self.fields[key].label = str(LABELS[key]).capitalize()
+            self.initial[key] = self.held.get(key, DEFAULTS[key])
+        self.fields["pattern"].help_text = _("For example: %(examples)s.") % {"examples": "; ".join(EXAMPLES)}
+        own = [("", _("the task's own"))]
+        self._offer(
+            "task", [] if self.initial["task"] else [("", NOTHING)], ((name, name) for name in registry.names())
+        )
+        self._offer("queue", own, ((name, name) for name in sorted(config().queues)))
+        self._offer("catch_up", [], ((key, CATCH_UP[key]) for key in POLICIES))
+
+    def _offer(self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]) -> None:
+        """Offer choices, and what holds: to leave out what nobody declares any more would change it unseen."""
+        field = self.fields[key]
+        assert isinstance(field, forms.ChoiceField)
+        offered = [*first, *choices]
+        held = self.initial[key]
+        if held is not None and held not in [value for value, _text in offered]:
+            offered.append((str(held), _("%(name)s (no code has it)") % {"name": held}))
+        field.choices = offered
+
+    @property
+    def fieldsets(self) -> list[tuple[Any, dict[str, Any]]]:
+        """How the fields stand on the page."""
+        groups = (
+            (None, ("name", "task", "pattern", "zone", ARGUMENTS, "enabled")),
+            (_("How its tasks are sent"), ("queue", "priority", "good_for_ms", "jitter_ms")),
+            (_("Missed slots"), ("catch_up", "most")),
+            (None, ("reason",)),
+        )
+        return [(title, {"fields": [name for name in names if name in self.fields]}) for title, names in groups]
+
+    def clean_kwargs(self) -> Any:
+        """Return the arguments; nothing is none."""
+        found = self.cleaned_data[ARGUMENTS]
+        return {} if found is None else found
+
+    def clean(self) -> dict[str, Any]:
+        """Find all that is wrong with what would hold, each problem at its field."""
+        cleaned = self.cleaned_data
+        for key, problem in scheduling.problems(self.named, {**self.held, **self.altered()}, as_json=True):
+            if key in self.errors:
+                continue
+            if key == ARGUMENTS and key not in self.fields:
+                self.add_error(None, HIDDEN)
+            else:
+                self.add_error(key if key in self.fields else None, capfirst(problem))
+        return cleaned
+
+    @property
+    def named(self) -> str:
+        """The schedule's name."""
+        return self.row.name
+
+    def altered(self) -> dict[str, Any]:
+        """Return the keys that the user altered in the form, with what they shall be; and those that held what cannot be."""
+        changed = {*self.changed_data, *(key for key, _problem in read_definition(self.held)[1])}
+        return {key: self.cleaned_data[key] for key in KEYS if key in changed and key in self.cleaned_data}
+
+
+class EditForm(DefinitionForm):
+    """Changes keys of the definition, over what the code declares."""
+
+    action = "schedule.change"
+    title = gettext_lazy("Edit %(name)s")
+    button = gettext_lazy("Save")
+    way = gettext_lazy("Edit")
+    explanation = gettext_lazy(
+        "What you change holds over what the code says, until somebody reverts it. With another pattern or time zone, or"
+        " switched on again, it counts from now on."
+    )
+
+    def __init__(self, *args: Any, row: Schedule, request: HttpRequest, **kwargs: Any) -> None:
+        super().__init__(*args, row=row, request=request, **kwargs)
+        self.fields["reason"].required = True
+        if not request.user.has_perm("horsies.view_payload"):
+            del self.fields[ARGUMENTS]
+
+    def apply(self, actor: str) -> list[str]:
+        """Write what was altered and does not hold yet."""
+        changes = {
+            key: value for key, value in self.altered().items() if key not in self.held or self.held[key] != value
+        }
+        return scheduling.change(self.row.name, changes, actor=actor, reason=self.why) if changes else []
+
+
+class AddForm(DefinitionForm):
+    """Makes a schedule that no code declares."""
+
+    action = "schedule.create"
+    title = gettext_lazy("Add a schedule")
+    button = gettext_lazy("Add")
+    explanation = gettext_lazy("Its task is one that the code has; the schedule itself is then in the database alone.")
+
+    name = forms.CharField(
+        label=gettext_lazy("Name"), max_length=scheduling.LONGEST_NAME, widget=forms.TextInput(attrs=WIDE)
+    )
+
+    @property
+    def named(self) -> str:
+        """The name that was given; where it is wrong, that is told already."""
+        return str(self.cleaned_data.get("name", "-"))
+
+    def clean_name(self) -> str:
+        """Refuse the name of another schedule."""
+        name: str = self.cleaned_data["name"]
+        if Schedule.objects.using(config().database).filter(name=name).exists():
+            raise forms.ValidationError(_("There is a schedule of this name already."))
+        return name
+
+    def altered(self) -> dict[str, Any]:
+        """Return all keys."""
+        return {key: self.cleaned_data[key] for key in KEYS if key in self.cleaned_data}
+
+    def apply(self, actor: str) -> list[str]:
+        """Make the schedule."""
+        scheduling.create(self.named, self.altered(), actor=actor, reason=self.why)
+        self.row = Schedule(name=self.named)
+        return list(KEYS)
+
+
+FORMS: dict[str, type[ChangeForm]] = {
+    "run_now": RunNowForm,
+    "enable": EnableForm,
+    "disable": DisableForm,
+    "edit": EditForm,
+    "revert": RevertForm,
+    ADD: AddForm,
+}

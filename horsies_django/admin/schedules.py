@@ -1,0 +1,255 @@
+"""The pages about schedules: when each fires and what it sends, what became of its last slots, and what was changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin import slots
+from horsies_django.admin.audit import OF_SCHEDULES, audit_url, entries_of, lines
+from horsies_django.admin.definitions import definition_rows
+from horsies_django.admin.editing import EditMixin
+from horsies_django.admin.reading import NextPageMixin, read_bounded
+from horsies_django.admin.showing import NOTHING, age, away, badge, breakable, moment, moment_field
+from horsies_django.core.schedules import as_texts
+from horsies_django.health import LATE
+from horsies_django.models import Schedule, Task
+from horsies_django.overview import as_object, aware, changed_keys
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Schedule]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+COMING = 5
+ENTRIES = 20
+LONGEST_ERROR = 100
+OFF = Q(gone_at__isnull=True, definition__enabled=False)
+STATES = {
+    "on": (gettext_lazy("On"), Q(gone_at__isnull=True) & ~OFF),
+    "off": (gettext_lazy("Off"), OFF),
+    "gone": (gettext_lazy("Gone from the code"), Q(gone_at__isnull=False)),
+    "error": (gettext_lazy("With an error"), Q(error__isnull=False)),
+}
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Schedules that fire, or do not, or could not."""
+
+    title = gettext_lazy("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Offer all states."""
+        return [(state, text) for state, (text, _rows) in STATES.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> QuerySet[Schedule]:
+        """Narrow to the state. Raises IncorrectLookupParameters for one that does not exist."""
+        value = self.value()
+        if value is None:
+            return queryset
+        if value not in STATES:
+            raise IncorrectLookupParameters(repr(value))
+        return queryset.filter(STATES[value][1])
+
+
+def with_runs(alias: str, schedules: list[Any]) -> list[Any]:
+    """Give each schedule its ``reading`` and its ``runs``, found for all of them at once; None where that took too long."""
+    found = slots.recent(alias, [schedule.name for schedule in schedules], slots.RUNS)
+    for schedule in schedules:
+        schedule.reading = slots.read(schedule)
+        schedule.runs = None if found is None else found.get(schedule.name, [])
+    return schedules
+
+
+class ScheduleListMixin(NextPageMixin):
+    """The change list of schedules, by name."""
+
+    def source(self) -> QuerySet[Schedule]:
+        """Return the schedules in their order."""
+        schedules: QuerySet[Schedule] = self.queryset
+        return schedules.order_by("name")
+
+    def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
+        """Find what became of the last slots of the whole page at once, and link the newest."""
+        page: Any = self.model_admin
+        schedules: list[Any] = page.with_last(request, with_runs(self.root_queryset.db, rows))
+        return schedules
+
+
+class ScheduleAdminMixin(EditMixin):
+    """The logic of the schedule pages, for any ModelAdmin."""
+
+    change_list_mixin = ScheduleListMixin
+    change_form_template = "admin/horsies/schedule/change_form.html"
+    list_display = ("shown_name", "shown_pattern", "shown_next", "shown_last", "shown_runs", "shown_declared")
+    list_display_links = ("shown_name",)
+    list_filter = (StateFilter,)
+    search_fields = ("name",)  # shows the box; get_search_results does the search
+    search_help_text = gettext_lazy("A part of the name of a schedule or of its task.")
+    ordering = ("name",)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Schedule], search_term: str
+    ) -> tuple[QuerySet[Schedule], bool]:
+        """Search by the name, and by that of the task."""
+        term = search_term.strip()
+        found = Q(name__icontains=term) | Q(definition__task__icontains=term)
+        return (queryset.filter(found) if term else queryset), False
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        """Return what there is to say of this schedule."""
+        gone = ("gone",) if obj and obj.gone_at else ()
+        fields = ("shown_task", "shown_pattern", "following", ("shown_last", "shown_runs"), "shown_declared")
+        return ((None, {"fields": (*fields, ("in_force", "last_declared", *gone), ("created", "updated"))}),)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Schedule | None:
+        """Return the schedule with its last slots; NUL bytes cannot be in a name, nor in a query."""
+        found = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
+        return self.with_last(request, with_runs(found[0]._state.db or "", found))[0] if found else None
+
+    def with_last(self, request: HttpRequest, schedules: list[Any]) -> list[Any]:
+        """Give each schedule ``linked_last``: what became of its last slot, as a link where the user may see the task."""
+        for schedule in schedules:
+            schedule.linked_last = ""
+            if schedule.runs:
+                last = schedule.runs[0]
+                status = slots.shown_status(last.status)
+                schedule.linked_last = self.link(request, Task, last.task_id, status) if last.status else status
+        return schedules
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        """Bring along the definition, the slots that come and that were sent, the last changes, and the ways to make one."""
+        if obj:
+            zone = obj.reading.zone
+            entries = read_bounded(
+                obj._state.db, lambda: list(entries_of(obj._state.db, obj.name, OF_SCHEDULES)[:ENTRIES])
+            )
+            visible = request.user.has_perm("horsies.view_payload")
+            context |= {
+                "problem": _problem(obj),
+                "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
+                "definition": definition_rows(obj, visible),
+                "from_code": bool(changed_keys(obj)),
+                "zone": str(zone),
+                "fires": _fires(obj),
+                "coming": slots.coming_rows(obj, obj.reading, COMING),
+                "runs": None if obj.runs is None else slots.run_rows(self, request, obj, obj.runs, zone),
+                "entries": None if entries is None else lines(entries, obj.read_at),
+                "audit_url": audit_url(self, request, obj.name),
+                "tools": self.tools(request, obj),
+            }
+        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
+        return response
+
+    @admin.display(description=gettext_lazy("name"))
+    def shown_name(self, obj: Schedule) -> SafeString:
+        """Return the name, and below it that of the task where it is another one."""
+        task = as_object(obj.definition).get("task")
+        if not task or task == obj.name:
+            return breakable(obj.name)
+        template = '{}<br><span class="horsies-quiet horsies-below">{}</span>'
+        return format_html(template, breakable(obj.name), breakable(str(task)))
+
+    @admin.display(description=gettext_lazy("task"))
+    def shown_task(self, obj: Schedule) -> SafeString | str:
+        """Return the name of the task."""
+        task = as_object(obj.definition).get("task")
+        return breakable(str(task)) if task else NOTHING
+
+    @admin.display(description=gettext_lazy("pattern"))
+    def shown_pattern(self, obj: Any) -> SafeString:
+        """Return the pattern in words, and below them as it is written, with its zone."""
+        definition, pattern = as_object(obj.definition), obj.reading.pattern
+        text, zone = str(definition.get("pattern", NOTHING)), str(definition.get("zone", "UTC"))
+        if pattern is None:
+            return format_html("<code>{}</code>", text)
+        words, written = pattern.in_words, str(pattern)
+        code = format_html("<code>{}</code> · ", written) if words.lower() != written.lower() else ""
+        template = '<span title="{} {}">{}</span><br><span class="horsies-quiet horsies-below">{}{}</span>'
+        return format_html(template, written, zone, words, code, zone)
+
+    @admin.display(description=gettext_lazy("next slot"))
+    def shown_next(self, obj: Any) -> SafeString | str:
+        """Return the next slot, and what went wrong with the last one."""
+        following, problem = self.following(obj), _problem(obj)
+        if not problem or not _fires(obj):
+            return following
+        error = format_html("{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_ERROR))
+        return error if following == NOTHING else format_html("{}<br>{}", following, error)
+
+    @admin.display(description=gettext_lazy("next slot"))
+    def following(self, obj: Any) -> SafeString | str:
+        """Return the next slot in the schedule's zone, or why there is none."""
+        if obj.gone_at:
+            return badge("stopped", "⊘", _("Gone from the code"))
+        if not _fires(obj):
+            return badge("stopped", "■", _("Off"))
+        reading, now = obj.reading, aware(obj.read_at)
+        computed = slots.coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_slot else []
+        slot = aware(obj.next_slot) if obj.next_slot else computed[0] if computed else None
+        if slot is None:
+            return NOTHING
+        late = obj.next_at is not None and now - aware(obj.next_at) > LATE
+        template = '<time datetime="{}">{}</time><br><span class="horsies-quiet horsies-below">{}, {}</span> {}'
+        mark = badge("full", "■", _("Late")) if late else ""
+        return format_html(
+            template, slot.isoformat(), slots.wall(slot, reading.zone), reading.zone, away(slot, now), mark
+        )
+
+    @admin.display(description=gettext_lazy("last task"))
+    def shown_last(self, obj: Any) -> SafeString | str:
+        """Return what became of the last slot, and how long ago it was sent."""
+        if not obj.runs:
+            return NOTHING
+        ago = format_html('<span class="horsies-quiet horsies-below">{}</span>', age(obj.runs[0].sent_at, obj.read_at))
+        return format_html("{}<br>{}", obj.linked_last, ago)
+
+    @admin.display(description=gettext_lazy("last runs"))
+    def shown_runs(self, obj: Any) -> SafeString | str:
+        """Return what became of the last slots, a block for each."""
+        return slots.bar(obj.runs or [], obj.reading.zone)
+
+    @admin.display(description=gettext_lazy("defined in"))
+    def shown_declared(self, obj: Schedule) -> SafeString | str:
+        """Return where the schedule is defined, marked when something else holds than the code says."""
+        if obj.declared_in is None:
+            return _("the admin")
+        mark = badge("overridden", "✎", _("Changed")) if changed_keys(obj) else ""
+        return format_html("{} {}", breakable(obj.declared_in), mark)
+
+    in_force = moment_field(Schedule, "since")
+    last_declared = moment_field(Schedule, "declared_at")
+    gone = moment_field(Schedule, "gone_at")
+    created = moment_field(Schedule, "created_at")
+    updated = moment_field(Schedule, "updated_at")
+
+
+def _fires(obj: Schedule) -> bool:
+    return obj.gone_at is None and as_object(obj.definition).get("enabled") is not False
+
+
+def _problem(obj: Any) -> str:
+    """Return what is wrong with a schedule, as the scheduler found it, or else as its definition says; "" when nothing is."""
+    return obj.error or "; ".join(as_texts(obj.reading.problems))
+
+
+class ScheduleAdmin(ScheduleAdminMixin, ModelAdmin):
+    """The schedule pages of Django's own admin."""

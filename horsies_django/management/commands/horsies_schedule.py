@@ -1,0 +1,100 @@
+"""``manage.py horsies_schedule``: look at schedules, switch them, and send their tasks, from the shell."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from horsies_django import overview, scheduling
+from horsies_django.core.errors import ScheduleError, TaskSendError
+from horsies_django.management import schedule_report as report
+from horsies_django.management.actor import actor
+from horsies_django.management.quantities import whole
+from horsies_django.management.queue_report import as_json
+
+
+class Command(BaseCommand):
+    """Lists schedules and their slots; switches them on and off; sends a task now."""
+
+    help = "Look at schedules, switch them, send their tasks. A change takes effect in all schedulers at once, and is audited."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+
+        def verb(name: str, help_: str) -> ArgumentParser:
+            made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
+            made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, for machines")
+            if name != "list":
+                made.add_argument("name", metavar="NAME", help="the name of the schedule")
+            return made
+
+        verb("list", "list the schedules (the default)")
+        verb("next", "list the next slots of a schedule, in its zone").add_argument(
+            "--count", type=whole(1), default=5, metavar="N", help="how many (5)"
+        )
+        for name, help_ in (
+            ("run-now", "send a schedule's task once, now, enabled or not; its slots stay as they are"),
+            ("enable", "let a schedule fire from now on"),
+            ("disable", "let a schedule fire no more"),
+        ):
+            verb(name, help_).add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
+
+    def handle(self, **options: Any) -> None:
+        verb = (options["verb"] or "list").replace("-", "_")
+        try:
+            getattr(self, f"do_{verb}")(**options)
+        except (ScheduleError, TaskSendError, ImproperlyConfigured) as error:
+            raise CommandError(f"horsies_schedule: {error}") from error
+        except DatabaseError as error:
+            raise CommandError(
+                f"horsies_schedule: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
+            ) from error
+
+    def do_list(self, **options: Any) -> None:
+        found = overview.schedules()
+        self.stdout.write(as_json(found) if options["json"] else report.schedule_table(found))
+
+    def do_next(self, **options: Any) -> None:
+        name = options["name"]
+        if (found := overview.coming(name, options["count"])) is None:
+            raise ScheduleError(unreadable(name))
+        pattern, slots = found
+        self.stdout.write(
+            as_json({"name": name, "zone": pattern.zone, "slots": slots})
+            if options["json"]
+            else report.slot_table(pattern, slots)
+        )
+
+    def do_run_now(self, **options: Any) -> None:
+        task_id = scheduling.run_now(options["name"], actor=actor(), reason=options["reason"])
+        self.stdout.write(as_json({"task_id": str(task_id)}) if options["json"] else f"Sent as task {task_id}.")
+
+    def do_enable(self, **options: Any) -> None:
+        self.tell(scheduling.enable(options["name"], actor=actor(), reason=options["reason"]), "enabled", options)
+
+    def do_disable(self, **options: Any) -> None:
+        self.tell(scheduling.disable(options["name"], actor=actor(), reason=options["reason"]), "disabled", options)
+
+    def tell(self, changed: list[str], state: str, options: dict[str, Any]) -> None:
+        """Print whether a switch changed anything."""
+        if options["json"]:
+            self.stdout.write(as_json({"changed": changed}))
+        elif changed:
+            self.stdout.write(f"{options['name']} is {state}.")
+        else:
+            self.stdout.write(f"Nothing changed: {options['name']} is {state} already.")
+
+
+def unreadable(name: str) -> str:
+    """Return why there are no slots to show."""
+    found = overview.schedules([name])
+    if found:
+        return f"the schedule {name!r} cannot be read: {found[0].error}"
+    names = ", ".join(one.name for one in overview.schedules()) or "none"
+    return f"there is no schedule {name!r}; there are: {names}"

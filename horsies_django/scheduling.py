@@ -1,0 +1,228 @@
+"""Schedules: those that the code declares, and what somebody changes of them; each change is audited, and wakes the schedulers.
+
+Patterns and ``ScheduleConfig`` are imported from here: ``from horsies_django.scheduling import Cron, Daily, Every``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from django.db import connections, transaction
+
+from horsies_django import registry
+from horsies_django.conf import config
+from horsies_django.core.codec import CodecError
+from horsies_django.core.errors import ScheduleError, TaskSendError
+from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
+from horsies_django.core.records import NewTasks
+from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
+from horsies_django.definition import TaskFunction
+from horsies_django.ids import uuid7
+from horsies_django.models import Schedule
+from horsies_django.sending import SendOptions, encode, prepare, refuse, write_one
+from horsies_django.store.schedules import ScheduleStore
+from horsies_django.store.tasks import TaskStore
+
+__all__ = [
+    "Cron", "Daily", "Every", "Hourly", "Monthly", "Pattern", "PatternError", "ScheduleConfig", "Weekly",
+    "change", "create", "declare", "declared", "disable", "enable", "problems", "revert", "run_now", "task_of",
+]  # fmt: skip
+
+LONGEST_NAME = 255
+
+
+class Declared(NamedTuple):
+    """A schedule as the code declares it: its definition, and where that stands."""
+
+    name: str
+    definition: Mapping[str, Any]
+    where: str
+
+
+# What the code declares
+
+
+def declared() -> Iterator[Declared]:
+    """Give the schedules of the settings and of the tasks of this process, each name as often as it is declared."""
+    for name, definition in config().schedules.items():
+        yield Declared(name, definition, f"HORSIES['SCHEDULES'][{name!r}]")
+    for task in registry.tasks():
+        if task.schedule_definition is not None:
+            yield Declared(task.name, {**task.schedule_definition, "task": task.name}, task.origin)
+
+
+def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Write what the code declares, or ``only`` some of it, over what the table holds; return what changed, by schedule.
+
+    What somebody changed of a schedule stays as it is. Raises ScheduleError, for all that is wrong at once.
+    """
+    found = [one for one in declared() if only is None or one.name in only]
+    if wrong := [
+        f"{one.where}: {problem}" for one in found for problem in as_texts(problems(one.name, one.definition))
+    ]:
+        raise ScheduleError("\n".join(wrong))
+    changed = {}
+    for one in found:
+        columns = _change(
+            one.name,
+            action="schedule.declare",
+            actor=actor,
+            declared=in_wire_form(one.definition),
+            declared_in=one.where,
+            create=True,
+        )
+        if columns:
+            changed[one.name] = columns
+    return changed
+
+
+def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sound definition with its arguments as they travel."""
+    found, _ = read_definition(definition)
+    task = registry.find_or_import(found.task) if found else None
+    assert found is not None
+    assert task is not None
+    return {**found.definition(), "kwargs": json.loads(encode(task, (), dict(found.kwargs)))}
+
+
+def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False) -> list[tuple[str, str]]:
+    """Return all that is wrong with a schedule: what cannot be, what its task does not take, what is not declared.
+
+    Each problem comes with the key that it is about. ``as_json``: the arguments are as they travel, not as code has them.
+    """
+    found, wrong = read_definition(definition)
+    if found and (problem := found.overtaking()):
+        wrong.append(("jitter_ms", problem))
+    broken = {key for key, _ in wrong}
+    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME:
+        wrong.append(("name", f"must be 1 to {LONGEST_NAME} printable characters, not {name!r:.80}"))
+    task_name, queue = definition.get("task"), definition.get("queue")
+    if "queue" not in broken and queue is not None and queue not in config().queues:
+        names = ", ".join(sorted(config().queues))
+        wrong.append(("queue", f"{queue!r} is not declared; HORSIES['QUEUES'] has {names}"))
+    if "task" in broken:
+        return wrong
+    task = registry.find_or_import(str(task_name))
+    if task is None:
+        wrong.append(("task", f"there is no task {task_name!r}; write the name of one, as horsies_worker lists them"))
+    elif "kwargs" not in broken:
+        try:
+            _arguments(task, definition.get("kwargs", {}), as_json)
+        except TaskSendError as error:
+            wrong.append(("kwargs", error.message))
+    return wrong
+
+
+def _arguments(task: TaskFunction[Any, Any], kwargs: Mapping[str, Any], as_json: bool) -> str:
+    """Return a task's arguments as they travel, checked. Raises TaskSendError."""
+    if not as_json:
+        return encode(task, (), dict(kwargs))
+    try:
+        args, by_name = task.arguments.decode(json.dumps(dict(kwargs)))
+    except (CodecError, TypeError, ValueError) as error:
+        raise refuse(f"{task.name}: {error}") from error
+    return encode(task, tuple(args), by_name)
+
+
+# What somebody changes
+
+
+def create(name: str, definition: Mapping[str, Any], *, actor: str, reason: str | None = None) -> None:
+    """Make a schedule that no code declares; its arguments are JSON, as they travel. Raises ScheduleError."""
+    with transaction.atomic(using=config().database):
+        if _exists(name):
+            raise ScheduleError(f"there is a schedule {name!r} already")
+        _refuse(name, definition)
+        found, _ = read_definition(definition)
+        assert found is not None
+        _change(name, action="schedule.create", actor=actor, reason=reason, changes=found.definition(), create=True)
+
+
+def change(name: str, changes: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
+    """Change keys of a schedule's definition, over what the code declares; return those that changed. Raises ScheduleError.
+
+    Arguments are JSON, as they travel.
+    """
+    with transaction.atomic(using=config().database):
+        _refuse(name, {**_find(name).definition, **changes})
+        return _change(name, action="schedule.change", actor=actor, reason=reason, changes=changes)
+
+
+def enable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
+    """Let a schedule fire from now on; return [] when it does already. Raises ScheduleError."""
+    return _change(name, action="schedule.enable", actor=actor, reason=reason, changes={"enabled": True})
+
+
+def disable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
+    """Let a schedule fire no more; return [] when it does not. Raises ScheduleError."""
+    return _change(name, action="schedule.disable", actor=actor, reason=reason, changes={"enabled": False})
+
+
+def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
+    """Let a schedule be again what the code declares. Raises ScheduleError, also for one that no code declares."""
+    with transaction.atomic(using=config().database):
+        found = _find(name)
+        if found.declared_in is None:
+            raise ScheduleError(f"the schedule {name!r} was made in the admin: there is nothing to go back to")
+        return _change(name, action="schedule.revert", actor=actor, reason=reason, drop=list(found.changes))
+
+
+def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
+    """Send a schedule's task once, here and now, enabled or not, and return the task's id. Its slots stay as they are.
+
+    Raises ScheduleError when there is no such schedule or it cannot be sent, TaskSendError when the database refuses.
+    """
+    found, wrong = read_definition(_find(name).definition)
+    if found is None:
+        raise ScheduleError(f"the schedule {name!r} cannot be sent: {'; '.join(as_texts(wrong))}")
+    try:
+        new = task_of(found, None)
+    except LookupError as error:
+        raise ScheduleError(f"the schedule {name!r} cannot be sent: {error}") from error
+    with transaction.atomic(using=config().database):
+        write_one(new)
+        task_id = {"task_id": str(new.ids[0])}
+        TaskStore(connections[config().database]).note(name, "schedule.run_now", actor, reason, task_id)
+    return new.ids[0]
+
+
+def task_of(schedule: ScheduleConfig, slot: dt.datetime | None) -> NewTasks:
+    """Return the task of a slot, ready to be written; it has its decorator's options. Raises TaskSendError, LookupError.
+
+    The arguments were written down by other code, perhaps: they are read and checked like those of a task that is about to run.
+    """
+    task = registry.find_or_import(schedule.task)
+    if task is None:
+        raise LookupError(f"no code of this process has a task {schedule.task!r}")
+    good_until = None
+    if schedule.good_for_ms is not None:
+        good_until = (slot or dt.datetime.now(dt.UTC)) + dt.timedelta(milliseconds=schedule.good_for_ms)
+    new = prepare(task, SendOptions(schedule.queue, schedule.priority, good_until), None)
+    return new._replace(ids=[uuid7()], kwargs=[_arguments(task, schedule.kwargs, as_json=True)])
+
+
+def _refuse(name: str, definition: Mapping[str, Any]) -> None:
+    if wrong := problems(name, definition, as_json=True):
+        raise ScheduleError(f"the schedule {name!r} cannot be: {'; '.join(as_texts(wrong))}")
+
+
+def _exists(name: str) -> bool:
+    return Schedule.objects.using(config().database).filter(name=name).exists()
+
+
+def _find(name: str) -> Schedule:
+    found = Schedule.objects.using(config().database).filter(name=name).first()
+    if found is None:
+        raise ScheduleError(f"there is no schedule {name!r}")
+    return found
+
+
+def _change(name: str, **how: Any) -> list[str]:
+    changed = ScheduleStore(connections[config().database]).change(name, **how)
+    if changed is None:
+        raise ScheduleError(f"there is no schedule {name!r}")
+    return changed

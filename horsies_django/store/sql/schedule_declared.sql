@@ -1,0 +1,8 @@
+-- Note that schedules are still in some scheduler's code; returns those that were switched off because they were in none.
+-- Locks: the schedules' rows, never waiting. Index: primary key.
+WITH signed AS (
+  UPDATE horsies_schedules s SET declared_at = clock_timestamp()
+  WHERE s.name = ANY (ARRAY(SELECT d.name FROM horsies_schedules d WHERE d.name = ANY (%(names)s::text[]) FOR NO KEY UPDATE SKIP LOCKED))
+  RETURNING s.name, s.gone_at
+)
+SELECT g.name FROM signed g WHERE g.gone_at IS NOT NULL

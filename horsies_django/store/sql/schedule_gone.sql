@@ -1,0 +1,14 @@
+-- Switch off the schedules that no scheduler has had in its code for a while, and audit it; returns their names.
+-- Locks: the schedules' rows, never waiting. Index: none; the table is small.
+WITH gone AS (
+  UPDATE horsies_schedules s SET gone_at = clock_timestamp(), next_at = NULL, next_slot = NULL
+  WHERE s.name = ANY (ARRAY(
+    SELECT d.name FROM horsies_schedules d
+    WHERE d.declared_in IS NOT NULL AND d.gone_at IS NULL AND d.declared_at < clock_timestamp() - %(after)s::interval
+    FOR NO KEY UPDATE SKIP LOCKED))
+  RETURNING s.name, s.gone_at
+), noted AS (
+  INSERT INTO horsies_audit (at, actor, action, subject, before, after)
+  SELECT g.gone_at, %(actor)s::text, 'schedule.gone', g.name, '{"gone": false}', '{"gone": true}' FROM gone g
+)
+SELECT g.name FROM gone g

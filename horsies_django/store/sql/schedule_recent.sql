@@ -1,0 +1,10 @@
+-- The newest slots of schedules, and what became of their tasks; a status that is NULL: the task was removed since.
+-- Locks: none. Index: the primary keys of slots and of tasks.
+SELECT t.schedule_name, t.slot, t.sent_at, t.task_id, k.status
+FROM unnest(%(names)s::text[]) AS n (name)
+CROSS JOIN LATERAL (
+  SELECT s.schedule_name, s.slot, s.sent_at, s.task_id FROM horsies_schedule_ticks s
+  WHERE s.schedule_name = n.name ORDER BY s.slot DESC LIMIT %(many)s::int
+) t
+LEFT JOIN horsies_tasks k ON k.id = t.task_id
+ORDER BY t.schedule_name, t.slot DESC

@@ -1,0 +1,6 @@
+-- Name the schedules that nobody sends though they are due, and those whose last slot could not be sent; the longest due first.
+-- Locks: none. Index: none; the table is small.
+SELECT s.name, extract(epoch FROM clock_timestamp() - s.next_at)::float8 AS late_seconds, s.error
+FROM horsies_schedules s
+WHERE s.gone_at IS NULL AND (s.next_at < clock_timestamp() - %(late)s::interval OR s.error IS NOT NULL)
+ORDER BY s.next_at, s.name LIMIT %(many)s::int

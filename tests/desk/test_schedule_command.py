@@ -1,0 +1,121 @@
+"""``manage.py horsies_schedule``: what it prints, what it switches and sends, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from horsies_django import scheduling
+from horsies_django.models import AuditEntry, Schedule, Task
+from tests.factories import ScheduleTickFactory, TaskFactory
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*words: str) -> str:
+    """Run the command here and return what it printed."""
+    out = io.StringIO()
+    call_command("horsies_schedule", *words, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def machine(*words: str) -> Any:
+    return json.loads(run(*words, "--json"))
+
+
+def make(name: str, **definition: Any) -> None:
+    scheduling.create(name, {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", **definition}, actor="a test")
+
+
+def lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong() -> None:
+    make("nightly", zone="Europe/Istanbul")
+    make("sleeping", pattern="every 15 minutes")
+    make("broken")
+    scheduling.disable("sleeping", actor="a test")
+    Schedule.objects.filter(name="broken").update(error="no code of this process has a task 'x'")
+    tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
+    Schedule.objects.filter(name="nightly").update(last_slot=tick.slot)
+    listed = run()
+    assert listed == run("list")
+    (nightly,) = [line for line in lines(listed) if line.startswith("nightly")]
+    assert "At 04:30, Monday through Friday Europe/Istanbul tests.project.tasks.noop on" in nightly
+    assert nightly.endswith("COMPLETED")
+    (sleeping,) = [line for line in lines(listed) if line.startswith("sleeping")]
+    assert "Every 15 minutes UTC tests.project.tasks.noop off" in sleeping
+    assert "broken: no code of this process has a task 'x'" in listed
+    found = {one["name"]: one for one in machine("list")}
+    assert {name: one["state"] for name, one in found.items()} == {
+        "nightly": "on",
+        "sleeping": "off",
+        "broken": "error",
+    }
+    assert found["nightly"]["last_task"] == str(tick.task_id)
+
+
+def test_without_schedules_the_list_says_where_they_come_from() -> None:
+    assert "horsies_scheduler" in run()
+
+
+def test_a_schedule_that_is_gone_from_the_code_or_cannot_be_read_is_listed_as_such() -> None:
+    make("gone")
+    make("unreadable")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_schedules SET gone_at = now() WHERE name = 'gone'")
+        cursor.execute(
+            """UPDATE horsies_schedules SET changes = changes || '{"pattern": "at teatime", "zone": "Mars"}'
+            WHERE name = 'unreadable'"""
+        )
+    assert {one["name"]: one["state"] for one in machine("list")} == {"gone": "gone", "unreadable": "error"}
+    assert "gone from the code" in run()
+    with pytest.raises(CommandError, match="cannot be read: .*teatime"):
+        run("next", "unreadable")
+
+
+def test_next_gives_the_coming_slots_in_the_zone_of_the_schedule_and_in_utc() -> None:
+    make("hourly", pattern="hourly at :05", zone="Asia/Kolkata")
+    found = machine("next", "hourly", "--count=3")
+    assert found["zone"] == "Asia/Kolkata"
+    assert len(found["slots"]) == 3
+    assert dt.datetime.fromisoformat(found["slots"][0]) > dt.datetime.now(dt.UTC)
+    printed = run("next", "hourly")
+    assert len(printed.splitlines()) == 2 + 1 + 5
+    assert "+0530" in printed
+
+
+def test_switches_say_whether_they_changed_anything_and_are_audited() -> None:
+    make("nightly")
+    assert run("disable", "nightly", "--reason=holidays") == "nightly is disabled.\n"
+    assert run("disable", "nightly") == "Nothing changed: nightly is disabled already.\n"
+    entry = AuditEntry.objects.get(action="schedule.disable")
+    assert entry.actor.startswith("shell:")
+    assert entry.reason == "holidays"
+    assert machine("enable", "nightly") == {"changed": ["enabled"]}
+
+
+def test_run_now_sends_one_task_and_prints_its_id() -> None:
+    make("nightly")
+    assert machine("run-now", "nightly") == {"task_id": str(Task.objects.get().pk)}
+    assert "Sent as task" in run("run-now", "nightly", "--reason=the meeting is today")
+    assert Task.objects.count() == 2
+
+
+@pytest.mark.parametrize("verb", ["next", "run-now", "enable", "disable"])
+def test_a_schedule_that_does_not_exist_is_named(verb: str) -> None:
+    with pytest.raises(CommandError, match="there is no schedule 'nowhere'"):
+        run(verb, "nowhere")
+
+
+def test_an_option_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(CommandError, match="whole number of at least 1"):
+        run("next", "nightly", "--count=0")

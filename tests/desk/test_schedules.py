@@ -1,0 +1,189 @@
+"""What the code declares of schedules, in the settings and on tasks: how it is read, checked, and written into the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+
+from horsies_django import TaskDefinitionError, checks, overview, registry, scheduling, task
+from horsies_django.core.errors import ScheduleError
+from horsies_django.models import AuditEntry, Schedule
+from horsies_django.scheduling import Cron, Daily
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db
+
+Declare = Callable[[Mapping[str, Any]], None]
+NIGHTLY = {"task": tasks.add.name, "pattern": "daily at 04:30", "zone": "Europe/Istanbul", "kwargs": {"a": 1}}
+
+BROKEN = {
+    "b": {"task": "no.such.task", "pattern": "every hour", "queue": "nowhere"},
+    "c": {**NIGHTLY, "kwargs": {"x": 1}},
+}
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+
+@pytest.fixture
+def declare(settings: Any) -> Declare:
+    """Declare schedules in the settings."""
+
+    def declare_(schedules: Mapping[str, Any]) -> None:
+        settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
+
+    return declare_
+
+
+def reported(id_: str) -> list[str]:
+    return [message.msg for message in run_checks(tags=[checks.TAG]) if message.id == f"horsies.{id_}"]
+
+
+def everything() -> str:
+    found = run_checks(tags=[checks.TAG])
+    return "\n".join(f"{message.id} {message.obj} {message.msg}" for message in found)
+
+
+def test_a_schedule_of_the_settings_is_written_into_the_table_and_says_where_it_stands(declare: Declare) -> None:
+    declare({"nightly": NIGHTLY})
+    assert reported("E021") == []
+    assert "pattern" in scheduling.declare(actor="a scheduler")["nightly"]
+    row = Schedule.objects.get(pk="nightly")
+    assert row.declared_in == "HORSIES['SCHEDULES']['nightly']"
+    assert (row.definition["pattern"], row.definition["zone"], row.definition["kwargs"]) == (
+        "daily at 04:30",
+        "Europe/Istanbul",
+        {"a": 1},
+    )
+    assert scheduling.declare(actor="a scheduler") == {}, "nothing changed"
+
+
+def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel() -> None:
+    @task(name="shop.turn", schedule={"pattern": Cron("*/5 * * * *"), "kwargs": {"point": tasks.Point(1, 2)}})
+    def turn(point: tasks.Point) -> tasks.Point:
+        return point
+
+    scheduling.declare(actor="a scheduler")
+    row = Schedule.objects.get(pk="shop.turn")
+    assert (row.definition["task"], row.definition["kwargs"]) == ("shop.turn", {"point": {"x": 1, "y": 2}})
+    assert "test_schedules" in (row.declared_in or "")
+
+
+def test_a_pattern_alone_is_a_schedule_and_an_object_has_its_zone_with_it() -> None:
+    @task(name="shop.tidy", schedule=Daily("04:30", zone="Europe/Istanbul"))
+    def tidy() -> None: ...
+
+    @task(name="shop.sweep", schedule="every 15 minutes")
+    def sweep() -> None: ...
+
+    scheduling.declare(actor="a scheduler")
+    found = {row.name: (row.definition["pattern"], row.definition["zone"]) for row in Schedule.objects.all()}
+    assert found["shop.tidy"] == ("daily at 04:30", "Europe/Istanbul")
+    assert found["shop.sweep"] == ("every 15 minutes", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        ("at teatime", "is not a cron expression"),
+        ({"pattern": "every hour", "task": "shop.other"}, "task: is this one: leave it out"),
+        ({"pattern": "every hour", "colour": "red"}, "there is no 'colour'"),
+        ({"pattern": Daily("04:30"), "zone": "Europe/Berlin"}, "the pattern has the zone 'UTC' already"),
+        (5, "pattern: must be a cron string"),
+    ],
+)  # fmt: skip
+def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(schedule: Any, says: str) -> None:
+    def tidy() -> None: ...
+
+    with pytest.raises(TaskDefinitionError, match=says):
+        task(name="shop.tidy", schedule=schedule)(tidy)
+
+
+def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Declare) -> None:
+    declare(
+        {
+            "a": {**NIGHTLY, "pattern": "0 0 31 4 *", "zone": "Mars/Olympus", "most": 0},
+            **BROKEN,
+        }
+    )
+    told = everything()
+    for words in (
+        "horsies.E021 HORSIES['SCHEDULES']['a'] The schedule 'a': pattern: '0 0 31 4 *' never fires",
+        "horsies.E021 HORSIES['SCHEDULES']['a'] The schedule 'a': zone: there is no time zone 'Mars/Olympus'",
+        "horsies.E021 HORSIES['SCHEDULES']['a'] The schedule 'a': most: must be a whole number from 1",
+        "horsies.E021 HORSIES['SCHEDULES']['b'] The schedule 'b': task: there is no task 'no.such.task'",
+        "horsies.E021 HORSIES['SCHEDULES']['b'] The schedule 'b': queue: 'nowhere' is not declared",
+        "horsies.E021 HORSIES['SCHEDULES']['c'] The schedule 'c': kwargs: ",
+    ):
+        assert words in told
+    declare({"d": "daily at 04:30", "": NIGHTLY})
+    told = everything()
+    assert "horsies.E001 HORSIES['SCHEDULES']['d']" in told
+    assert "horsies.E021 HORSIES['SCHEDULES'][''] This cannot be the name of a schedule" in told
+
+
+def test_two_schedules_of_one_name_are_reported(declare: Declare) -> None:
+    @task(name="shop.tidy", schedule="every hour")
+    def tidy() -> None: ...
+
+    declare({"shop.tidy": NIGHTLY})
+    (message,) = reported("E022")
+    assert "HORSIES['SCHEDULES']['shop.tidy']" in message
+
+
+def test_declaring_refuses_everything_that_is_wrong_at_once_and_writes_nothing(declare: Declare) -> None:
+    declare({"nightly": NIGHTLY, **BROKEN})
+    with pytest.raises(ScheduleError) as caught:
+        scheduling.declare(actor="a scheduler")
+    assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == {
+        "HORSIES['SCHEDULES']['b']",
+        "HORSIES['SCHEDULES']['c']",
+    }
+    assert not Schedule.objects.exists()
+
+
+def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(declare: Declare) -> None:
+    declare({"nightly": {**NIGHTLY, "queue": "mail"}})
+    scheduling.declare(actor="a scheduler")
+    assert scheduling.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker") == [
+        "priority",
+        "queue",
+    ]
+    declare({"nightly": {**NIGHTLY, "queue": "bulk", "pattern": "daily at 05:00"}})
+    assert scheduling.declare(actor="a scheduler") == {"nightly": ["pattern"]}
+    row = Schedule.objects.get(pk="nightly")
+    assert (row.definition["pattern"], row.definition["priority"], row.definition["queue"]) == (
+        "daily at 05:00",
+        3,
+        None,
+    )
+    assert overview.schedules(["nightly"])[0].changed == ["priority", "queue"]
+    assert scheduling.revert("nightly", actor="ann") == ["priority", "queue"]
+    assert overview.schedules(["nightly"])[0].changed == []
+    row.refresh_from_db()
+    assert (row.definition["priority"], row.definition["queue"], row.changes) == (None, "bulk", {})
+    assert list(AuditEntry.objects.filter(subject="nightly").order_by("pk").values_list("action", flat=True)) == [
+        "schedule.declare",
+        "schedule.change",
+        "schedule.declare",
+        "schedule.revert",
+    ]
+
+
+def test_one_that_nobody_declares_has_nothing_to_go_back_to() -> None:
+    scheduling.create("by hand", NIGHTLY, actor="ann")
+    with pytest.raises(ScheduleError, match="nothing to go back to"):
+        scheduling.revert("by hand", actor="ann")
+    with pytest.raises(ScheduleError, match="already"):
+        scheduling.create("by hand", NIGHTLY, actor="ann")
+
+
+@pytest.mark.parametrize("verb", [scheduling.enable, scheduling.disable, scheduling.revert, scheduling.run_now])
+def test_a_schedule_that_does_not_exist_is_named(verb: Callable[..., Any]) -> None:
+    with pytest.raises(ScheduleError, match="there is no schedule 'nowhere'"):
+        verb("nowhere", actor="ann")

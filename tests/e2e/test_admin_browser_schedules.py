@@ -1,0 +1,152 @@
+"""The admin's pages about schedules in a real browser: light and dark, narrow and wide, under a strict policy."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.urls import reverse
+
+from horsies_django import scheduling
+from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
+from horsies_django.store.schedules import ScheduleStore
+from tests.e2e.test_admin_browser import CONTRASTS, PICTURES, WIDE, browser, look, playwright, pytestmark
+from tests.factories import TaskFactory, now
+from tests.project import tasks
+
+__all__ = ["browser", "pytestmark"]
+
+LIST = "admin:horsies_schedule_changelist"
+BOARD = "report for the board"
+HOUR = dt.timedelta(hours=1)
+# The ratio of the luminances of each block, or of its border, and of what lies behind it.
+BLOCKS = CONTRASTS.replace(
+    "getComputedStyle(badge).color,",
+    "getComputedStyle(badge).backgroundColor.endsWith(', 0)') ? getComputedStyle(badge).borderTopColor"
+    " : getComputedStyle(badge).backgroundColor,",
+).replace("let behind = badge;", "let behind = badge.parentElement;")
+
+
+def fired(name: str, statuses: str) -> None:
+    """Note slots of a schedule, the newest last: a letter for each, the first of its task's status."""
+    of = {status[0]: status for status in ("COMPLETED", "FAILED", "RUNNING", "PENDING", "EXPIRED")} | {"x": "CANCELLED"}
+    begin = now().replace(minute=0, second=0, microsecond=0) - len(statuses) * HOUR
+    for number, letter in enumerate(statuses):
+        slot = begin + number * HOUR
+        task = TaskFactory(task_name=tasks.echo.name, status=of[letter], sent_at=slot)
+        ScheduleTick.objects.bulk_create(
+            [ScheduleTick(schedule_name=name, slot=slot, task_id=task.pk, sent_at=slot + dt.timedelta(seconds=1))]
+        )
+
+
+@pytest.fixture
+def timetable(transactional_db: None) -> None:
+    """The schedules of a document library: some declared by its code, some made in the admin, one of them broken."""
+    store = ScheduleStore(connection)
+    declared = {
+        "documents.tasks.index_documents": {"pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"},
+        "documents.tasks.tidy": {"pattern": "every 15 minutes"},
+        "mail.tasks.send_digest": {"pattern": "weekly on mon, thu at 09:00", "zone": "Europe/Berlin"},
+        "old report": {"pattern": "monthly on day 15 at 09:00"},
+    }
+    for name, definition in declared.items():
+        columns = scheduling.in_wire_form({"task": tasks.echo.name, "kwargs": {"text": "archive/1998"}, **definition})
+        how: dict[str, Any] = {"action": "schedule.declare", "actor": "scheduler on web-1", "declared": columns}
+        store.change(name, create=True, declared_in=f"documents/tasks.py:{len(name)}", **how)
+        fired(name, "CCCCCFCCCCCCCxCCCECC"[: 5 + len(name) % 16] + "FCCR")
+    scheduling.create(
+        BOARD,
+        {"task": tasks.echo.name, "pattern": "monthly on the last day at 18:00", "zone": "Europe/Istanbul",
+         "kwargs": {"text": "short"}, "catch_up": "all"},
+        actor="ada", reason="The board meets on the first.",
+    )  # fmt: skip
+    scheduling.change(
+        "documents.tasks.index_documents",
+        {"pattern": "0 5 * * mon-fri", "queue": "bulk"},
+        actor="grace",
+        reason="The backup runs until five.",
+    )
+    scheduling.disable("mail.tasks.send_digest", actor="ada", reason="The provider is down.")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_schedules SET gone_at = now(), next_at = NULL WHERE name = 'old report'")
+        cursor.execute(
+            "UPDATE horsies_schedules SET next_at = now() + interval '7 minutes',"
+            " next_slot = date_trunc('minute', now()) + interval '7 minutes' WHERE name = 'documents.tasks.tidy'"
+        )
+        cursor.execute(
+            "UPDATE horsies_schedules SET error_at = now(), error = 'shop.tasks.echo: argument ''text'': expected str, got int'"
+            " WHERE name = %s",
+            [BOARD],
+        )
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 420), ("dark", 768)])
+def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
+    browser: Any, live_server: Any, timetable: None, scheme: str, width: int
+) -> None:
+    changed = ("documents.tasks.index_documents",)
+    addresses = {
+        "schedules": reverse(LIST),
+        "schedule": reverse("admin:horsies_schedule_change", args=changed),
+        "schedule-broken": reverse("admin:horsies_schedule_change", args=(BOARD,)),
+        "schedule-off": reverse("admin:horsies_schedule_change", args=("mail.tasks.send_digest",)),
+        "schedule-edit": reverse("admin:horsies_schedule_edit", args=changed),
+        "schedule-run": reverse("admin:horsies_schedule_run_now", args=changed),
+        "schedule-revert": reverse("admin:horsies_schedule_revert", args=changed),
+        "schedule-add": reverse("admin:horsies_schedule_add"),
+        "schedule-audit": reverse("admin:horsies_auditentry_changelist"),
+        "schedule-entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
+    }
+    badges = {"schedules": 7, "schedule": 14, "schedule-off": 5}
+    for name, page in look(browser, live_server, scheme, addresses):
+        page.set_viewport_size({"width": width, "height": 900})
+        contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
+        assert all(ratio >= 4.5 for ratio in contrasts), (name, contrasts)
+        assert len(contrasts) >= badges.get(name, 0), name
+        blocks = page.locator(".horsies-run").evaluate_all(BLOCKS)
+        assert all(ratio >= 3 for ratio in blocks), (name, blocks)
+        assert bool(blocks) == (name in {"schedules", "schedule", "schedule-off"}), name
+        assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways"
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / f"{name}-{scheme}-{width}.png", full_page=True)
+
+
+def test_a_person_corrects_a_schedule_and_runs_it(browser: Any, live_server: Any, timetable: None) -> None:
+    for _name, page in look(browser, live_server, "light", {"list": reverse(LIST)}):
+        page.get_by_role("link", name=BOARD).click()
+        playwright.expect(page.get_by_role("alert")).to_contain_text("expected str, got int")
+        page.get_by_role("link", name="Edit").click()
+        page.get_by_label("Pattern:").fill("monthly on day 32 at 18:00")
+        page.get_by_label("Reason:").fill("The board meets earlier.")
+        page.get_by_role("button", name="Save").click()
+        playwright.expect(page.get_by_text("Nothing was changed.")).to_be_visible()
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / "schedule-errors-light.png", full_page=True)
+        page.get_by_label("Pattern:").fill("monthly on day 28 at 18:00")
+        page.get_by_role("button", name="Save").click()
+        told = f"Schedule {BOARD}: Edited; pattern: monthly on the last day at 18:00 → monthly on day 28 at 18:00."
+        playwright.expect(page.get_by_text(told)).to_be_visible()
+        playwright.expect(page.get_by_role("alert")).to_have_count(0)
+        playwright.expect(page.locator("section[aria-labelledby=horsies-coming] tbody tr")).to_have_count(5)
+        page.get_by_role("link", name="Run now").click()
+        page.get_by_role("button", name="Run now").click()
+        playwright.expect(page.get_by_text(f"Schedule {BOARD}: its task was sent,")).to_be_visible()
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / "schedule-done-light.png", full_page=True)
+    assert Schedule.objects.get(name=BOARD).changes["pattern"] == "monthly on day 28 at 18:00"
+    assert Task.objects.filter(status="PENDING").latest("sent_at").kwargs == {"text": "short"}
+
+
+def test_a_person_adds_a_schedule(browser: Any, live_server: Any, timetable: None) -> None:
+    for _name, page in look(browser, live_server, "light", {"list": reverse(LIST)}):
+        page.get_by_role("link", name="Add schedule").first.click()
+        page.get_by_label("Name:").fill("letters")
+        page.get_by_label("Task:").select_option(tasks.noop.name)
+        page.get_by_label("Pattern:").fill("*/15 8-17 * * mon-fri")
+        page.get_by_role("button", name="Add").click()
+        playwright.expect(page.get_by_text("Every 15 minutes, between 08:00 and 17:59").first).to_be_visible()
+    made = Schedule.objects.get(name="letters")
+    assert (made.definition["task"], made.definition["kwargs"]) == (tasks.noop.name, {})

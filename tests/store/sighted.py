@@ -1,0 +1,61 @@
+"""A worker reduced to its statements, its ear and its marks: what an engine knows when it runs a pass."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from typing import Any
+
+from horsies_django.conf import Resilience
+from horsies_django.core.records import Wanted
+from horsies_django.store.notify import Listener
+from horsies_django.store.tasks import Passed
+from horsies_django.worker.ear import Ear
+from horsies_django.worker.marks import SLOW_OFTEN, WORTH_SECONDS, Marks
+from tests.conftest import Claimer, wait_until
+
+POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have told
+
+
+class Sighted(Claimer):
+    """Passes begin at the marks while the ear hears, as an engine's do; ``woken`` counts what it would have been woken by."""
+
+    def __init__(self, conn: Any, **queues: int) -> None:
+        super().__init__(conn, **queues)
+        self.woken = 0
+        self.marks = Marks(self.served.queues, self.wake, POLL_SECONDS)
+        self.selector = selectors.DefaultSelector()
+        listener = Listener("default", "_new", application_name="horsies test")
+        self.ear = Ear(listener, self.selector, Resilience(), self.marks.words(), self.marks.start_over)
+        self.ear.listen()
+        self.marks.slow = SLOW_OFTEN + 1
+
+    def wake(self, _queues: list[str], _lane: str | None = None) -> None:
+        self.woken += 1
+
+    def run_pass(
+        self, sync: int = 0, async_: int = 0, wanted: Wanted | None = None, *, later: float = 0.0, **owed: Any
+    ) -> Passed:
+        """Run one pass, ``later`` seconds from now."""
+        now = time.monotonic() + later
+        if not self.ear.hears:
+            return super().run_pass(sync, async_, wanted, **owed)
+        passed = super().run_pass(sync, async_, wanted, marks=self.marks.text(now), **owed)
+        self.marks.learn(passed, now, WORTH_SECONDS)  # or it would soon do without marks
+        return passed
+
+    def hears(self) -> None:
+        """Wait until something arrives, and take all that did."""
+        wait_until(lambda: self.selector.select(0), "something arrives")
+        while self.selector.select(0.2):
+            self.ear.hear()
+
+    def settle_in(self) -> None:
+        """Take what was said so far, and find nothing to do from here on."""
+        while self.selector.select(0.2):
+            self.ear.hear()
+        assert self.run_pass(sync=100, async_=100).claims == []
+
+    def close(self) -> None:
+        self.ear.close()
+        self.selector.close()

@@ -1,0 +1,161 @@
+"""The loop around the scheduler: nothing that fails ends it, no news is slept through, and it stops when told to."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django import scheduling
+from horsies_django.conf import config
+from horsies_django.models import AuditEntry, Schedule, ScheduleTick
+from horsies_django.store.notify import channel_prefix
+from horsies_django.worker.outage import DatabaseGaveUp
+from horsies_django.worker.scheduler import Scheduler
+from horsies_django.worker.timetable import Timetable
+from tests.conftest import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+FOR_LONG = 300.0
+PATIENCE_SECONDS = 30.0
+
+
+def made(*, gives_up: bool = False, **resilience: int) -> Timetable:
+    quick = replace(config().resilience, db_retry_initial_ms=100, db_retry_max_ms=100, **resilience)
+    return Timetable(replace(config(), resilience=quick), "a test", gives_up=gives_up)
+
+
+@pytest.fixture
+def timetable() -> Iterator[Timetable]:
+    found = made(notify_poll_interval_ms=300_000)
+    yield found
+    found.stop()
+    if found.is_alive():
+        found.join(PATIENCE_SECONDS)
+    found.disconnect()
+
+
+def ends(act: Callable[[], None]) -> bool:
+    """Return whether something ends within a time that is much shorter than it may sleep."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    return not thread.is_alive()
+
+
+def create() -> None:
+    scheduling.create("a schedule", {"task": "tests.project.tasks.noop", "pattern": "every 1 second"}, actor="a test")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), psycopg.OperationalError("the link is cut")])
+def test_a_failure_ends_a_round_and_not_the_loop(
+    timetable: Timetable, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create()
+    usual, failures = Scheduler.tick, [error, error]
+
+    def tick(scheduler: Scheduler, connection: psycopg.Connection[Any]) -> float:
+        if failures:
+            raise failures.pop()
+        return usual(scheduler, connection)
+
+    monkeypatch.setattr(Scheduler, "tick", tick)
+    timetable.start()
+    wait_until(ScheduleTick.objects.exists, "slots are sent all the same")
+    assert timetable.is_alive()
+    assert caplog.text.count(str(error)) >= 2
+    assert failures == []
+
+
+def test_a_change_during_a_round_is_not_slept_through(timetable: Timetable, connect: Connect) -> None:
+    own, other = timetable.connect(), connect()
+    other.execute("SELECT pg_notify(%s, '')", [f"{channel_prefix(other)}_schedules"])
+    own.execute("SELECT 1")  # which brings the news along, and leaves the socket silent
+    assert ends(lambda: timetable.sleep(FOR_LONG))
+
+
+def test_a_change_wakes_it(timetable: Timetable, connect: Connect) -> None:
+    timetable.connect()
+    other = connect()
+    sleeper = threading.Thread(target=timetable.sleep, args=[FOR_LONG], daemon=True)
+    sleeper.start()
+    other.execute("SELECT pg_notify(%s, '')", [f"{channel_prefix(other)}_schedules"])
+    sleeper.join(PATIENCE_SECONDS)
+    assert not sleeper.is_alive()
+    assert timetable.heard() is False  # it was taken note of
+
+
+def test_a_cut_connection_wakes_it_and_is_replaced(timetable: Timetable, connect: Connect) -> None:
+    first = timetable.connect()
+    connect().execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
+    assert ends(lambda: timetable.sleep(FOR_LONG))
+    wait_until(lambda: timetable.turn() and timetable.connection not in (None, first), "it has another one")
+
+
+def test_stop_ends_its_sleep_and_may_come_again_when_it_is_over(timetable: Timetable) -> None:
+    timetable.start()
+    wait_until(lambda: timetable.connection, "it has connected")
+    timetable.stop()
+    timetable.join(PATIENCE_SECONDS)
+    assert not timetable.is_alive()
+    assert timetable.connection is None
+    timetable.stop()
+
+
+def unreachable() -> psycopg.Connection[Any]:
+    raise psycopg.OperationalError("nobody answers")
+
+
+def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, thread = made(gives_up=True, db_retry_max_attempts=2), made(db_retry_max_attempts=2)
+    for one in (command, thread):
+        monkeypatch.setattr(one, "connect", unreachable)
+        assert [one.turn() > 0, one.turn() > 0] == [True, True]
+    assert thread.turn() > 0  # its worker's engine gives up, for both
+    with pytest.raises(DatabaseGaveUp, match="nobody answers"):
+        command.turn()
+
+
+def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes_back_with_its_code(
+    timetable: Timetable, connect: Connect, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def code(**schedules: Any) -> None:
+        settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
+        timetable.declare()
+
+    def look(minutes: int) -> None:
+        timetable.signed_at = -math.inf
+        timetable.in_touch_since = time.monotonic() - 60 * minutes
+        timetable.tick(connection)
+
+    hourly, connection = {"task": "tests.project.tasks.noop", "pattern": "every hour"}, connect()
+    code(old=hourly)
+    code(new=hourly)
+    look(10)
+    assert not Schedule.objects.exclude(gone_at=None).exists(), "others may have it in their code"
+    connection.execute("UPDATE horsies_schedules SET declared_at = declared_at - interval '10 minutes'")
+    look(9)
+    assert not Schedule.objects.exclude(gone_at=None).exists(), "others may come back, as this one just did"
+    look(10)
+    assert [row.name for row in Schedule.objects.exclude(gone_at=None)] == ["old"]
+    assert Schedule.objects.get(pk="old").next_at is None
+    assert "schedule old is in no scheduler's code any more" in caplog.text
+    before = Schedule.objects.get(pk="old").since
+    code(old=hourly, new=hourly)
+    back = Schedule.objects.get(pk="old")
+    assert back.gone_at is None
+    assert back.next_at is not None
+    assert back.since > before, "nothing of the time between is sent"
+    audited = AuditEntry.objects.filter(subject="old").order_by("pk").values_list("action", "actor", "before", "after")
+    assert list(audited)[1:] == [
+        ("schedule.gone", "a test", {"gone": False}, {"gone": True}),
+        ("schedule.declare", "a test", {"gone": True}, {"gone": False}),
+    ]

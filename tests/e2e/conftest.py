@@ -95,9 +95,11 @@ class WorkerProcess:
         return self.wait()
 
     def end(self) -> None:
+        """End it if it still runs, and print how its log ended: pytest shows that where the test failed."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        print(f"the end of {self.log_path.name}:", *self.log.splitlines()[-100:], sep="\n")
 
 
 class SchedulerProcess(WorkerProcess):

@@ -100,17 +100,28 @@ def test_caps_hold_and_change_and_commands_work_through_the_pooler(
     assert process.stop() == 0
 
 
+@pytest.mark.parametrize("under_way", [False, True], ids=["before", "during"])
 def test_an_outage_behind_the_pooler_costs_no_outcome(
-    worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
+    worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path, *, under_way: bool
 ) -> None:
     process = worker("--processes=1", **pooled).ready()
     task = Lingering(server, tmp_path / "one")
     task.runs()
-    server.stop()
-    task.end()
-    # The pooler keeps the pass waiting for its server: nobody is told that the database is away.
-    wait_until(lambda: "the engine got no answer" in process.log, "the worker loses its patience")
-    wait_until(lambda: process.log.count("the database cannot be used, next try in") >= 2, "it tries again")
+    if under_way:
+        locking = psycopg.connect(server.url)
+        locking.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        task.end()
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pass%'"
+        wait_until(lambda: server.superuser(waits), "the pass waits")
+        server.stop()
+        locking.close()
+    else:
+        # The pooler keeps a pass waiting for its server for two minutes and says nothing: the worker's own patience ends before.
+        server.stop()
+        task.end()
+    wait_until(
+        lambda: process.log.count("the database cannot be used, next try in") >= 2, "it gives up and tries again"
+    )
     server.start()
     assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
     assert task.ran_once()

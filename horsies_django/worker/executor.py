@@ -35,6 +35,7 @@ from horsies_django.worker.running import run_async, run_sync
 from horsies_django.worker.runs import AsyncRun, SyncRun
 
 SYNC, ASYNC = 0, 1
+PORTION = 64  # replies: a pass that settles these runs while the others are still being made
 Job = tuple[int, str, str, str, int]
 
 
@@ -166,6 +167,8 @@ class AsyncLane:
         if not self.replies:
             asyncio.get_running_loop().call_soon(self._flush)
         self.replies.append((number, tuple(reply)))
+        if len(self.replies) == PORTION:
+            self._flush()
 
     def _flush(self) -> None:
         replies, self.replies = self.replies, []

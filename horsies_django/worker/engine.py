@@ -24,7 +24,7 @@ from horsies_django.store.notify import Listener
 from horsies_django.worker.appetite import Appetite
 from horsies_django.worker.buffer import Buffer
 from horsies_django.worker.ear import Ear
-from horsies_django.worker.gathering import Gathering, moment
+from horsies_django.worker.gathering import Gathering
 from horsies_django.worker.ledger import LOCKED_RETRY_SECONDS, Ledger
 from horsies_django.worker.marks import Marks, spacing
 from horsies_django.worker.news import News
@@ -104,7 +104,6 @@ class Engine:
         self._act(events)
         self.pool.endings.enforce(self.busy_since)
         self.pool.call_back(self.busy_since)
-        self._gather()
         self._collect()
         if self.pool.ready:
             self._announce("Worker started")
@@ -116,27 +115,14 @@ class Engine:
         if self.ledger.connection is None and now >= self.outage.retry_at:
             self._reconnect()
         self.ear.tick(now, self.ledger.connection, self.ledger.channel)
-        if self.ledger.connection is not None and self._wants_pass(now):
+        if self.ledger.connection is not None and self._wants_pass(now) and not self._waits(now):
             self._pass(now)
+            self.gathering.passed(now, time.monotonic())
 
     def _act(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
         for key, _mask in events:
             action, *arguments = key.data
             action(*arguments)
-
-    def _gather(self) -> None:
-        """Give running sync tasks a moment to finish too, while there is more to claim and the moment pays off."""
-        while (
-            self.pool.outcomes
-            and not self.pool.ahead
-            and self.news.fresh["sync"]
-            and self.pool.running("sync")
-            and self.gathering.worthwhile()
-        ):
-            before = len(self.pool.outcomes)
-            self._act(moment(self.selector))
-            if not self.gathering.learn(paid_off=len(self.pool.outcomes) > before):
-                return
 
     def _announce(self, line: str) -> None:
         """Log a line the first time it is true; a signal handler cannot log."""
@@ -165,7 +151,7 @@ class Engine:
             if self.buffer and self.start_at > now:
                 moments.append(self.start_at)
             if self.ledger.outcomes or self.ledger.releases or self.reconcile_at <= now or self.hungry():
-                moments.append(now)
+                moments.append(self.gathering.until if self.gathering.waiting else now)
             elif self.ledger.locked:
                 moments.append(self.ledger.locked_until)
         if not self.pool.idle:
@@ -173,6 +159,11 @@ class Engine:
         if limit is not None:
             moments.append(limit)
         return max(0.0, min(min(moments) - now, self.poll_seconds))
+
+    def _waits(self, now: float) -> bool:
+        """Whether the next pass is put off for a moment."""
+        running = any(self.pool.running(lane) for lane in LANES)
+        return self.gathering.puts_off(now, len(self.ledger.outcomes), running=running)
 
     def _wants_pass(self, now: float) -> bool:
         if now >= self.news.poll_at or now >= self.news.due_at:

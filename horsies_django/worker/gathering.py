@@ -1,53 +1,51 @@
-"""Whether to give running tasks a moment to finish before the next pass, so that one round trip settles several.
+"""Gathering: whether the next pass waits a moment, so that one round trip serves several tasks.
 
-Short tasks that were dispatched together end together, and a pass costs far more than the moment. Long tasks do not, so the
-moment is taken only while it paid off lately, and tried again now and then.
+A pass for one task takes nearly as long as one for four. Short tasks that began together end together, and where many are sent
+the next one is not far. So while tasks run, a pass does not follow the last one at once. With long tasks that brings nothing:
+a moment is waited only while that paid off lately, and tried again now and then.
 """
 
 from __future__ import annotations
 
-import os
-import selectors
-import time
-
-MOMENT = 30  # looks at the channels, giving way to other processes before each: well below the length of a pass
+SHARE = 2.0  # of the time that the last pass took: so long after it the next one may wait
+LONGEST_SECONDS = 0.002
+ENOUGH = 20  # outcomes: a pass that settles so many is worth its round trip
 WORTH = 0.3
 WEIGHT = 0.1
-TRY_EVERY = 50
-
-
-def give_way() -> None:
-    """Let other processes run, on this CPU too, without going to sleep."""
-    if hasattr(os, "sched_yield"):
-        os.sched_yield()
-    else:
-        time.sleep(0)
-
-
-def moment(selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
-    """Return what happens within a moment."""
-    for _ in range(MOMENT):
-        give_way()
-        if events := selector.select(0):
-            return events
-    return []
+TRY_EVERY = 200
 
 
 class Gathering:
-    """Learns from each moment whether it brought anything."""
+    """Learns from each moment whether anything came in it."""
 
     def __init__(self) -> None:
         self.yield_ = 1.0  # how often a moment paid off, lately
         self.declined = 0
+        self.until = 0.0  # when the next pass need not wait any more, by the monotonic clock
+        self.turns = 0  # of the engine's loop in which the next pass was put off
 
-    def worthwhile(self) -> bool:
-        """Whether to wait a moment now."""
+    @property
+    def waiting(self) -> bool:
+        """Whether a pass is put off until ``until``."""
+        return self.turns > 0
+
+    def puts_off(self, now: float, outcomes: int, *, running: bool) -> bool:
+        """Return whether the pass that could begin ``now``, to settle so many outcomes, waits: only while tasks run."""
+        if now >= self.until or outcomes >= ENOUGH or not running:
+            return False
+        self.turns += 1
+        return True
+
+    def passed(self, began: float, ended: float) -> None:
+        """Learn from the moment before this pass, and say how long the next one may wait."""
+        if self.turns:
+            paid_off = self.turns > 1 or began < self.until
+            self.yield_ += WEIGHT * (paid_off - self.yield_)
+        self.turns = 0
+        self.until = ended + min(SHARE * (ended - began), LONGEST_SECONDS) if self._worthwhile() else 0.0
+
+    def _worthwhile(self) -> bool:
         if self.yield_ >= WORTH:
             return True
         self.declined += 1
         return self.declined % TRY_EVERY == 0
-
-    def learn(self, *, paid_off: bool) -> bool:
-        """Note what a moment brought, and return whether it paid off."""
-        self.yield_ += WEIGHT * (paid_off - self.yield_)
-        return paid_off

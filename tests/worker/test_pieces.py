@@ -8,7 +8,7 @@ import pytest
 from horsies_django.conf import Resilience
 from horsies_django.store.tasks import Served
 from horsies_django.worker.backoff import Backoff
-from horsies_django.worker.gathering import TRY_EVERY, Gathering
+from horsies_django.worker.gathering import ENOUGH, LONGEST_SECONDS, TRY_EVERY, Gathering
 from horsies_django.worker.options import WorkerOptions, usable_cpus
 from horsies_django.worker.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
 
@@ -34,18 +34,46 @@ def test_zero_attempts_means_for_ever_and_a_number_means_that_many() -> None:
     assert not forever.exhausted
 
 
-def test_moments_that_bring_nothing_are_given_up_and_tried_again_now_and_then() -> None:
+def test_a_pass_waits_a_moment_after_the_last_one_while_tasks_run() -> None:
     gathering = Gathering()
-    tries = 0
-    for _ in range(500):
-        if gathering.worthwhile():
-            tries += 1
-            gathering.learn(paid_off=False)
-    assert 10 <= tries <= 30
-    for _ in range(TRY_EVERY * 20):
-        if gathering.worthwhile():
-            gathering.learn(paid_off=True)
-    assert gathering.worthwhile()
+    assert not gathering.puts_off(100.0, 1, running=True)
+    gathering.passed(100.0, 100.0005)
+    assert gathering.puts_off(100.001, 1, running=True)
+    assert gathering.waiting
+    assert gathering.until == pytest.approx(100.0015)
+    assert not gathering.puts_off(100.001, ENOUGH, running=True)
+    assert not gathering.puts_off(100.001, 1, running=False)
+    assert not gathering.puts_off(gathering.until, 1, running=True)
+    gathering.passed(100.002, 100.902)  # a slow one: nobody waits for so long
+    assert not gathering.waiting
+    assert gathering.until == pytest.approx(100.902 + LONGEST_SECONDS)
+
+
+def test_moments_that_bring_nothing_are_given_up_and_tried_again_now_and_then() -> None:
+    gathering, now = Gathering(), 0.0
+
+    def wait(turns: int) -> bool:
+        """Have a pass, and a moment in which so many turns of the loop put the next one off; return whether there was one."""
+        nonlocal now
+        gathering.passed(now, now := now + 0.001)
+        for _ in range(turns):
+            gathering.puts_off(now, 1, running=True)
+        waited = gathering.waiting
+        now += 1.0
+        return waited
+
+    waited = sum(wait(1) for _ in range(1_000))
+    assert 10 <= waited <= 20
+    sum(wait(2) for _ in range(TRY_EVERY * 20))
+    assert all(wait(2) for _ in range(10))
+
+
+def test_a_moment_paid_off_when_it_ended_because_no_task_was_left_to_run() -> None:
+    gathering, now = Gathering(), 0.0
+    for _ in range(100):
+        gathering.passed(now, now := now + 0.001)
+        assert gathering.puts_off(now, 1, running=True)
+        now += 0.0001
 
 
 def test_the_names_of_queues_survive_the_array() -> None:

@@ -224,13 +224,17 @@ def test_a_worker_holds_three_connections_beside_those_of_user_code(worker: Star
     worker("--processes=2").ready()
     tasks.noop.send().get()
     wait_until(lambda: Heartbeat.objects.count() == 3, "the heart beats")
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-            "AND backend_type = 'client backend'"
-        )
-        names = sorted(row[0] for row in cursor.fetchall())
-    assert names == ["horsies engine", "horsies listener", "horsies services"]
+
+    def names() -> list[str]:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+                "AND backend_type = 'client backend'"
+            )
+            return sorted(row[0] for row in cursor.fetchall())
+
+    wait_until(lambda: "horsies waiting" not in names(), "the connection of our own get() has ended")
+    assert names() == ["horsies engine", "horsies listener", "horsies services"]
 
 
 def test_connections_that_tasks_open_are_closed_after_them(worker: Start) -> None:

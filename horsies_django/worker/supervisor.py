@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -100,7 +101,6 @@ class Supervisor:
         self.lookout = Lookout(self.engine, self.services, self.guard, self.wind, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.guard.seconds
-
         self.timetable = Timetable(config, actor_name()) if self.options.with_scheduler else None
 
     def stop(self) -> None:
@@ -119,6 +119,8 @@ class Supervisor:
         Raises WorkerStartError, StopRequested when a signal came before it had started, and DatabaseGaveUp when the database
         stays away too long.
         """
+        gc.collect()
+        gc.freeze()  # the project stays loaded: no collection has to look at it again
         with probed(self.options, lambda: self.engine):
             return self.live()
 

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from django.db.models import Q
 
+from example_project.demo.ending import ending
 from example_project.demo.problems import DemoFailed
 from example_project.owned_directory import abandoned_directories, owned_directory
 from horsies_django.models import Worker
@@ -129,6 +130,7 @@ class Services:
         """Return the first true value of ``condition``. Raises DemoFailed when none comes, or when a process ended."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
+            ending.unwind()
             self.site.refuse_ended()
             self.worker.refuse_ended()
             if time.monotonic() > deadline:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import environ
 from django.contrib.auth import get_user_model
@@ -19,6 +16,7 @@ from django.db import OperationalError, connection, connections
 
 from example_project.demo.browser import Browser
 from example_project.demo.clock import now
+from example_project.demo.ending import ended_by_signals
 from example_project.demo.facts import untrue
 from example_project.demo.files import choose
 from example_project.demo.narrator import Narrator
@@ -48,7 +46,7 @@ def run(choices: Choices, out: TextIO, err: TextIO) -> int:
     """Run the demo and return the exit code: 0 when everything was as promised, 1 with the reasons on ``err``."""
     say = Narrator(out)
     try:
-        with ended_by_sigterm(), database(choices.database_url, say) as url:
+        with ended_by_signals(), database(choices.database_url, say) as url:
             password = prepare(say)
             with services(url, max(2, min(MOST_PROCESSES, usable_cpus()))) as running:
                 return perform(choices, say, running, password, err)
@@ -134,17 +132,3 @@ def prepare(say: Narrator) -> str:
     user.save()
     say.step("tables and login made")
     return password
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the run as Ctrl-C does, so that all that was started is stopped."""
-
-    def leave(number: int, _frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

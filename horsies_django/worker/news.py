@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping
 from horsies_django.core.records import Wanted
 from horsies_django.store.tasks import Passed
 from horsies_django.worker.appetite import FIELDS
-from horsies_django.worker.marks import WORTH_SECONDS, spacing
+from horsies_django.worker.marks import SLOW_OFTEN, WORTH_SECONDS, spacing
 from horsies_django.worker.process import LANES
 
 UNFIT_SECONDS = 5.0  # without a short pass, after one that found limits
+LONG_SECONDS = 0.03  # that only a scan takes, and not a busy machine
 
 
 class News:
@@ -34,6 +35,7 @@ class News:
         self.due_at = math.inf  # when a task becomes due
         self.whole_next = False  # whether the next pass is to be a whole one
         self.short_from = 0.0  # when a short pass may be tried again
+        self.slow = 0  # short passes, one after the other, that took long
 
     def tell(self, queues: Iterable[str], lane: str | None = None) -> None:
         """Something may be due in these queues, now or later; with a ``lane`` only now, and only there."""
@@ -64,12 +66,14 @@ class News:
         return not asked, None
 
     def rest(self, now: float, took: float, *, fit: bool) -> None:
-        """Do without short passes for a while after one that took so many seconds, if that was long, or that was not ``fit``.
+        """Do without short passes for a while after one that was not ``fit``, took very long, or was one of many that took long.
 
         Something may be in the way of its scan, tasks due in the future or dead entries, which a whole pass knows to go round.
+        Where others keep the CPUs some take long as well, but a whole pass would take longer.
         """
-        pause = spacing(0.0, took) if took >= WORTH_SECONDS else 0.0
-        self.short_from = now + (pause if fit else UNFIT_SECONDS)
+        self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
+        weary = took >= LONG_SECONDS or self.slow > SLOW_OFTEN
+        self.short_from = now + ((spacing(0.0, took) if weary else 0.0) if fit else UNFIT_SECONDS)
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:
         """Note which of the lanes that were asked for ``slots`` ran dry, and when something becomes due."""

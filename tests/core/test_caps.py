@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horsies_django.core.caps import Allotment, Budget, Holding, Limits, Waiting, allot, least, order, room
+from tests.stress import examples
 
-CALM = settings(max_examples=40, deadline=None, database=None, derandomize=True)
+CALM = settings(max_examples=examples(20, 1_000), deadline=None, database=None, derandomize=True)
 NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
 QUEUES = ("a", "b", "c")
 
@@ -196,6 +197,7 @@ def line(world: dict[str, Any]) -> list[Waiting]:
     return order((task for task in world["waiting"] if task.queue in world["limits"]), world["limits"])
 
 
+@pytest.mark.thorough
 @CALM
 @given(WORLDS)
 def test_each_task_taken_had_room_at_every_level_and_each_task_left_had_not(world: dict[str, Any]) -> None:
@@ -220,6 +222,7 @@ def test_each_task_taken_had_room_at_every_level_and_each_task_left_had_not(worl
     assert [task.id for task in taken if task.id in found.ahead] == found.ahead
 
 
+@pytest.mark.thorough
 @CALM
 @given(WORLDS)
 def test_what_is_parked_could_start_on_no_worker_and_what_expires_was_late(world: dict[str, Any]) -> None:
@@ -233,6 +236,7 @@ def test_what_is_parked_could_start_on_no_worker_and_what_expires_was_late(world
     assert len(moved) == len(set(moved))
 
 
+@pytest.mark.thorough
 @CALM
 @given(WORLDS, st.randoms(use_true_random=False))
 def test_the_order_in_which_tasks_and_loads_are_told_makes_no_difference(
@@ -242,6 +246,7 @@ def test_the_order_in_which_tasks_and_loads_are_told_makes_no_difference(
     assert allot(**shuffled) == allot(**world)
 
 
+@pytest.mark.thorough
 @CALM
 @given(WORLDS)
 def test_no_limit_is_the_same_as_one_that_cannot_bind(world: dict[str, Any]) -> None:
@@ -252,6 +257,7 @@ def test_no_limit_is_the_same_as_one_that_cannot_bind(world: dict[str, Any]) -> 
     assert allot(**{**world, "limits": wide}) == allot(**world)
 
 
+@pytest.mark.thorough
 @CALM
 @given(WORLDS)
 def test_a_higher_queue_takes_as_if_the_lower_ones_were_not_there(world: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from horsies_django.core.codec import ArgumentsCodec, CodecError
 from horsies_django.core.errors import TaskDefinitionError
+from tests.stress import examples
 
 
 @dataclass
@@ -137,7 +138,8 @@ def test_several_missing_arguments_are_named_together() -> None:
 NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@pytest.mark.thorough
+@settings(max_examples=examples(40, 1_000), deadline=None, database=None)
 @given(
     st.sampled_from([welcome, bill, mixed, nothing]),
     st.lists(st.just(1), max_size=5),

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horsies_django.core.codec import ArgumentsCodec, CodecError, Shape, UnsupportedType, shape_of
+from tests.stress import examples
 
-CALM = settings(max_examples=50, deadline=None, database=None)
+CALM = settings(max_examples=examples(20, 500), deadline=None, database=None)
 
 
 class Color(enum.Enum):
@@ -147,6 +148,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("annotation", SCALARS, ids=str)
 @given(data=st.data())
+@pytest.mark.thorough
 @CALM
 def test_a_value_of_each_type_comes_back_through_json_and_through_jsonb(annotation: Any, data: st.DataObject) -> None:
     value, shape = data.draw(SCALARS[annotation]), shape_of(annotation, "here")
@@ -158,6 +160,7 @@ def test_a_value_of_each_type_comes_back_through_json_and_through_jsonb(annotati
 
 
 @given(value=st.datetimes(timezones=st.timezones()))
+@pytest.mark.thorough
 @CALM
 def test_a_moment_of_any_time_zone_keeps_its_clock_and_its_offset(value: dt.datetime) -> None:
     # Compared by parts: Python calls two zones' moments unequal wherever a clock is set back.
@@ -167,6 +170,7 @@ def test_a_moment_of_any_time_zone_keeps_its_clock_and_its_offset(value: dt.date
 
 
 @given(data=st.data())
+@pytest.mark.thorough
 @CALM
 def test_a_value_of_any_declarable_type_comes_back(data: st.DataObject) -> None:
     annotation, values = data.draw(TYPES)
@@ -182,6 +186,7 @@ ANYTHING = st.one_of(*SCALARS.values()) | st.floats() | st.binary() | st.text(st
 
 
 @given(typed=TYPES, value=ANYTHING)
+@pytest.mark.thorough
 @CALM
 def test_a_value_of_any_kind_is_refused_or_comes_back_equal(typed: Typed, value: Any) -> None:
     if (shape := shape_if_declarable(typed[0])) is None:
@@ -195,6 +200,7 @@ def test_a_value_of_any_kind_is_refused_or_comes_back_equal(typed: Typed, value:
 
 
 @given(typed=TYPES, stored=PLAIN)
+@pytest.mark.thorough
 @CALM
 def test_json_of_any_kind_is_read_as_the_declared_type_or_refused(typed: Typed, stored: Any) -> None:
     if (shape := shape_if_declarable(typed[0])) is None:
@@ -219,6 +225,7 @@ SEND = ArgumentsCodec.of(send)
     order=SCALARS[Order],
     rest=st.fixed_dictionaries({}, optional={"tags": st.none() | st.lists(TEXT), "extra": PLAIN}),
 )
+@pytest.mark.thorough
 @CALM
 def test_the_arguments_of_a_call_come_back_through_text(a: int, b: str, order: Order, rest: dict[str, Any]) -> None:
     for args, kwargs in (((a, b, order), rest), ((a, b), {"order": order, **rest})):

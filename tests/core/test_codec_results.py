@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from horsies_django.core.codec import CodecError, ResultCodec, UnsupportedType, encode_error
 from horsies_django.core.errors import OperationalErrorCode, TaskDefinitionError
 from horsies_django.core.results import TaskError, TaskResult
+from tests.stress import examples
 
 
 @dataclass
@@ -255,7 +256,8 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None, database=None)
+@pytest.mark.thorough
+@settings(max_examples=examples(40, 1_000), deadline=None, database=None)
 @given(st.text(st.characters()), ANYTHING)
 def test_whatever_an_error_carries_can_be_stored_and_read(message: str, data: Any) -> None:
     found = COUNT.decode(encode_error(TaskError("X", message, data=data))).err_value

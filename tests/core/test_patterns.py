@@ -23,6 +23,7 @@ from horsies_django.core.patterns import (
     Weekly,
     parse,
 )
+from tests.stress import examples
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MINUTE = dt.timedelta(minutes=1)
@@ -106,14 +107,16 @@ def check(pattern: Pattern, shows: Shows, window: tuple[str, dt.datetime, dt.dat
 TIMES = st.times().map(lambda time: time.replace(second=0, microsecond=0))
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=examples(8, 200), deadline=None)
 @given(crons(), windows())
 def test_cron_strings(cron: tuple[str, Shows, bool], window: tuple[str, dt.datetime, dt.datetime]) -> None:
     expression, shows, both = cron
     check(Cron(expression, zone=window[0]), shows, window, both=both)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=examples(8, 200), deadline=None)
 @given(
     st.times().map(lambda time: time.replace(second=0, microsecond=0)),
     st.sets(st.sampled_from(WEEKDAYS), min_size=1),
@@ -129,7 +132,8 @@ def test_days_and_weeks(time: dt.time, days: set[str], window: tuple[str, dt.dat
     )
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=examples(8, 200), deadline=None)
 @given(TIMES, st.integers(1, 31), windows())
 def test_hours_and_months(time: dt.time, day: int, window: tuple[str, dt.datetime, dt.datetime]) -> None:
     check(Hourly(time.minute, zone=window[0]), lambda wall: wall.minute == time.minute, window, both=True)
@@ -315,6 +319,8 @@ def test_a_pattern_is_told_in_words(pattern: Pattern, words: str) -> None:
     assert pattern.in_words == words
 
 
+@pytest.mark.thorough
+@settings(max_examples=examples(30, 500), deadline=None)
 @given(crons())
 def test_every_cron_string_has_words(cron: tuple[str, Shows, bool]) -> None:
     words = Cron(cron[0]).in_words

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from horsies_django.core.patterns import Cron, Every, Hourly, Pattern, parse
 from horsies_django.core.slots import CATCH_UP, PUNCTUAL, CatchUp, Due, Timing, due
+from tests.stress import examples
 
 SINCE = dt.datetime(2027, 3, 27, 22, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -50,7 +51,8 @@ PATTERNS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.thorough
+@settings(max_examples=examples(40, 1_000), deadline=None)
 @given(
     PATTERNS,
     st.sampled_from(CATCH_UP),

@@ -20,7 +20,7 @@ from benchmarks.tables import verdicts
 from tests.e2e.conftest import ROOT, database_url
 from tests.factories import TaskFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
 
 # The server's processes are not seen where it runs in a container.
 COSTS = {"parent CPU, us/task", "children CPU, us/task", "statements/task", "WAL, bytes/task", "connections"}

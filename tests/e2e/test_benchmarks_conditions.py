@@ -19,6 +19,8 @@ import pytest
 from benchmarks.link import far_away
 from tests.e2e.conftest import ROOT, database_url
 
+pytestmark = pytest.mark.stress
+
 MEGABYTE = 1_048_576
 # scenario -> the units of its readings, by their names
 READINGS = {

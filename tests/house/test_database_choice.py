@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import http.server
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.database import IMAGE, Choice, choose, docker_engine_problem, docker_image_problem, server_version
+from tests.database import IMAGE, ROOT, Choice, choose, docker_engine_problem, docker_image_problem, server_version
 
 
 def yes() -> None:
@@ -94,3 +98,17 @@ def test_the_docker_client_without_an_engine_is_not_enough(monkeypatch: pytest.M
 def test_an_engine_that_cannot_pull_the_image_is_told_from_one_that_is_not_there() -> None:
     assert docker_engine_problem() is None
     assert docker_image_problem() == f"the Docker image {IMAGE} cannot be had"
+
+
+def test_tests_of_pure_code_run_where_no_postgresql_can_be_started(tmp_path: Path) -> None:
+    """Where all tests were given a server, those of pure code could not run without one, either."""
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+
+    def code(path: str) -> int:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path]
+        return subprocess.run(
+            command, cwd=ROOT, env={**environment, "HORSIES_PG_BIN": str(tmp_path)}, capture_output=True, check=False
+        ).returncode
+
+    assert code("tests/core/test_errors.py") == 0
+    assert code("tests/desk/test_routers.py") == pytest.ExitCode.USAGE_ERROR

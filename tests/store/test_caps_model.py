@@ -36,10 +36,11 @@ from tests.store.worlds import (
     World,
     register,
 )  # fmt: skip
+from tests.stress import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-CALM = settings(max_examples=300, deadline=None, database=None, derandomize=True)
+CALM = settings(max_examples=examples(100, 3_000), deadline=None, database=None, derandomize=True)
 CALM = settings(CALM, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
@@ -96,6 +97,7 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
             assert row == was
 
 
+@pytest.mark.thorough
 @pytest.mark.promise("S0.39", "S0.40", "S4.7", "S4.20", "S4.21", "S4.22", "S1.43", "S1.44")
 def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_else(
     conn: psycopg.Connection[Any],
@@ -123,6 +125,7 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
     agree()
 
 
+@pytest.mark.thorough
 @pytest.mark.promise("S0.40", "S1.44")
 def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(conn: psycopg.Connection[Any]) -> None:
     """The start counts what runs, by the same arithmetic, and takes the claims in the order in which the worker asks."""

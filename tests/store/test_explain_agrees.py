@@ -25,12 +25,13 @@ from horsies_django.core.records import Wanted
 from horsies_django.models import Task
 from tests.conftest import Claimer, limit, put
 from tests.factories import HeartbeatFactory, WorkerFactory, now
+from tests.stress import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SQL = Path(__file__).parents[2] / "horsies_django" / "store" / "sql"
 CALM = settings(
-    max_examples=200, deadline=None, database=None, derandomize=True,
+    max_examples=examples(60, 1_000), deadline=None, database=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 QUEUES = ("mail", "bulk", "twin")
@@ -124,6 +125,7 @@ def build(rows: list[Row], shapes: list[Shape], cap: int | None) -> tuple[Claime
     return worker, waiting
 
 
+@pytest.mark.thorough
 @CALM
 @given(rows=st.lists(ROWS, max_size=10), shapes=st.lists(SHAPES, min_size=3, max_size=3), cap=CAPS)
 def test_what_is_next_is_claimed_by_the_next_pass_and_nothing_else_is(

@@ -2,12 +2,11 @@
 
 After every step each row is held against tests/store/life.py: status, owner, generation, retries, attempts, permits; and those
 who wait were told of exactly what ended. At the end of an example what is left gets done: nothing is ever stuck.
-HORSIES_LIFE_EXAMPLES=5000 makes a long run, at random instead of the same each time.
+A full ``make stress`` makes a long run, at random instead of the same each time.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import uuid
 from collections.abc import Callable
@@ -32,11 +31,12 @@ from horsies_django.store.tasks import TaskStore
 from tests.store.life import REFUSED, Life
 from tests.store.lives import ENDS, LEASE, Lives, Seat, born, finals, outcome
 from tests.store.mishaps import FLAGS, GOING, PICKS, SEATS, Mishaps
+from tests.stress import STRESS, examples
 
-LONG = int(os.environ.get("HORSIES_LIFE_EXAMPLES", "0"))
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(420, 2 * LONG))]
+EXAMPLES = examples(40, 2_000)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(420, 2 * EXAMPLES))]
 PROFILE = settings(
-    max_examples=LONG or 80, stateful_step_count=60, deadline=None, database=None, derandomize=not LONG,
+    max_examples=EXAMPLES, stateful_step_count=60, deadline=None, database=None, derandomize=STRESS != "full",
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
@@ -280,6 +280,7 @@ def wanted(slots: tuple[int, int]) -> Wanted:
     return Wanted(sync, buffer=buffer, lease=LEASE if buffer else None)
 
 
+@pytest.mark.thorough
 def test_the_life_of_every_task_is_the_one_that_the_model_leads(connect: Callable[[], psycopg.Connection[Any]]) -> None:
     lives = Lives(connect)
 

@@ -18,6 +18,7 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.retry import Failure, RetryPolicy, decide
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import Claimer, put
+from tests.stress import examples
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 CODES = ["MAIL_DOWN", "WORKER_CRASHED", "OTHER"]
@@ -52,7 +53,8 @@ def asked(failure: Failure) -> str | None:
     return json.dumps(True if failure.delay_seconds is None else failure.delay_seconds)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.thorough
+@settings(max_examples=examples(100, 1_000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     failure=failures, policy=st.none() | policies, retry_count=st.integers(0, 6), max_crashes=st.integers(0, 2),
     until=st.none() | st.floats(0, 2_000), cancelled=st.booleans(),

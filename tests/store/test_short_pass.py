@@ -18,6 +18,7 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Passed
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.store.test_pass import aware, done
+from tests.stress import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -90,6 +91,7 @@ def ending(mine: list[uuid.UUID], ends: list[str]) -> list[Outcome]:
     return found
 
 
+@pytest.mark.thorough
 def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) -> None:
     worker = claimer()
 
@@ -100,7 +102,7 @@ def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) ->
             claims = {lane: [claim for claim in passed.claims if claim.lane == lane] for lane in ("sync", "async")}
             return passed.landed, claims, passed.again, worker.conn.execute(LOOK.encode()).fetchall()
 
-    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=examples(60, 1_000), deadline=None, database=None, derandomize=True)
     @given(tasks=TASKS, ends=ENDS, slots=st.tuples(st.integers(0, 4), st.integers(0, 4)))
     def compare(tasks: list[dict[str, Any]], ends: list[str], slots: tuple[int, int]) -> None:
         outcomes = ending(build(worker.conn, tasks, worker.id), ends)

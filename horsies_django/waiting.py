@@ -24,6 +24,7 @@ from datetime import timedelta
 import psycopg
 
 from horsies_django.conf import Config, config
+from horsies_django.core.notifications import read_ids
 from horsies_django.core.status import TERMINAL
 from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Found, TaskStore
@@ -146,7 +147,7 @@ class WaitingRoom:
 
     def _note(self, payloads: list[str]) -> bool:
         """Note which of the announced tasks somebody waits for, and return whether anything was announced."""
-        announced = {uuid.UUID(id_) for payload in payloads for id_ in payload.split()}
+        announced = {id_ for payload in payloads for id_ in read_ids(payload)}
         with self.lock:
             self.arrived |= announced & self.callers.keys()
         return bool(announced)

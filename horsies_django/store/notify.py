@@ -114,6 +114,7 @@ class Listener:
         self.suffix = suffix
         self.application_name = application_name
         self.own = f"_{uuid.uuid4().hex[:16]}"
+        self.channels: frozenset[str] = frozenset()  # what it listens on
         self.heard = False  # whether anything arrived since somebody set this to False
         self.pooled = False
         self.connection: psycopg.Connection[Any] | None = None
@@ -124,8 +125,9 @@ class Listener:
         try:
             self.pooled = through_pooler(connection)
             prefix = channel_prefix(connection)
-            for suffix in (self.suffix, self.own):
-                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(prefix + suffix)))
+            self.channels = frozenset({prefix + self.suffix, prefix + self.own})
+            for channel in self.channels:
+                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except BaseException:
             connection.close()
             raise
@@ -141,8 +143,12 @@ class Listener:
         return self._connection_or_raise().fileno()
 
     def payloads(self) -> list[str]:
-        """Return what was notified since the last call, without waiting. Raises psycopg.OperationalError when cut off."""
-        arrived = list(self._connection_or_raise().notifies(timeout=0))
+        """Return what was notified since the last call, without waiting. Raises psycopg.OperationalError when cut off.
+
+        A pooler may lend us a server connection on which another client listened: what arrives for that one is not for us, and no
+        proof that we are heard.
+        """
+        arrived = [one for one in self._connection_or_raise().notifies(timeout=0) if one.channel in self.channels]
         self.heard = self.heard or bool(arrived)
         return [notification.payload for notification in arrived if not notification.channel.endswith(self.own)]
 

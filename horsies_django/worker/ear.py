@@ -20,6 +20,7 @@ import psycopg
 
 from horsies_django.announcing import AGAIN_SECONDS
 from horsies_django.conf import Resilience
+from horsies_django.core.notifications import read_told
 from horsies_django.store.notify import Listener
 from horsies_django.worker.backoff import Backoff
 
@@ -33,8 +34,8 @@ ANSWER_SECONDS = 5.0  # how long that one may take
 
 class Ear:
     """Does what ``words`` has for the name in a notification, a queue's or this worker's own, each once for all that came
-    together, with the earliest moment that was told (an epoch; 0 where none was). Of tasks that are all due and in
-    one lane the word is the lane and the queue's name.
+    together, with the earliest moment that was told (an epoch; 0 and less: the beginning of time). Of tasks that are all
+    due and in one lane the word is the lane and the queue's name.
 
     Calls ``wake`` after each LISTEN: what was sent before it made no noise here. And a few times more after that, and after a
     notification that says that more tasks may follow without a word: they do not make any.
@@ -120,16 +121,12 @@ class Ear:
             self._answered()
         earliest: dict[str, float] = {}
         several = set()
-        for payload in payloads:
-            moment, _, word = payload.partition(" ")
-            number, _, lane = moment.rstrip("+").partition("!")
-            since = float(number) if number[:1].isdigit() else 0.0
-            if lane:
-                word = f"{lane} {word}"
-            if moment.endswith("+"):
-                several.add(word)
+        for told in filter(None, map(read_told, payloads)):
+            since = told.since
+            if told.more:
+                several.add(told.word)
                 since -= BEFORE_SECONDS
-            earliest[word] = min(earliest.get(word, math.inf), since)
+            earliest[told.word] = min(earliest.get(told.word, math.inf), since)
         for word in earliest.keys() & self.words.keys():
             act = partial(self.words[word], earliest[word])
             act()

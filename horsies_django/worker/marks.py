@@ -74,11 +74,11 @@ class Marks:
         self.tell(self.queues, None)
 
     def lower(self, queue: str, moment: float) -> None:
-        """Have the next pass look at what is due since ``moment``; an epoch, 0 is the beginning."""
+        """Have the next pass look at what is due since ``moment``; an epoch, 0 and less is the beginning of time."""
         for (name, _lane), known in self.waiting.items():
             if name == queue:
                 for priority, since in known.items():
-                    known[priority] = ANYWHERE if since is None else min(since, moment)
+                    known[priority] = ANYWHERE if since is None or moment <= 0 else min(since, moment)
 
     def forget(self) -> None:
         """Have the next pass look everywhere. Which priorities there are stays known: each gets its mark again."""

@@ -55,6 +55,7 @@ class Timetable(threading.Thread):
         self.backoff = Backoff(config.resilience)
         self.poll_seconds = config.resilience.notify_poll_interval_ms / 1000
         self.connection: psycopg.Connection[Any] | None = None
+        self.channel = ""  # on which changes of schedules are told; a pooler may bring what others listen for
         self.names: list[str] = []  # of the schedules in the code
         self.signed_at = -math.inf  # by the monotonic clock
         self.in_touch_since = math.inf
@@ -134,7 +135,8 @@ class Timetable(threading.Thread):
 
     def heard(self) -> bool:
         """Return whether a schedule was changed since the last call. Raises psycopg.Error."""
-        return self.connection is not None and bool(list(self.connection.notifies(timeout=0)))
+        arrived = [] if self.connection is None else list(self.connection.notifies(timeout=0))
+        return any(one.channel == self.channel for one in arrived)
 
     def connect(self) -> psycopg.Connection[Any]:
         """Open the connection, which listens. Raises psycopg.Error."""
@@ -147,7 +149,8 @@ class Timetable(threading.Thread):
         self.connection = connection
         self.signed_at = -math.inf  # it may have been away for long
         self.in_touch_since = time.monotonic()
-        connection.execute(f"LISTEN {channel_prefix(connection)}_schedules")
+        self.channel = f"{channel_prefix(connection)}_schedules"
+        connection.execute(f"LISTEN {self.channel}")
         return connection
 
     def disconnect(self) -> None:

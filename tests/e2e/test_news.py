@@ -6,11 +6,13 @@ import random
 from collections.abc import Callable
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from horsies_django.models import Task
+from horsies_django.store.notify import channel_prefix
 from tests.conftest import wait_until
 from tests.e2e.conftest import WorkerProcess
+from tests.payloads import HOSTILE
 from tests.project import tasks
 
 Start = Callable[..., WorkerProcess]
@@ -60,3 +62,14 @@ def test_a_task_that_is_due_soon_starts_then_though_others_came_and_went_meanwhi
     for _ in range(5):
         assert tasks.noop.send().get(30_000).is_ok()
     assert soon.get(30_000).is_ok()
+
+
+def test_what_any_role_may_notify_ends_no_worker_and_makes_it_overlook_nothing(worker: Start) -> None:
+    process = worker("--processes=1", "--with-scheduler", **NO_POLL).ready()
+    with connection.cursor() as cursor:
+        for suffix in ("_new", "_done", "_schedules"):
+            for payload in (text for text in HOSTILE if text.isprintable()):
+                cursor.execute("SELECT pg_notify(%s, %s)", [channel_prefix(connection) + suffix, payload])
+    assert tasks.noop.send().get(30_000).is_ok()
+    assert process.stop() == 0
+    assert "Traceback" not in process.log

@@ -93,6 +93,14 @@ def test_a_change_wakes_it(timetable: Timetable, connect: Connect) -> None:
     assert timetable.heard() is False  # it was taken note of
 
 
+def test_the_news_of_another_channel_are_no_change_of_a_schedule(timetable: Timetable, connect: Connect) -> None:
+    own, other = timetable.connect(), connect()
+    own.execute("LISTEN somebody_elses")  # as a pooler's server connection may
+    other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
+    own.execute("SELECT 1")  # which brings the news along
+    assert not timetable.heard()
+
+
 def test_a_cut_connection_wakes_it_and_is_replaced(timetable: Timetable, connect: Connect) -> None:
     first = timetable.connect()
     connect().execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])

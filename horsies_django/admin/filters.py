@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.showing import STATUSES
 from horsies_django.conf import config
+from horsies_django.core.caps import CLUSTER
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL
@@ -64,8 +65,12 @@ class QueueFilter(admin.SimpleListFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Offer the queues that are declared; the queues of all tasks would be a DISTINCT over the whole table."""
-        names = Queue.objects.using(config().database).order_by("name").values_list("name", flat=True)
+        """Offer the queues that are declared; the queues of all tasks would be a DISTINCT over the whole table.
+
+        The row of the cluster holds a limit and no task: filtering by it would show an empty list.
+        """
+        rows = Queue.objects.using(config().database).exclude(name=CLUSTER)
+        names = rows.order_by("name").values_list("name", flat=True)
         return [(name, name) for name in names]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -44,6 +48,49 @@ class LimitField(forms.CharField):
                 % {"low": self.lowest, "high": f"{LARGEST_LIMIT:,}"}
             )
         return number
+
+
+class EndInput(forms.DateTimeInput):
+    """A moment to the second. One that was not touched in the form keeps what the field cannot show: microseconds and offset.
+
+    ``held`` is the moment when the form was opened. It travels with the form, because another one may be stored meanwhile.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+        self.held: dt.datetime | None = None
+
+    def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> Any:
+        """Return the moment that was held when the field shows it still, else what was written."""
+        written, held = data.get(name), _moment(data.get(f"{name}_held", ""))
+        if held is not None and isinstance(written, str) and _moment(written) == _shown(held):
+            return held.isoformat()
+        return written
+
+    def format_value(self, value: Any) -> str | None:
+        """Return the moment as the browser wants it, by the clock of the page's zone."""
+        moment = _moment(value) if isinstance(value, str) else value
+        return f"{_shown(moment):{self.format}}" if isinstance(moment, dt.datetime) else super().format_value(value)
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """Return the field, and the moment itself beside it."""
+        shown = super().render(name, value, attrs, renderer)
+        if self.held is None:
+            return shown
+        return format_html('{}<input type="hidden" name="{}_held" value="{}">', shown, name, self.held.isoformat())
+
+
+def _moment(text: object) -> dt.datetime | None:
+    try:
+        return parse_datetime(str(text))
+    except ValueError:
+        return None
+
+
+def _shown(moment: dt.datetime) -> dt.datetime:
+    """Return what the field shows of a moment."""
+    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    return local.replace(tzinfo=None, microsecond=0, fold=0)
 
 
 class QueueForm(ChangeForm):
@@ -108,11 +155,7 @@ class OverrideForm(QueueForm):
     local_limit = LimitField(lowest=1)
     partition_max_concurrency = LimitField(lowest=1)
     partition_local_limit = LimitField(lowest=1)
-    until = forms.DateTimeField(
-        label=gettext_lazy("Until"),
-        required=False,
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
-    )
+    until = forms.DateTimeField(label=gettext_lazy("Until"), required=False, widget=EndInput)
     field_order = (*LEVELS, "reason", "until")
 
     def __init__(self, *args: Any, row: Queue, **kwargs: Any) -> None:
@@ -121,6 +164,9 @@ class OverrideForm(QueueForm):
         zone = timezone.get_current_timezone_name()
         self.fields["until"].help_text = _("Empty: until it is cleared. In the time zone %(zone)s.") % {"zone": zone}
         self.initial["until"] = row.override_until
+        widget = self.fields["until"].widget
+        assert isinstance(widget, EndInput)
+        widget.held = _moment(self.data.get("until_held", "")) if self.is_bound else row.override_until
         override = row.override if isinstance(row.override, dict) else {}
         for key in LEVELS:
             field = self.fields[key]

@@ -30,9 +30,11 @@ class OperateMixin(Base):
         """Whether the user may cancel tasks and run them again."""
         return request.user.has_perm("horsies.operate_task")
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer only our own: Django would add one that deletes."""
-        return {name: action for name, action in super().get_actions(request).items() if name in OperateMixin.actions}
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Offer only our own: Django would add one that deletes. ``action_location`` is passed by Django 6.1 and newer."""
+        where = {} if action_location is None else {"action_location": action_location}
+        offered = super().get_actions(request, **where)
+        return {name: action for name, action in offered.items() if name in OperateMixin.actions}
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Cancel"))
     def cancel_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
+import warnings
 from typing import Any
 
+import django
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
@@ -131,6 +133,26 @@ def test_a_queue_filter_offers_the_declared_queues_and_finds_their_tasks(boss: C
     assert "?queue=undeclared" not in body(boss, reverse(TASKS))
 
 
+def test_the_row_of_the_cluster_is_no_queue_to_filter_tasks_by(boss: Client) -> None:
+    Queue.objects.get_or_create(name="*")
+    TaskFactory()
+    html = body(boss, reverse(TASKS))
+    assert "?queue=default" in html
+    assert "the whole cluster" not in html
+    assert not re.search(r"\?queue=(\*|%2A)", html)
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.1 passes get_actions the place of the actions")
+def test_the_task_pages_use_nothing_of_django_that_is_deprecated(boss: Client) -> None:
+    task = TaskFactory(status="FAILED")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for address in (reverse(TASKS), page_of(task)):
+            assert body(boss, address)
+        data = {"action": "cancel_tasks", "_selected_action": [str(task.pk)]}
+        assert boss.post(reverse(TASKS), data).status_code == 302
+
+
 @pytest.mark.parametrize(
     "query", [{"status": "LOST"}, {"queue": "a\x00b"}, {"p": "0"}, {"p": "-3"}, {"p": "2001"}, {"p": str(10**30)}]
 )
@@ -196,6 +218,16 @@ def test_the_detail_shows_all_that_is_known_of_a_task(boss: Client) -> None:
         f'<a href="{page_of(worker)}">web-7:4711</a>', f'<a href="{page_of(Queue.objects.get(name="default"))}">default</a>',
     ):  # fmt: skip
         assert text in html, text
+
+
+def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: Client) -> None:
+    evil = "</pre><script>alert(1)</script><b>&amp;" * 1_000
+    row = TaskFactory(status="FAILED", kwargs={"evil": evil}, error_code="EVIL", result=error("EVIL", evil, data=evil))
+    html = body(boss, page_of(row))
+    assert html.count("The first 20,000 of") == 3
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;&lt;b&gt;&amp;amp;") > 1_000
+    for markup in ("<script>alert", "</pre><script", "</script><b>"):
+        assert markup not in html, markup
 
 
 def test_a_value_too_long_for_a_page_is_cut_and_says_so(boss: Client) -> None:

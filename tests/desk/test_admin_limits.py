@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -131,6 +132,52 @@ def test_an_override_starts_from_the_one_that_is_there_and_asks_for_a_reason_ane
     assert [form[name].value() for name in ("max_concurrency", "local_limit", "reason")] == [3, "none", None]
     post(boss, "override", partition_local_limit="2", reason="another")
     assert Queue.objects.get(name="mail").override == {"partition_local_limit": 2}
+
+
+def as_rendered(html: str) -> dict[str, str]:
+    """Return what a browser would send for a form nobody touched: it leaves out seconds that are zero."""
+    inputs = re.findall(r"<input [^>]*>", html)
+    found = {}
+    for tag in inputs:
+        attributes = dict(re.findall(r'(\w+)="([^"]*)"', tag))
+        if "name" in attributes and attributes["type"] != "submit":
+            found[attributes["name"]] = attributes.get("value", "")
+            if attributes["type"] == "datetime-local":
+                found[attributes["name"]] = attributes.get("value", "").removesuffix(":00")
+    return found
+
+
+UNTIL = dt.datetime(2037, 5, 6, 14, 3, 27, 123_456, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu"])
+@pytest.mark.parametrize(
+    "until", [UNTIL, UNTIL.replace(second=0), dt.datetime(2037, 10, 25, 1, 30, 5, 7, tzinfo=dt.UTC)], ids=str
+)  # the last one comes twice by the clock of Berlin
+def test_an_until_that_nobody_touched_keeps_its_seconds(boss: Client, settings: Any, zone: str, until: Any) -> None:
+    settings.TIME_ZONE = zone
+    queues.override("mail", {"max_concurrency": 3}, actor="ada", reason=WHY, until=until)
+    held = Queue.objects.get(name="mail").override_until
+    form = as_rendered(body(boss, url("override")))
+    failed = boss.post(url("override"), {**form, "max_concurrency": "many", "reason": WHY})
+    assert set(failed.context["form"].errors) == {"max_concurrency"}
+    again = as_rendered(failed.content.decode())
+    assert again["until"] == form["until"]
+    post(boss, "override", **{**again, "max_concurrency": "5", "reason": WHY})
+    queue = Queue.objects.get(name="mail")
+    assert (queue.override, queue.override_until) == ({"max_concurrency": 5}, held)
+
+
+def test_an_until_that_somebody_changed_is_taken_as_it_was_written(boss: Client) -> None:
+    queues.override("mail", {"max_concurrency": 3}, actor="ada", reason=WHY, until=UNTIL)
+    form = as_rendered(body(boss, url("override")))
+    post(boss, "override", **{**form, "until": "2036-01-02T03:04:05", "reason": WHY})
+    assert (
+        f"{timezone.localtime(Queue.objects.get(name='mail').override_until):%FT%T.%f}" == "2036-01-02T03:04:05.000000"
+    )
+    form = as_rendered(body(boss, url("override")))
+    post(boss, "override", **{**form, "until": "", "reason": WHY})
+    assert Queue.objects.get(name="mail").override_until is None
 
 
 @pytest.mark.parametrize(

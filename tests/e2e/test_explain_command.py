@@ -45,6 +45,15 @@ def test_it_prints_json_for_machines() -> None:
     assert (reason["code"], reason["details"]["queue"]) == ("NO_LIVE_WORKER", "default")
 
 
+def test_without_an_id_it_explains_the_task_that_was_sent_last() -> None:
+    with pytest.raises(CommandError, match="horsies_explain: no task was sent yet"):
+        run()
+    ids = put(3)
+    assert run().startswith(f"Task {ids[-1]} is PENDING.")
+    (last,) = put()
+    assert json.loads(run("--json"))["task_id"] == str(last)
+
+
 def test_a_mistake_is_a_sentence() -> None:
     with pytest.raises(CommandError, match="horsies_explain: there is no task"):
         run(str(uuid.uuid4()))

@@ -132,6 +132,24 @@ def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(monke
         command.turn()
 
 
+def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
+    timetable: Timetable, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged(**schedules: Any) -> list[str]:
+        settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
+        caplog.clear()
+        timetable.declare()
+        return [record.getMessage() for record in caplog.records if record.name == "horsies.scheduler"]
+
+    caplog.set_level("INFO", "horsies.scheduler")
+    hourly = {"task": "tests.project.tasks.noop", "pattern": "every hour"}
+    assert logged(old=hourly) == ["schedule old is new in the code"]
+    assert logged(old=hourly) == []
+    assert logged(new=hourly, old={**hourly, "priority": 3, "pattern": "every 2 hours"}) == [
+        "schedule new is new in the code", "schedule old: the code changed its pattern, priority",
+    ]  # fmt: skip
+
+
 def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes_back_with_its_code(
     timetable: Timetable, connect: Connect, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

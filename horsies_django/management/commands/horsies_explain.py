@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from argparse import ArgumentParser
 from typing import Any
 
@@ -11,8 +12,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
+from horsies_django.conf import config
 from horsies_django.core.explanations import Explanation
 from horsies_django.explaining import explain
+from horsies_django.models import Task
 
 
 class Command(BaseCommand):
@@ -21,12 +24,14 @@ class Command(BaseCommand):
     help = "Say why a task does not run at this moment, or what it does instead. Changes nothing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("task", metavar="ID", help="the id of the task, a UUID")
+        parser.add_argument(
+            "task", metavar="ID", nargs="?", help="the id of the task, a UUID (default: the task that was sent last)"
+        )
         parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 
     def handle(self, **options: Any) -> None:
         try:
-            found = explain(options["task"])
+            found = explain(options["task"] or newest())
         except (LookupError, ValueError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_explain: {error}") from error
         except DatabaseError as error:
@@ -34,6 +39,14 @@ class Command(BaseCommand):
                 f"horsies_explain: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
             ) from error
         self.stdout.write(as_json(found) if options["json"] else as_text(found))
+
+
+def newest() -> uuid.UUID:
+    """Return the id of the task that was sent last. Raises LookupError when there is none."""
+    found = Task.objects.using(config().database).order_by("-pk").values_list("pk", flat=True).first()
+    if found is None:
+        raise LookupError("no task was sent yet")
+    return found
 
 
 def as_json(explanation: Explanation) -> str:

@@ -7,12 +7,13 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test mutants lint format bench clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
 	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
 	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server; ARGS=\"-k send\""
+	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
 	@echo "make lint    check style, floors, types and migrations"
 	@echo "make format  put the code into the one format"
 	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
@@ -25,6 +26,9 @@ demo: $(VENV)/.has-example
 
 test: $(VENV)/.has-test
 	@$(BIN)/python -m pytest $(ARGS)
+
+mutants: $(VENV)/.has-test
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(VENV)/.has-lint
 	$(BIN)/python -m ruff check .

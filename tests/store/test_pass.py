@@ -101,10 +101,10 @@ def test_two_claimers_never_get_the_same_task(claimer: Claimers) -> None:
 def test_eight_claimers_at_once_get_each_task_once_and_leave_none(claimer: Claimers) -> None:
     ids = put(4_000)
     workers = [claimer() for _ in range(8)]
-    together = threading.Barrier(len(workers))
+    barrier = threading.Barrier(len(workers))
 
     def drain(worker: Claimer) -> list[uuid.UUID]:
-        together.wait(30)
+        barrier.wait(30)
         got: list[uuid.UUID] = []
         while claims := worker.run_pass(sync=7).claims:
             got += [claim.id for claim in claims]

@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit stress lint format bench clean
+.PHONY: help demo test unit stress mutants lint format bench clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -16,6 +16,7 @@ help: ## Show this list
 	@echo "             ARGS=\"tests/desk -k send\" runs those only"
 	@echo "make unit    run the tests of pure code, which need no database: seconds"
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 4 minutes"
+	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
 	@echo "make lint    check style, floors, types and migrations"
 	@echo "make format  put the code into the one format"
 	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
@@ -39,6 +40,9 @@ unit: $(VENV)/.has-test
 stress: $(VENV)/.has-test
 	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress,\
 		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
+
+mutants: $(VENV)/.has-test
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(VENV)/.has-lint
 	$(BIN)/python -m ruff check .

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from tests.chaos import evidence
 from tests.chaos.faults import LONG_ROUND, ROUND, Faults
 from tests.chaos.notes import DIRECTORY
 from tests.chaos.sending import Sender
+from tests.deadlines import wait_until
 from tests.e2e.server import Server
 from tests.oracle.evidence import living, unfinished
 from tests.oracle.fleet import Member
@@ -165,7 +167,8 @@ class Storm:
         self.sender.over.set()
         codes = [member.end() for member in self.fleet]
         found = [f"a worker ended with exit code {code}" for code in codes if code]
-        self.moment.wait(1.0)  # what dies with its parent does so at once
+        with suppress(AssertionError):
+            wait_until(lambda: not self.survivors(), "what dies with its parent is gone")
         return found + [f"process {one.pid} is left: {' '.join(one.cmdline())}" for one in self.survivors()]
 
     def survivors(self) -> list[psutil.Process]:

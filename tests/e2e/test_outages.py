@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +21,8 @@ Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 
 
-def down_for(seconds: float) -> None:
-    """Let an outage last."""
-    until = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() > until, f"the outage lasts {seconds} s")
+# A worker that failed so often has gone for 3.4 s at least without its database, by the pauses of tests.settings_outages.
+TRIES_IN_A_LONG_OUTAGE = 8
 
 
 def taken_in(process: WorkerProcess) -> None:
@@ -105,19 +104,31 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
     workers = [worker("--processes=1", **server.environment, **SHORT).ready() for _ in range(2)]
     tasks = [Lingering(server, tmp_path / name) for name in ("one", "two")]
     children = [task.runs() for task in tasks]
+    living = {str(id_) for (id_,) in server.superuser("SELECT id FROM horsies_workers")}
     server.stop()
-    down_for(6)
+    wait_until(
+        lambda: all(process.log.count("cannot be used, next try") >= TRIES_IN_A_LONG_OUTAGE for process in workers),
+        "the outage lasts longer than the threshold",
+    )
     assert all(psutil.pid_exists(child) for child in children)
     server.start()
     wait_until(lambda: all("the heartbeat succeeds again" in process.log for process in workers), "both beat")
-    down_for(4)  # beyond the threshold, with the server up: if anybody were judged by old beats, it would be now
+    dead = uuid.uuid4()
+    server.superuser(
+        "INSERT INTO horsies_heartbeats (id, worker_id, role, pid, sent_at) "
+        f"VALUES ('{dead}', '{dead}', 'claimer', 1, now() - interval '1 hour')"
+    )
+    judged = wait_until(
+        lambda: server.superuser("SELECT id FROM horsies_heartbeats WHERE died_at IS NOT NULL"), "somebody is judged"
+    )
+    assert judged == [(dead,)]  # not those whose last beat before the outage is as old as the outage
     for task in tasks:
         task.end()
         row = server.becomes(task.id, "COMPLETED")
         assert (row["attempts"], row["claim_generation"]) == (1, 1)
         assert task.ran_once()
     for process in workers:
-        assert "counts as dead" not in process.log
+        assert living & set(re.findall(r"worker (\S+) has not beaten", process.log)) == set()
         assert "declared dead" not in process.log
         assert process.stop() == 0
 

@@ -127,20 +127,6 @@ def test_the_floors_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_waiting_in_tests_is_for_conditions_only() -> None:
-    """Sleep stands in the one loop that waits for conditions, and in the bodies of tasks."""
-    allowed = {
-        "tests/deadlines.py",
-        "tests/chaos/tasks.py",
-        "tests/oracle/tasks.py",
-        "tests/project/points.py",
-        "tests/project/tasks.py",
-    }
-    pattern = re.compile(r"\btime\.sleep\(|asyncio\.sleep\((?!0\))")
-    found = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py") if pattern.search(path.read_text())}
-    assert found - {"tests/house/test_rooms.py"} <= allowed
-
-
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
 )

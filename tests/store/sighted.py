@@ -6,6 +6,8 @@ import selectors
 import time
 from typing import Any
 
+from django.db import connection
+
 from horsies_django.conf import Resilience
 from horsies_django.core.records import Wanted
 from horsies_django.store.notify import Listener
@@ -23,10 +25,12 @@ class Sighted(Claimer):
     def __init__(self, conn: Any, **queues: int) -> None:
         super().__init__(conn, **queues)
         self.woken = 0
+        self.heard: list[float] = []  # the moments up to which everything was heard
         self.marks = Marks(self.served.queues, self.wake, POLL_SECONDS)
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        self.ear = Ear(listener, self.selector, Resilience(), self.marks.words(), self.marks.start_over)
+        words = {**self.marks.words(), "so far": self.heard.append}
+        self.ear = Ear(listener, self.selector, Resilience(), words, self.marks.start_over)
         self.ear.listen()
         self.marks.slow = SLOW_OFTEN + 1
 
@@ -47,13 +51,24 @@ class Sighted(Claimer):
     def hears(self) -> None:
         """Wait until something arrives, and take all that did."""
         wait_until(lambda: self.selector.select(0), "something arrives")
-        while self.selector.select(0.2):
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take what was said so far: notifications arrive in the order of their commits, so one of our own comes last."""
+        before = len(self.heard)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, '0 so far')", [f"{self.channel}_new"])
+        wait_until(lambda: self.hears_more() > before or not self.ear.hears, "what was said so far has arrived")
+
+    def hears_more(self) -> int:
+        """Take what has arrived, and return how often that was all that was said so far."""
+        if self.selector.select(0):
             self.ear.hear()
+        return len(self.heard)
 
     def settle_in(self) -> None:
         """Take what was said so far, and find nothing to do from here on."""
-        while self.selector.select(0.2):
-            self.ear.hear()
+        self.catch_up()
         assert self.run_pass(sync=100, async_=100).claims == []
 
     def close(self) -> None:

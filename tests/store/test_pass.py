@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -85,12 +87,33 @@ def test_a_row_that_somebody_holds_is_skipped_without_waiting(
 
 @pytest.mark.promise("S1.48", "S2.22")
 def test_two_claimers_never_get_the_same_task(claimer: Claimers) -> None:
-    ids = put(200)
-    workers = [claimer(), claimer()]
-    got: list[uuid.UUID] = []
-    while claims := [claim.id for worker in workers for claim in worker.run_pass(sync=7).claims]:
-        got += claims
-    assert sorted(got) == sorted(ids)
+    """The second one claims while the transaction of the first one is open, and does not wait for it."""
+    ids = put(20)
+    first, second = claimer(), claimer()
+    second.conn.execute("SET lock_timeout = '5s'")
+    with first.conn.transaction():
+        mine = [claim.id for claim in first.run_pass(sync=7).claims]
+        others = [claim.id for claim in second.run_pass(sync=20).claims]
+    assert (mine, others) == (ids[:7], ids[7:])
+
+
+@pytest.mark.promise("S1.48", "S2.22")
+def test_eight_claimers_at_once_get_each_task_once_and_leave_none(claimer: Claimers) -> None:
+    ids = put(4_000)
+    workers = [claimer() for _ in range(8)]
+    barrier = threading.Barrier(len(workers))
+
+    def drain(worker: Claimer) -> list[uuid.UUID]:
+        barrier.wait(30)
+        got: list[uuid.UUID] = []
+        while claims := worker.run_pass(sync=7).claims:
+            got += [claim.id for claim in claims]
+        return got
+
+    with ThreadPoolExecutor(len(workers)) as threads:
+        shares = list(threads.map(drain, workers))
+    assert sorted(id_ for share in shares for id_ in share) == sorted(ids)
+    assert set(Task.objects.values_list("status", "claim_generation")) == {("RUNNING", 1)}
 
 
 def test_a_task_due_later_is_not_claimed_and_the_pass_says_when_it_is_due(claimer: Claimers) -> None:
@@ -210,6 +233,19 @@ def test_a_release_gives_the_task_back_in_its_old_place_without_an_attempt(claim
     assert [(item.id, item.generation) for item in passed.claims] == [(first, 2)]
     assert not TaskAttempt.objects.exists()
     assert Task.objects.get(pk=second).status == "PENDING"
+
+
+def test_a_release_under_another_claim_leaves_the_task_to_whom_it_runs(claimer: Claimers) -> None:
+    (id_,) = put()
+    worker, zombie = claimer(), claimer()
+    (older,) = worker.run_pass(sync=1).claims
+    (newer,) = worker.run_pass(sync=1, releases=[older]).claims
+    assert (newer.id, newer.generation) == (id_, older.generation + 1)
+    assert worker.run_pass(releases=[older]).landed == set()
+    assert zombie.run_pass(releases=[newer]).landed == set()
+    task = Task.objects.get(pk=id_)
+    assert (task.status, task.claimed_by, task.claim_generation) == ("RUNNING", worker.id, newer.generation)
+    assert worker.run_pass(releases=[newer]).landed == {id_}
 
 
 def test_a_release_wakes_the_workers_of_its_queue(

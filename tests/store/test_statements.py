@@ -80,11 +80,11 @@ def moves(name: str) -> set[tuple[str, str]]:
         ("horsies_reap_v1", ["rescue"]),
     ],
 )
-def test_the_moves_of_a_function_are_those_of_the_state_machine(name: str, events: list[str]) -> None:
+def test_the_header_of_a_function_names_the_moves_of_the_state_machine(name: str, events: list[str]) -> None:
     assert moves(name) == allowed(*events)
 
 
-def test_the_moves_of_the_short_pass_are_some_of_the_state_machine() -> None:
+def test_the_header_of_the_short_pass_names_some_of_the_moves_of_the_state_machine() -> None:
     assert moves("horsies_short_pass_v1") < allowed("claim", "settle")
 
 

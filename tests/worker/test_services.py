@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,20 +19,23 @@ from horsies_django.conf import Recovery, config
 from horsies_django.core.records import Wanted
 from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt
 from horsies_django.store.workers import WorkerStore
+from horsies_django.worker.deadman import DEADLINE
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import Claimer, limit, put, wait_until
+from tests.store.conftest import wait_for_waiting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Connect = Callable[[], psycopg.Connection[Any]]
 LONG_AGO = timedelta(hours=1)
+THRESHOLD_MS = 2_000
 
 
 @pytest.fixture
 def parts(transactional_db: None) -> Iterator[Supervisor]:
     """The parts of a worker, put together and not started."""
-    recovery = Recovery(claimer_heartbeat_interval_ms=1_000, running_stale_threshold_ms=2_000)
+    recovery = Recovery(claimer_heartbeat_interval_ms=1_000, running_stale_threshold_ms=THRESHOLD_MS)
     wait_until(lambda: up_for(timedelta(seconds=2)), "the server is up for longer than the threshold")
     made = Supervisor(replace(config(), recovery=recovery), WorkerOptions(queues=("default", "mail"), processes=1))
     yield made
@@ -74,6 +79,26 @@ def test_a_beat_renews_the_row_and_the_trust_in_it(parts: Supervisor, connect: C
     assert Heartbeat.objects.get().sent_at > before + LONG_AGO / 2
     assert parts.engine.trusted_until > time.monotonic()
     assert not parts.engine.disowned
+
+
+def test_the_kill_timer_counts_from_before_the_beat_and_ends_before_others_may_judge(
+    parts: Supervisor, connect: Connect
+) -> None:
+    """A beat may wait long for its answer: what counts from the answer ends after others took the tasks over."""
+    conn, other, guard = connect(), connect(), parts.guard
+    register(parts.worker, conn)
+    with ThreadPoolExecutor(1) as thread:
+        with other.transaction():
+            other.execute("SELECT FROM horsies_heartbeats WHERE id = %s FOR UPDATE", [parts.worker])
+            beat = thread.submit(parts.services.heart.tick, conn)
+            wait_for_waiting(connect(), conn)
+            before_the_answer = time.monotonic()
+        assert beat.result(30)
+    assert guard.deadline < before_the_answer + guard.seconds
+    assert parts.engine.trusted_until < before_the_answer + guard.seconds
+    assert guard.seconds < THRESHOLD_MS / 1000
+    if guard.path is not None:  # what the process reads that has the timer
+        assert DEADLINE.unpack(os.pread(guard.descriptor, DEADLINE.size, 0)) == (guard.deadline,)
 
 
 def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_dead(

@@ -1,0 +1,179 @@
+"""The edits that an audit of the tests found nobody to notice, and for each the test that notices it now. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace ``old``, which stands exactly once in the file ``path``, by ``new``; each of ``tests`` has to fail then."""
+
+    number: int
+    what: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = ()
+
+    def problem(self, root: Path) -> str | None:
+        """Return why the edit cannot be made in the tree under ``root``; None: it can."""
+        file = root / self.path
+        found = file.read_text().count(self.old) if file.exists() else 0
+        if found == 1:
+            return None
+        where = f"stands {found} times in {self.path}" if file.exists() else f"cannot be looked for: no {self.path}"
+        return f"edit {self.number} ({self.what}): its anchor {where}; correct tests/mutants/edits.py:\n{self.old}"
+
+    def apply(self, root: Path) -> None:
+        """Make the edit in the tree under ``root``."""
+        file = root / self.path
+        file.write_text(file.read_text().replace(self.old, self.new))
+
+
+FUNCTIONS = "horsies_django/store/sql/functions"
+
+EDITS = (
+    Edit(
+        1,
+        "the memory limit is ignored whenever --max-tasks-per-child is not 0",
+        "horsies_django/worker/child.py",
+        "        options.max_memory_per_child_mb,\n",
+        "        None if options.max_tasks_per_child else options.max_memory_per_child_mb,\n",
+    ),
+    Edit(
+        2,
+        "--processes=0 becomes one child",
+        "horsies_django/worker/pool.py",
+        "self._add(InProcess(self.options))",
+        "self._add_child()",
+    ),
+    Edit(
+        3,
+        "the default of --max-tasks-per-child becomes 1000",
+        "horsies_django/worker/options.py",
+        "MAX_TASKS_PER_CHILD = 100 ",
+        "MAX_TASKS_PER_CHILD = 1000 ",
+    ),
+    Edit(
+        4,
+        "the default of --processes becomes 1",
+        "horsies_django/management/commands/horsies_worker.py",
+        'usable_cpus() if options["processes"] is None',
+        '1 if options["processes"] is None',
+    ),
+    Edit(
+        5,
+        "TASK_TIMEOUT_MS beats a task's own timeout_ms",
+        "horsies_django/worker/deadlines.py",
+        "        if options is not None and (found :=",
+        "        if self.default is None and options is not None and (found :=",
+    ),
+    Edit(
+        6,
+        "the engine never resets its backoff after an outage",
+        "horsies_django/worker/outage.py",
+        "        self.backoff.succeeded()\n",
+        "",
+    ),
+    Edit(
+        7,
+        "a waiting get() ignores all notifications of finished tasks",
+        "horsies_django/waiting.py",
+        "            self.arrived |= announced & self.callers.keys()\n",
+        "            self.arrived |= set()\n",
+    ),
+    Edit(
+        8,
+        "the poll of the waiting room does nothing",
+        "horsies_django/waiting.py",
+        "look_at, arrived = now + self.poll_seconds, wanted",
+        "look_at = now + self.poll_seconds",
+    ),
+    Edit(
+        9,
+        "a passing error amid a poisoned batch makes a completed task FAILED",
+        "horsies_django/worker/ledger.py",
+        """\
+                if (error.sqlstate or "")[:2] not in POISON:
+                    raise
+                logger.exception("the outcome of task %s cannot be stored", outcome.id)
+""",
+        """\
+                logger.exception("the outcome of task %s cannot be stored", outcome.id)
+""",
+    ),
+    Edit(
+        10,
+        "outcomes are forgotten when the look at why they did not land fails",
+        "horsies_django/worker/ledger.py",
+        "            self.locked += missing  # asked again when the connection is back\n",
+        "",
+    ),
+    Edit(
+        11,
+        "values of more than 20,000 characters are not escaped in the admin",
+        "horsies_django/admin/showing.py",
+        '<p class="horsies-quiet">{}</p>\', text[:LONGEST], note)',
+        '<p class="horsies-quiet">{}</p>\', SafeString(text[:LONGEST]), note)',
+    ),
+    Edit(
+        12,
+        "the statement that looks for due schedules cannot use its index",
+        "horsies_django/store/sql/schedule_due.sql",
+        """\
+WHERE s.next_at <= coalesce(%(now)s::timestamptz, clock_timestamp()) AND s.name <> ALL (%(but)s::text[])
+ORDER BY s.next_at LIMIT""",
+        """\
+WHERE s.next_at + interval '0' <= coalesce(%(now)s::timestamptz, clock_timestamp()) AND s.name <> ALL (%(but)s::text[])
+ORDER BY s.next_at + interval '0' LIMIT""",
+    ),
+    Edit(
+        13,
+        "jitter differs from process to process",
+        "horsies_django/core/slots.py",
+        'digest = hashlib.sha256(f"{self.name} {slot.timestamp():.0f}".encode()).digest()',
+        'digest = hash(f"{self.name} {slot.timestamp():.0f}").to_bytes(8, signed=True)',
+    ),
+    Edit(
+        14,
+        'that a task "runs long" is reported at every beat',
+        "horsies_django/worker/watch.py",
+        "        self.reported = old\n",
+        "        self.reported = set()\n",
+        ("tests/worker/test_watch.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),
+    ),
+    Edit(
+        15,
+        "a delay counts from the start of the transaction",
+        f"{FUNCTIONS}/horsies_send_v1.sql",
+        "clock_timestamp() + p_delay",
+        "now() + p_delay",
+    ),
+    Edit(
+        16,
+        "cancel reads its clock before it has its locks",
+        f"{FUNCTIONS}/horsies_cancel_v1.sql",
+        """\
+  PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
+  v_now := clock_timestamp();  -- not before""",
+        """\
+  v_now := clock_timestamp();
+  PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- not before""",
+    ),
+    Edit(
+        17,
+        "a worker claims beyond the time it may trust its heartbeat",
+        "horsies_django/worker/engine.py",
+        "return now <= self.trusted_until and not self.ledger.overfull",
+        "return not self.ledger.overfull",
+    ),
+    Edit(
+        18,
+        "what a pass took ahead is not counted in its next round",
+        f"{FUNCTIONS}/horsies_parts_v1.sql",
+        " - coalesce(loads.ahead, 0) AS here,",
+        " AS here,",
+    ),
+)

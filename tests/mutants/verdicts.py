@@ -1,0 +1,49 @@
+"""A pytest plugin that writes down how each test ended, and tells an assertion that failed from any other end.
+
+An import that fails or a fixture that raises also ends a test, and shows nothing about what the test asserts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PASSED, ASSERTED = "passed", "an assertion failed"
+FOUND = pytest.StashKey[defaultdict[str, list[str]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--verdicts", type=Path, required=True, help="the file to write, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FOUND] = defaultdict(list)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call" or not report.passed:
+        item.config.stash[FOUND][report.nodeid.partition("[")[0]].append(verdict(report, call))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    session.config.getoption("--verdicts").write_text(json.dumps(session.config.stash[FOUND]))
+
+
+def verdict(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
+    """Return how one phase of a test ended."""
+    if report.passed:
+        return PASSED
+    assert call.excinfo is not None
+    error = call.excinfo.value
+    asserted = isinstance(error, AssertionError | pytest.fail.Exception) and not str(error).startswith("Timeout")
+    return ASSERTED if call.when == "call" and asserted else f"{report.outcome} in {call.when}: {error!r:.200}"

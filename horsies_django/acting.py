@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from django.db import connections, transaction
 
 from horsies_django.conf import config
-from horsies_django.core.errors import TaskNotRetryable
+from horsies_django.core.errors import TaskCopied, TaskNotRetryable
 from horsies_django.ids import uuid7
+from horsies_django.models import Task
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 
@@ -34,12 +35,13 @@ def cancel(
     return verdicts
 
 
-def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.UUID:
+def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None, again: bool = False) -> uuid.UUID:
     """Run a task again and return the id under which it runs; the audit names who and why.
 
     One that waits for its next attempt is due at once. One that failed, expired or was cancelled is sent once more, under a new
     id and with the arguments and options that it had; the old one stays as it is. Raises LookupError when there is no such task,
-    TaskNotRetryable for one that completed, that has not ended, or whose arguments were redacted.
+    TaskNotRetryable for one that completed, that has not ended, or whose arguments were redacted, and TaskCopied for one that was
+    sent once more before, unless ``again``.
     """
     alias = config().database
     connection = connections[alias]
@@ -49,13 +51,25 @@ def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.
             store.note(task_id, "task.retry", actor, reason, {"due": "now"})
             return task_id
         new = uuid7()
-        found = store.copy(task_id, new)
+        found = store.copy(task_id, new, again=again)
         if found is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
+        if found.copy is not None and not again:
+            raise TaskCopied(f"task {task_id} was run again before: {found.copy} is {found.copy_status}", found.copy)
         if not found.copied:
             raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(found.status, IN_HAND).format(status=found.status)}")
         store.note(task_id, "task.retry", actor, reason, {"new": str(new)})
         return new
+
+
+def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
+    """Return the copies of tasks that were run again, the newest first, without arguments and results."""
+    found: dict[uuid.UUID, list[Task]] = {}
+    rows = Task.objects.using(config().database).filter(copy_of__in=list(task_ids)).order_by("-pk")
+    for row in rows.only("task_name", "status", "sent_at", "copy_of"):
+        if row.copy_of is not None:
+            found.setdefault(row.copy_of, []).append(row)
+    return found
 
 
 IN_HAND = "is {status}: it runs or will run; cancel it first if it shall start anew"

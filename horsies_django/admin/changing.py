@@ -21,10 +21,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.functional import Promise
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.audit import changes, entries_of, shown_action
+from horsies_django.admin.refusals import answered, refusal
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.models import AuditEntry
@@ -114,7 +114,7 @@ class ChangeMixin(Base):
 
     def _wrapped(self, verb: str) -> Callable[..., HttpResponse]:
         def view(request: HttpRequest, object_id: str | None = None) -> HttpResponse:
-            return self.configure_view(request, object_id, verb)
+            return answered(self, request, lambda: self.configure_view(request, object_id, verb))
 
         wrapped: Any = self.admin_site.admin_view(view)
         # A change waits for passes, tries again when it has waited too long, and holds every pass up until its commit: so it is a
@@ -164,8 +164,7 @@ class ChangeMixin(Base):
         except HorsiesError as error:
             form.add_error(None, str(error))
         except DatabaseError as error:  # a role without the rights, a database that only reads, a lost connection
-            told = str(error).strip().partition("\n")[0]
-            form.add_error(None, _("The database refused this change: %(error)s.") % {"error": told})
+            form.add_error(None, refusal(error))
         else:
             self.tell(request, form, seen if changed else None)
             return True

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.db import DatabaseError
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from horsies_django import acting
+from horsies_django.admin.copies import ask, copied_rows
+from horsies_django.admin.refusals import patiently, refusal
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.models import Task
 
@@ -47,22 +51,49 @@ class OperateMixin(Base):
         self._cancel(request, queryset, terminate=True)
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Run again"))
-    def retry_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
-        """Run again what failed, expired or was cancelled, and at once what waits for its next attempt."""
+    def retry_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        """Run again what failed, expired or was cancelled, and at once what waits for its next attempt.
+
+        Asks before it sends a task once more that was sent once more before.
+        """
+        answer = request.POST.get("again")
+        asked = set(request.POST.getlist("asked")) if answer else set()
+        try:
+            ids = list(queryset.values_list("pk", flat=True))
+            if answer is None and (copied := acting.copies(ids)):
+                return ask(self, request, ids, copied_rows(self, request, copied))
+        except DatabaseError as error:
+            self.message_user(request, refusal(error), messages.ERROR)
+            return None
+        self._retry(request, [id_ for id_ in ids if answer != "others" or str(id_) not in asked], asked)
+        return None
+
+    def _retry(self, request: HttpRequest, ids: list[uuid.UUID], asked: set[str]) -> None:
+        """Run tasks again; those of which there are copies only where the user was ``asked``."""
         done = 0
-        for id_ in list(queryset.values_list("pk", flat=True)):
+        for id_ in ids:
             try:
-                acting.retry(id_, actor=request.user.get_username())
+                with patiently():
+                    acting.retry(id_, actor=request.user.get_username(), again=str(id_) in asked)
                 done += 1
             except (TaskNotRetryable, LookupError) as error:
                 self.message_user(request, str(error), messages.WARNING)
+            except DatabaseError as error:  # it would refuse the others too, or keep them waiting one by one
+                self.message_user(request, refusal(error), messages.ERROR)
+                break
         if done:
             text = ngettext("%(count)d task runs again.", "%(count)d tasks run again.", done)
             self.message_user(request, text % {"count": done}, messages.SUCCESS)
 
     def _cancel(self, request: HttpRequest, queryset: QuerySet[Task], *, terminate: bool) -> None:
-        ids = list(queryset.values_list("pk", flat=True))
-        verdicts = Counter(acting.cancel(ids, terminate=terminate, actor=request.user.get_username()).values())
+        actor = request.user.get_username()
+        try:
+            ids = list(queryset.values_list("pk", flat=True))
+            with patiently():
+                verdicts = Counter(acting.cancel(ids, terminate=terminate, actor=actor).values())
+        except DatabaseError as error:
+            self.message_user(request, refusal(error), messages.ERROR)
+            return
         text = _("%(cancelled)d cancelled, %(requested)d running and asked to end, %(finished)d over already.")
         counts = {name.lower(): verdicts[name] for name in ("CANCELLED", "REQUESTED", "FINISHED")}
         self.message_user(request, text % counts, messages.SUCCESS)

@@ -20,12 +20,13 @@ from django.core.paginator import Paginator
 from django.db import OperationalError, connections, transaction
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from horsies_django.admin.refusals import answered
 from horsies_django.conf import config
 from horsies_django.store.base import run
 
@@ -130,6 +131,18 @@ class ReadOnlyAdminMixin(Base):
 
     class Media:
         css: ClassVar = {"all": ("horsies/admin.css",)}
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show the list, or say why the database does not let it be read."""
+        view = super().changelist_view
+        return answered(self, request, lambda: view(request, extra_context))
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> Any:
+        """Show the page of a row, or say why the database does not let it be read."""
+        view = super().changeform_view
+        return answered(self, request, lambda: view(request, object_id, form_url, extra_context))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Refuse: rows come from the queue's own statements."""

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.cells import with_workers
+from horsies_django.admin.copies import with_copies
 from horsies_django.admin.filters import QueueFilter, StatusFilter
 from horsies_django.admin.listing import TaskListMixin, parse_id
 from horsies_django.admin.operating import OperateMixin
@@ -73,6 +74,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
             with_workers(self, request, [task], "claimed_by")
             queue = task.queue_name
             setattr(task, "shown_queue", self.link(request, Queue, queue, queue))  # noqa: B010 - no column
+            with_copies(self, request, task)
         return task
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
@@ -86,6 +88,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
                         "task_name",
                         ("shown_status", "shown_error_code"),
                         ("linked_queue", "priority", "lane"),
+                        *(field for field in ("linked_original", "linked_copies") if getattr(obj, field, "")),
                     )
                 },
             ),
@@ -154,6 +157,18 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
     def linked_queue(self, obj: Task) -> str:
         """Return the queue, as ``get_object`` linked it."""
         return getattr(obj, "shown_queue", obj.queue_name)
+
+    @admin.display(description=gettext_lazy("copy of"))
+    def linked_original(self, obj: Any) -> SafeString | str:
+        """Return the task that this one is a copy of, as ``with_copies`` found it."""
+        shown: SafeString | str = obj.linked_original
+        return shown
+
+    @admin.display(description=gettext_lazy("run again as"))
+    def linked_copies(self, obj: Any) -> SafeString | str:
+        """Return the copies of this task, as ``with_copies`` found them."""
+        shown: SafeString | str = obj.linked_copies
+        return shown
 
     @admin.display(description=gettext_lazy("age"))
     def shown_age(self, obj: Any) -> SafeString:

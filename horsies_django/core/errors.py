@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+import uuid
 
 CODE_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
@@ -105,6 +106,14 @@ class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not
 
 class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
     """A task was not run again: it completed, it has not ended, or its arguments are gone."""
+
+
+class TaskCopied(TaskNotRetryable):
+    """A task was not run again: that was done before, and nobody asked for another copy. ``copy`` is the id of the newest."""
+
+    def __init__(self, message: str, copy: uuid.UUID) -> None:
+        super().__init__(message)
+        self.copy = copy
 
 
 class QueueError(HorsiesError):

@@ -111,5 +111,6 @@ class TaskInfo(NamedTuple):
     next_retry_at: dt.datetime | None
     error_code: str | None
     worker_id: uuid.UUID | None
+    copy_of: uuid.UUID | None
     result: Any
     attempts: tuple[TaskAttemptInfo, ...]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from django.utils import timezone
@@ -10,9 +12,10 @@ from django.utils import timezone
 from horsies_django.core.records import TaskInfo
 
 
-def as_text(info: TaskInfo, payload: bool) -> str:
-    """Return a task line by line, its attempts below; the payload only when it is asked for."""
+def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
+    """Return a task line by line, its copies and attempts below; the payload only when it is asked for."""
     lines = [f"{name:<14}{value}" for name, value in facts(info, payload).items() if value not in (None, "")]
+    lines += [f"{'run again as':<14}{copy}" for copy in copies]
     for attempt in info.attempts:
         end = (
             f"{attempt.error_code}: {attempt.error_message}"
@@ -28,13 +31,14 @@ def as_text(info: TaskInfo, payload: bool) -> str:
     return "\n".join(lines)
 
 
-def as_json(info: TaskInfo, payload: bool) -> str:
+def as_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
     """Return a task as a JSON object."""
     attempts = [attempt._asdict() for attempt in info.attempts]
     if not payload:
         for attempt in attempts:
             del attempt["error_message"]
-    return json.dumps({**facts(info, payload, plain=True), "attempts": attempts}, default=str, indent=2)
+    found = {**facts(info, payload, plain=True), "copies": copies, "attempts": attempts}
+    return json.dumps(found, default=str, indent=2)
 
 
 def facts(info: TaskInfo, payload: bool, *, plain: bool = False) -> dict[str, Any]:

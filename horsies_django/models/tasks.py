@@ -73,6 +73,7 @@ class Task(ReadOnlyRow):
     result = models.JSONField(_("result"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     redacted_at = models.DateTimeField(_("redacted"), null=True)
+    copy_of = models.UUIDField(_("copy of"), null=True)
 
     class Meta:
         db_table = "horsies_tasks"
@@ -101,6 +102,7 @@ class Task(ReadOnlyRow):
             ),
             models.Index(F("finished_at"), condition=FINISHED, name="horsies_tasks_finished"),
             models.Index(F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"),
+            models.Index(F("copy_of"), condition=Q(copy_of__isnull=False), name="horsies_tasks_copies"),
         )  # fmt: skip
         constraints = (
             models.CheckConstraint(condition=Q(priority__range=(1, 201)), name="horsies_tasks_priority"),

@@ -70,9 +70,11 @@ class Held(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The status of a task that was to be sent once more, and whether it was."""
+    """The status of a task that was to be sent once more, its newest copy from before, if any, and whether it was sent."""
 
     status: str
+    copy: uuid.UUID | None
+    copy_status: str | None
     copied: bool
 
 
@@ -222,9 +224,13 @@ class TaskStore:
         """Make a task due now that waits for its next attempt; return whether it did wait."""
         return bool(run(self.connection, "task_hasten", {"id": id_, "channel": channel}))
 
-    def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
-        """Send a task once more under the id ``new`` if it ended without success; None when there is none."""
-        rows = run(self.connection, "task_copy", {"id": id_, "new": new})
+    def copy(self, id_: uuid.UUID, new: uuid.UUID, *, again: bool) -> Copied | None:
+        """Send a task once more under the id ``new`` if it ended without success; None when there is none.
+
+        Not when there is a copy of it already, unless ``again``. For a transaction; waits for whoever has the task locked.
+        """
+        run(self.connection, "task_lock", {"id": id_})
+        rows = run(self.connection, "task_copy", {"id": id_, "new": new, "again": again})
         return Copied(*rows[0]) if rows else None
 
     def note(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = ROOT / "docs" / "howto" / "database-role.md"
 ROLES = ("site", "worker")
-SENDING, CONFIGURING, SCHEDULING, REDACTING, WORKING = range(5)
+SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, WORKING = range(6)
 
 
 def grants(page: Path) -> list[str]:

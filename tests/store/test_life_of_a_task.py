@@ -172,7 +172,7 @@ class LifeOfATask(Mishaps):
     def retry_by_hand(self, place: int) -> None:
         if life := self.pick(place, *Status):
             try:
-                got: uuid.UUID | str = acting.retry(life.id, actor="a test")
+                got: uuid.UUID | str = acting.retry(life.id, actor="a test", again=True)
             except TaskNotRetryable:
                 got = REFUSED
             assert got == self.model.retry(life.id, got if isinstance(got, uuid.UUID) else life.id)

@@ -105,6 +105,7 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         names = {row[0] for row in cursor.fetchall()}
     assert {name for name in names if not name.endswith("_like")} == {
         "horsies_tasks_claim",
+        "horsies_tasks_copies",
         "horsies_audit_subject",
         "horsies_schedule_ticks_sent",
         "horsies_schedules_next",

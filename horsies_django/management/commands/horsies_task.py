@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
@@ -10,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from horsies_django import acting, erasing
-from horsies_django.core.errors import HorsiesError
+from horsies_django.core.errors import HorsiesError, TaskCopied
 from horsies_django.handles import get_handle
 from horsies_django.management.actor import actor
 from horsies_django.management.task_report import as_json, as_text
@@ -47,6 +48,7 @@ class Command(BaseCommand):
             "retry", "run again what failed, expired or was cancelled; make due what waits for its next attempt"
         )
         made.add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
+        made.add_argument("--again", action="store_true", help="do not ask if there is a copy of it already")
 
         made = verb("redact", "remove the arguments, the result and all messages of a finished task, for good")
         made.add_argument(
@@ -67,7 +69,9 @@ class Command(BaseCommand):
         info = get_handle(options["task"]).info()
         if info is None:
             raise LookupError(f"there is no task {options['task']}")
-        self.stdout.write(as_json(info, options["payload"]) if options["json"] else as_text(info, options["payload"]))
+        copies = [copy.pk for copy in acting.copies([info.task_id]).get(info.task_id, [])]
+        report = as_json if options["json"] else as_text
+        self.stdout.write(report(info, options["payload"], copies))
 
     def do_cancel(self, **options: Any) -> None:
         id_ = get_handle(options["task"]).task_id
@@ -78,7 +82,14 @@ class Command(BaseCommand):
 
     def do_retry(self, **options: Any) -> None:
         id_ = get_handle(options["task"]).task_id
-        new = acting.retry(id_, actor=actor(), reason=options["reason"])
+        try:
+            new = acting.retry(id_, actor=actor(), reason=options["reason"], again=options["again"])
+        except TaskCopied as error:
+            if not sys.stdin.isatty():
+                raise CommandError(f"horsies_task: {error}; add --again to send another copy") from error
+            if input(f"{error}. Send another copy? [y/N] ").strip().lower() not in ("y", "yes"):
+                raise CommandError("horsies_task: nothing was sent") from error
+            new = acting.retry(id_, actor=actor(), reason=options["reason"], again=True)
         self.stdout.write(f"{id_}: due now" if new == id_ else f"{id_}: sent again as {new}")
 
     def do_redact(self, **options: Any) -> None:

@@ -1,0 +1,223 @@
+"""What the database refuses the admin, real roles, locks and read-only sessions: an answer in words, never an error page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django import scheduling
+from horsies_django.admin import refusals
+from horsies_django.models import AuditEntry, Task
+from tests.e2e.test_roles import OPERATING, SENDING, as_role, grant
+from tests.e2e.test_roles import roles as roles
+from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
+from tests.project import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+LIST = reverse("admin:horsies_task_changelist")
+ACTIONS = ("cancel_tasks", "terminate_tasks", "retry_tasks")
+PAGES = ("task", "queue", "schedule", "worker", "auditentry")
+TABLES = (
+    "horsies_tasks", "horsies_task_attempts", "horsies_queues", "horsies_workers", "horsies_heartbeats",
+    "horsies_worker_states", "horsies_audit", "horsies_schedules", "horsies_schedule_ticks",
+)  # fmt: skip
+OF_DJANGO = (
+    "auth_user, auth_group, auth_permission, auth_user_groups, auth_user_user_permissions, auth_group_permissions, "
+)
+OF_DJANGO += "django_content_type, django_session"
+
+
+@pytest.fixture(params=[False, True], ids=["own transactions", "ATOMIC_REQUESTS"])
+def boss(request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A superuser's browser; what it asks for is, or is not, one transaction."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+@pytest.fixture
+def with_options() -> Iterator[Callable[[str], None]]:
+    """Give a function that lets Django's connection begin with settings of the server."""
+
+    def begin(text: str) -> None:
+        connection.close()
+        connection.settings_dict["OPTIONS"]["options"] = text
+
+    yield begin
+    connection.close()
+    del connection.settings_dict["OPTIONS"]["options"]
+
+
+def grant_django() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {OF_DJANGO} TO site")
+
+
+def act(client: Client, action: str, *rows: Task, **answer: Any) -> list[tuple[str, str]]:
+    """Do an action and return what the admin says."""
+    data = {"action": action, "_selected_action": [str(row.pk) for row in rows], **answer}
+    response = client.post(LIST, data, follow=True)
+    assert response.status_code == 200
+    return [(message.level_tag, str(message)) for message in response.context["messages"]]
+
+
+def rows(task: Task) -> list[Any]:
+    return [Task.objects.values().get(pk=task.pk), Task.objects.count(), AuditEntry.objects.count()]
+
+
+def a_task(action: str) -> Task:
+    return TaskFactory(status="FAILED" if action == "retry_tasks" else "PENDING")  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_without_its_grants_is_refused_and_says_where_they_are(
+    roles: None, boss: Client, action: str
+) -> None:
+    grant(SENDING)
+    grant_django()
+    task = a_task(action)
+    before = rows(task)
+    as_role("site")
+    ((level, text),) = act(boss, action, task)
+    as_role(None)
+    assert level == "error"
+    assert text.startswith(
+        "The database refused: permission denied for table horsies_tasks. The site's database role lacks"
+    )
+    assert "“Give the database roles no more than they need”" in text
+    assert rows(task) == before
+
+
+def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, boss: Client) -> None:
+    grant(SENDING, OPERATING)
+    grant_django()
+    waiting, failed, running = TaskFactory(), TaskFactory(status="FAILED"), TaskFactory(status="RUNNING")
+    as_role("site")
+    assert act(boss, "cancel_tasks", waiting) == [
+        ("success", "1 cancelled, 0 running and asked to end, 0 over already.")
+    ]
+    assert act(boss, "terminate_tasks", running) == [
+        ("success", "0 cancelled, 1 running and asked to end, 0 over already.")
+    ]
+    assert act(boss, "retry_tasks", failed) == [("success", "1 task runs again.")]
+    assert tasks.noop.send().cancel() == "CANCELLED"
+    as_role(None)
+    assert Task.objects.get(pk=running.pk).terminate
+    actions = AuditEntry.objects.filter(action__startswith="task.").order_by("pk").values_list("action", flat=True)
+    assert list(actions) == ["task.cancel", "task.terminate", "task.retry"]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_on_a_row_that_somebody_has_locked_gives_up_and_says_so(
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.setattr(refusals, "LOCK_PATIENCE", "200ms")
+    task, keeper = a_task(action), connect()
+    before = rows(task)
+    with keeper.transaction():
+        keeper.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [task.pk])
+        ((level, text),) = act(boss, action, task)
+    assert level == "error"
+    assert "lock timeout" in text
+    assert "Somebody else has one of these rows locked in an open transaction." in text
+    assert rows(task) == before
+    ((level, _text),) = act(boss, action, task)
+    assert level == "success"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_that_the_statement_timeout_ends_says_so(
+    boss: Client, connect: Connect, with_options: Callable[[str], None], action: str
+) -> None:
+    task, keeper = a_task(action), connect()
+    before = rows(task)
+    with keeper.transaction():
+        keeper.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [task.pk])
+        with_options("-c statement_timeout=1500")
+        ((level, text),) = act(boss, action, task)
+    assert level == "error"
+    assert "statement timeout" in text
+    assert "perhaps somebody else has one of these rows locked" in text
+    assert rows(task) == before
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_in_a_read_only_database_is_refused_and_says_where_to_go(
+    boss: Client, with_options: Callable[[str], None], action: str
+) -> None:
+    task = a_task(action)
+    before = rows(task)
+    with_options("-c default_transaction_read_only=on")
+    ((level, text),) = act(boss, action, task)
+    assert level == "error"
+    assert "read-only transaction" in text
+    assert "Use the site that is connected to the primary." in text
+    assert rows(task) == before
+
+
+def test_what_was_run_again_before_the_refusal_is_told(
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "LOCK_PATIENCE", "200ms")
+    failed, keeper = (
+        sorted((TaskFactory(status="FAILED") for _ in range(3)), key=lambda row: row.pk, reverse=True),
+        connect(),
+    )
+    with keeper.transaction():
+        keeper.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [failed[1].pk])
+        told = act(boss, "retry_tasks", *failed)
+    assert [level for level, _text in told] == ["error", "success"]
+    assert told[1][1] == "1 task runs again."
+    assert Task.objects.exclude(copy_of=None).count() == 1
+
+
+def test_an_action_leaves_the_lock_timeout_of_the_request_as_it_was(boss: Client) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '7s'")
+        act(boss, "cancel_tasks", TaskFactory())
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchall() == [("7s",)]
+        cursor.execute("RESET lock_timeout")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Client, table: str) -> None:
+    grant(SENDING)
+    grant_django()
+    worker = WorkerFactory()
+    HeartbeatFactory(worker_id=worker.pk)
+    running = TaskFactory(status="RUNNING", claimed_by=worker.pk)
+    failed = TaskFactory(status="FAILED", claimed_by=worker.pk)
+    TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
+    scheduling.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
+    entry = AuditEntry.objects.latest("pk")
+    addresses = [reverse(f"admin:horsies_{name}_changelist") for name in PAGES]
+    addresses += [reverse("admin:horsies_task_change", args=(row.pk,)) for row in (running, failed)]
+    addresses += [
+        reverse(f"admin:horsies_{name}", args=(key,))
+        for name, key in (
+            ("queue_change", "default"), ("queue_override", "default"), ("schedule_change", "hourly"),
+            ("schedule_edit", "hourly"), ("worker_change", worker.pk), ("auditentry_change", entry.pk),
+        )
+    ]  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(f"REVOKE SELECT ON {table} FROM site")
+    as_role("site")
+    answers = {address: boss.get(address) for address in addresses}
+    as_role(None)
+    refused = {address: answer for address, answer in answers.items() if answer.status_code != 200}
+    assert refused, "some page reads it"
+    for address, answer in refused.items():
+        assert answer.status_code == 503, address
+        assert f"permission denied for table {table}" in answer.content.decode(), address
+        assert "Give the database roles no more than they need" in answer.content.decode(), address

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
     from horsies_django.core.retry import Retry, RetryPolicy
-    from horsies_django.current import CurrentTask, current_task
+    from horsies_django.current import CurrentTask, TaskContextFilter, current_task
     from horsies_django.definition import task
     from horsies_django.explaining import explain
     from horsies_django.handles import TaskHandle, get_handle
@@ -27,6 +27,7 @@ _HOMES = {
     "Retry": "core.retry",
     "RetryPolicy": "core.retry",
     "TaskCancelled": "core.errors",
+    "TaskContextFilter": "current",
     "TaskDefinitionError": "core.errors",
     "TaskError": "core.results",
     "TaskFailed": "core.results",
@@ -46,6 +47,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "TaskCancelled",
+    "TaskContextFilter",
     "TaskDefinitionError",
     "TaskError",
     "TaskFailed",

@@ -18,6 +18,7 @@ from horsies_django.conf import config
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.worker.journal import Journal
 from horsies_django.worker.running import Reply, run_async, run_sync
 from horsies_django.worker.runs import Run
 
@@ -41,10 +42,10 @@ def drain(*, queues: list[str] | None = None) -> int:
     connection = connections[conf.database]
     served = Served(chosen)
     store, channel, worker = TaskStore(connection), channel_prefix(connection), uuid.uuid4()
-    outcomes: list[Outcome] = []
-    count = 0
+    journal, outcomes, count = Journal(), list[Outcome](), 0
     while True:
         passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes)
+        journal.settled(outcomes, passed.decided)
         if not passed.claims and not passed.expired and not passed.again:
             return count
         count += len(passed.claims)
@@ -74,12 +75,12 @@ async def run_together(claims: list[Claim]) -> list[Reply]:
 
 def run_of(claim: Claim) -> Run:
     """Return the run of a claim; nobody breaks into it here."""
-    return Run(str(claim.id), claim.task_name, claim.attempt)
+    return Run(str(claim.id), claim.task_name, claim.attempt, claim.queue_name)
 
 
 def settled(claim: Claim, reply: Reply) -> Outcome:
     """Join a reply with the claim that it answers."""
-    return Outcome(claim.id, claim.generation, *reply)
+    return Outcome.of(claim, reply)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import datetime as dt
 import uuid
 from typing import Any, NamedTuple
 
+Reply = tuple[str, str, str | None, str | None, float | bool | None, bool]  # the fields of Outcome, status to returned
+
 
 class NewTasks(NamedTuple):
     """Tasks of one function as the sender made them: checked, encoded, not written yet.
@@ -32,7 +34,7 @@ class Claim(NamedTuple):
     """A task that this worker holds: what a child needs to run it, and the generation that fences every later write.
 
     ``kwargs`` stays the JSON text that the database sent; only the child decodes it. ``attempt`` counts from 1; ``options``
-    is the JSON text that was sent along, mostly None.
+    is the JSON text that was sent along, mostly None. ``queue_name`` is for the log.
     """
 
     id: uuid.UUID
@@ -42,6 +44,7 @@ class Claim(NamedTuple):
     kwargs: str
     attempt: int = 1
     options: str | None = None
+    queue_name: str = ""
 
 
 class Wanted(NamedTuple):
@@ -63,7 +66,8 @@ class Outcome(NamedTuple):
 
     ``status`` is COMPLETED, FAILED or CANCELLED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
     ``retry`` is True, or a number of seconds, for a task that asked to be tried again; a policy may retry others as well.
-    ``crashed`` marks an attempt that ended with its process.
+    ``returned`` marks an error that the task returned. ``crashed`` marks an attempt that ended with its process. What follows is
+    for the log, ``seconds`` is how long the task had its slot.
     """
 
     id: uuid.UUID
@@ -73,8 +77,27 @@ class Outcome(NamedTuple):
     error_code: str | None = None
     error_message: str | None = None
     retry: float | bool | None = None
+    returned: bool = False
     child_pid: int | None = None
     crashed: bool = False
+    task_name: str = ""
+    queue_name: str = ""
+    attempt: int = 0
+    seconds: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        claim: Claim,
+        reply: Reply,
+        child_pid: int | None = None,
+        *,
+        crashed: bool = False,
+        seconds: float | None = None,
+    ) -> Outcome:
+        """Join a reply with the claim that it answers."""
+        name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
+        return cls(claim.id, claim.generation, *reply, child_pid, crashed, name, queue, attempt, seconds)
 
 
 class TaskAttemptInfo(NamedTuple):

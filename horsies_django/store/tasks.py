@@ -28,20 +28,23 @@ class Served:
 class Passed:
     """What a pass brought.
 
-    ``landed``: the outcomes and releases that were written. ``claims`` run now, ``buffered`` ones wait for a start. ``started``,
-    ``returned`` (no room: pending again) and ``expired`` tasks. ``due_in``: seconds until the next task becomes due. ``again``:
-    the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this worker was
-    declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next marks: JSON texts of where the scans
-    found something first, at the epoch ``now``, and of when what is in flight was claimed. ``short``: it was a short pass, which
-    looks at one queue and does not tell what becomes due.
+    ``landed``: the outcomes and releases that were written; ``decided``: what became of failed ones beyond that, by id (see
+    ``horsies_settle_v2``). ``claims`` run now, ``buffered`` ones wait for a start. ``started``, ``returned`` (no room: pending
+    again) and ``expired`` tasks; ``late``: those of the latter that no start met. ``due_in``: seconds until the next task becomes
+    due. ``again``: the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this
+    worker was declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next marks: JSON texts of where
+    the scans found something first, at the epoch ``now``, and of when what is in flight was claimed. ``short``: it was a short
+    pass, which looks at one queue and does not tell what becomes due.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
+    decided: Mapping[str, Any] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     buffered: list[Claim] = field(default_factory=list)
     started: list[uuid.UUID] = field(default_factory=list)
     returned: list[uuid.UUID] = field(default_factory=list)
     expired: list[uuid.UUID] = field(default_factory=list)
+    late: list[Claim] = field(default_factory=list)
     due_in: float | None = None
     again: bool = False
     limited: bool = False
@@ -146,21 +149,7 @@ class TaskStore:
             },
         )
         passed = Passed({outcome.id for outcome in outcomes} | {claim.id for claim in releases})
-        for kind, id_, generation, lane, task_name, kwargs, attempt, options, number in sorted(rows, key=place):
-            if kind == "missed":
-                passed.landed.discard(id_)
-            elif kind in ("claimed", "buffered"):
-                claim = Claim(id_, generation, lane, task_name, kwargs, attempt, options)
-                (passed.claims if kind == "claimed" else passed.buffered).append(claim)
-            elif kind == "due":
-                passed.due_in = max(number, 0.0)
-            elif kind in ("firsts", "held"):
-                getattr(passed, kind).append(kwargs)
-                passed.now = number
-            elif id_ is None:
-                setattr(passed, kind, True)  # again, limited, dead
-            else:
-                getattr(passed, kind).append(id_)  # started, returned, expired
+        take_in(passed, rows)
         return passed
 
     def run_short_pass(
@@ -191,9 +180,10 @@ class TaskStore:
             },
         )
         passed = Passed({outcome.id for outcome in outcomes}, short=True)
-        for kind, id_, generation, lane, task_name, kwargs, attempt, options in rows:
+        for kind, *claim in rows:
+            id_ = claim[0]
             if kind == "claimed":
-                passed.claims.append(Claim(id_, generation, lane, task_name, kwargs, attempt, options))
+                passed.claims.append(Claim(*claim))
             elif kind == "missed":
                 passed.landed.discard(id_)
             elif kind == "again":
@@ -203,7 +193,7 @@ class TaskStore:
         return passed
 
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
-        """Tell for each write that did not land whether its task is 'held', 'waiting', 'settled' or 'lost'."""
+        """Tell for each write that did not land whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
         return dict(run(self.connection, "task_unsettled", {"worker": worker, "ids": ids, "generations": generations}))
 
@@ -252,9 +242,32 @@ class TaskStore:
         return {id_: Found(status, result) for id_, status, result in rows}
 
 
+def take_in(passed: Passed, rows: Iterable[Sequence[Any]]) -> None:
+    """Note what the rows of a pass tell."""
+    for kind, id_, generation, lane, task_name, kwargs, attempt, options, number, queue in sorted(rows, key=place):
+        if kind == "missed":
+            passed.landed.discard(id_)
+        elif kind in ("claimed", "buffered"):
+            claim = Claim(id_, generation, lane, task_name, kwargs, attempt, options, queue)
+            (passed.claims if kind == "claimed" else passed.buffered).append(claim)
+        elif kind == "due":
+            passed.due_in = max(number, 0.0)
+        elif kind in ("firsts", "held"):
+            getattr(passed, kind).append(kwargs)
+            passed.now = number
+        elif kind == "decided":
+            passed.decided = json.loads(kwargs)
+        elif id_ is None:
+            setattr(passed, kind, True)  # again, limited, dead
+        else:
+            getattr(passed, kind).append(id_)  # started, returned, expired
+            if task_name is not None:
+                passed.late.append(Claim(id_, generation, lane, task_name, "", attempt, None, queue))
+
+
 def place(row: Sequence[Any]) -> float:
     """Return the place of a row of the pass in the order of claims."""
-    return row[-1] or 0.0
+    return row[8] or 0.0
 
 
 def array_element(text: str) -> str:

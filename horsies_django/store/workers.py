@@ -29,6 +29,15 @@ class Load(NamedTuple):
     children_memory_mb: float
 
 
+class Happened(NamedTuple):
+    """What the reaper did: "died" with a worker, or "failed", "retried", "returned" or "expired" with an attempt of a task."""
+
+    kind: str
+    id: uuid.UUID
+    task_name: str
+    attempt: int
+
+
 class WorkerStore:
     """Runs the worker statements on the given connection."""
 
@@ -60,13 +69,11 @@ class WorkerStore:
         columns = {"buffered": buffered, "children": children, "cpu_percent": cpu_percent, **load._asdict()}
         execute(self.connection, "worker_snapshot", {"worker": worker, **columns})
 
-    def reap(
-        self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0
-    ) -> list[tuple[str, uuid.UUID]]:
+    def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
         """Declare workers dead that have not beaten for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
 
-        Returns what happened: ("died", worker), ("failed" | "retried" | "returned" | "expired", task). Nothing while another
-        reaper is at it. A task that took ``max_crashes`` processes with it is poison, 0 never.
+        Returns what happened, nothing while another reaper is at it. A task that took ``max_crashes`` processes with it is
+        poison, 0 never.
         """
         params = {
             "threshold": threshold,
@@ -75,7 +82,7 @@ class WorkerStore:
             "max_crashes": max_crashes,
             "channel": channel_prefix(self.connection),
         }
-        return run(self.connection, "worker_reap", params)
+        return [Happened(*row) for row in run(self.connection, "worker_reap", params)]
 
     def stop(self, worker: uuid.UUID) -> None:
         """Note that a worker ended."""

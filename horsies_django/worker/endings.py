@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from horsies_django.core.records import Claim
 from horsies_django.worker.deadlines import Deadlines, Place, TimeLimits
+from horsies_django.worker.journal import label
 from horsies_django.worker.process import LANES, Child, PoolProcess
 from horsies_django.worker.runs import CANCEL, TIMEOUT
 
@@ -56,11 +57,11 @@ class Endings:
         member = place.process
         task = member.held[place.lane][place.number]
         if isinstance(member, Child):
-            logger.error("task %s does not end (%s): its process %s is killed", task.id, reason, member.pid)
+            logger.error("%s does not end (%s): its process %s is killed", label(task), reason, member.pid)
             member.condemned[place.lane, place.number] = reason
             member.kill()
         else:
-            logger.error("task %s does not end (%s), and runs in the worker's own process: it goes on", task.id, reason)
+            logger.error("%s does not end (%s), and runs in the worker's own process: it goes on", label(task), reason)
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
         """Tell a task, if it runs here, that it was cancelled; ``terminate`` kills its process if it does not end in time."""

@@ -25,6 +25,7 @@ from horsies_django.worker.appetite import Appetite
 from horsies_django.worker.buffer import Buffer
 from horsies_django.worker.ear import Ear
 from horsies_django.worker.gathering import Gathering
+from horsies_django.worker.journal import tell_expired
 from horsies_django.worker.ledger import LOCKED_RETRY_SECONDS, Ledger
 from horsies_django.worker.marks import Marks, spacing
 from horsies_django.worker.news import News
@@ -110,6 +111,7 @@ class Engine:
         if self.stopping:
             self._announce("Stopping: nothing more is claimed, running tasks finish; a second signal ends them")
         now = self.busy_since
+        self.ledger.journal.tick(now)
         if now >= self.outage.kill_at(self.trusted_until):
             self.outage.end_tasks(self.pool)
         if self.ledger.connection is None and now >= self.outage.retry_at:
@@ -144,6 +146,7 @@ class Engine:
         """Return how long nothing can happen that would not wake the selector."""
         connected = self.ledger.connection is not None
         moments = [self.ear.next_try(connected=connected), self.pool.endings.next, self.pool.stuck_at]
+        moments.append(self.ledger.journal.summary_at)
         if not connected:
             moments.append(self.outage.retry_at)
         else:
@@ -227,7 +230,8 @@ class Engine:
             self.sweep_at = now + spacing(SWEEP_SECONDS if self.lease else self.poll_seconds, time.monotonic() - now)
         if passed.dead:
             self.disown()
-        self.buffer.take(passed.returned + passed.expired)
+        self.buffer.take(passed.returned)
+        tell_expired(self.buffer.take(passed.expired))
         self.pool.dispatch(self.ledger.readable(self.buffer.take(passed.started) + passed.claims))
         if any(claim.id in self.buffer.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
@@ -261,7 +265,8 @@ class Engine:
         self.waker.send(b".")
 
     def close(self) -> None:
-        """Close what the engine itself opened."""
+        """Close what the engine itself opened, and log what was counted last."""
+        self.ledger.journal.close()
         self.ear.close()
         self.waker.close()
         self.woken.close()

@@ -3,11 +3,11 @@
 Each lane has a channel of its own. That way nobody has to hand messages on: a sync task is received by the very thread that
 runs it, the event loop reads its own socket, and a long sync task cannot keep async tasks from arriving.
 
-Jobs come as lists of (number, task id, task name, JSON arguments, attempt), ``None`` ends a lane. Replies go back as ``("ran",
-(number, reply, seconds))`` from the sync lane, and from the async one as ``("done", [(number, reply), ...])``; ``("back",
-[number, ...])`` gives back what has not begun, when the worker calls for that; ``("full", megabytes)`` says that the process has
-grown beyond its memory limit. Numbers grow per lane, and ``started[lane]`` is the last one whose user code may have begun: it
-lies in memory shared with the parent, which reads it when this process dies.
+Jobs come as lists of (number, task id, task name, JSON arguments, attempt, queue), ``None`` ends a lane. Replies go back as
+``("ran", (number, reply, seconds))`` from the sync lane, and from the async one as ``("done", [(number, reply, seconds), ...])``;
+``("back", [number, ...])`` gives back what has not begun, when the worker calls for that; ``("full", megabytes)`` says that the
+process has grown beyond its memory limit. Numbers grow per lane, and ``started[lane]`` is the last one whose user code may have
+begun: it lies in memory shared with the parent, which reads it when this process dies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from horsies_django.worker.runs import AsyncRun, SyncRun
 
 SYNC, ASYNC = 0, 1
 PORTION = 64  # replies: a pass that settles these runs while the others are still being made
-Job = tuple[int, str, str, str, int]
+Job = tuple[int, str, str, str, int, str]
 
 
 class SyncLane:
@@ -56,10 +56,10 @@ class SyncLane:
     def serve(self) -> None:
         """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
         while (job := self._next()) is not None:
-            number, task_id, name, kwargs, attempt = job
+            number, task_id, name, kwargs, attempt, queue = job
             began = time.monotonic()
             self.house.enter()
-            run = SyncRun(task_id, name, attempt)
+            run = SyncRun(task_id, name, attempt, queue)
             self.control.enter("sync", number, run)
             reply = contextvars.copy_context().run(run_sync, run, kwargs)
             self.house.leave(name, task_id, reply)
@@ -112,7 +112,7 @@ class AsyncLane:
         self.started = started
         self.control = control
         self.gauge = gauge
-        self.replies: list[tuple[int, tuple[Any, ...]]] = []
+        self.replies: list[tuple[int, tuple[Any, ...], float]] = []
         self.running: set[asyncio.Task[None]] = set()
         self.connected = False  # whether Django's thread for async code holds a database connection
 
@@ -154,11 +154,12 @@ class AsyncLane:
             self.started[ASYNC] = message[-1][0]
 
     async def _run(self, job: Job) -> None:
-        number, task_id, name, kwargs, attempt = job
+        number, task_id, name, kwargs, attempt, queue = job
+        began = time.monotonic()
         own_decimals()
         if self.connected:
             await sync_to_async(sessions.before_task)()
-        run = AsyncRun(task_id, name, attempt)
+        run = AsyncRun(task_id, name, attempt, queue)
         self.control.enter("async", number, run)
         reply = await run_async(run, kwargs)
         del self.control.runs["async", number]
@@ -166,7 +167,7 @@ class AsyncLane:
             await sync_to_async(self._refresh_connections)()
         if not self.replies:
             asyncio.get_running_loop().call_soon(self._flush)
-        self.replies.append((number, tuple(reply)))
+        self.replies.append((number, tuple(reply), time.monotonic() - began))
         if len(self.replies) == PORTION:
             self._flush()
 

@@ -18,6 +18,7 @@ from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.tasks import NOTHING, Held, Passed, Served, TaskStore
+from horsies_django.worker.journal import Journal, named, tell_expired
 from horsies_django.worker.marks import Marks
 from horsies_django.worker.news import News
 from horsies_django.worker.running import failed
@@ -63,6 +64,7 @@ class Ledger:
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too much
         self.strangers = strangers or Strangers()
+        self.journal = Journal()
         self.bound = bound  # of what may be unwritten: beyond it nothing more is claimed
         self.overfull = False
 
@@ -150,7 +152,8 @@ class Ledger:
         if marks and not short:
             marks.learn(passed, began, time.monotonic() - began)
         self.most = min(BATCH, self.most * 2)
-        self._strike(outcomes, releases, passed.landed)
+        self._strike(outcomes, releases, passed)
+        tell_expired(passed.late)
         self._look_into_starts(starts, passed)
         if grace is None:
             self._give_strangers_back(passed)
@@ -168,7 +171,7 @@ class Ledger:
     def readable(self, claims: list[Claim]) -> list[Claim]:
         """Return the running tasks whose form this release can read; the others fail."""
         unread = [claim for claim in claims if is_newer(claim)]
-        self.outcomes += [Outcome(claim.id, claim.generation, *unreadable(claim)) for claim in unread]
+        self.outcomes += [Outcome.of(claim, unreadable(claim)) for claim in unread]
         return [claim for claim in claims if claim not in unread] if unread else claims
 
     def _batch(self) -> list[Outcome]:
@@ -199,16 +202,16 @@ class Ledger:
             raise psycopg.OperationalError("the engine is not connected")
         return self.connection
 
-    def _strike(self, outcomes: list[Outcome], releases: list[Claim], landed: set[uuid.UUID]) -> None:
-        """Take what landed off the ledger, and look into what did not."""
+    def _strike(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
+        """Take what landed off the ledger and log it, and look into what did not."""
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
-        if len(landed) == len(outcomes) + len(releases):
+        if len(passed.landed) == len(outcomes) + len(releases):
+            self.journal.settled(outcomes, passed.decided)
             return
-        missing: list[Outcome | Claim] = [
-            *(outcome for outcome in outcomes if outcome.id not in landed),
-            *(claim for claim in releases if claim.id not in landed),
-        ]
+        self.journal.settled([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
+        entries: list[Outcome | Claim] = [*outcomes, *releases]
+        missing = [entry for entry in entries if entry.id not in passed.landed]
         try:
             states = TaskStore(self.connection_or_raise()).unsettled(self.worker, missing)
         except psycopg.Error:
@@ -221,11 +224,13 @@ class Ledger:
                 self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
             elif state == "lost":
                 self._drop(entry)
+            elif isinstance(entry, Outcome):  # an earlier pass settled it, whose answer was lost
+                self.journal.settled([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
 
     def _drop(self, entry: Outcome | Claim) -> None:
         logger.warning(
-            "task %s no longer belongs to worker %s, generation %s: what came of it is dropped",
-            entry.id, self.worker, entry.generation,
+            "task %s no longer belongs to worker %s, generation %s: what came of it is dropped%s",
+            entry.id, self.worker, entry.generation, named([entry]),
         )  # fmt: skip
 
     def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
@@ -241,7 +246,7 @@ class Ledger:
             return
         states = TaskStore(self.connection_or_raise()).unsettled(self.worker, untold)
         passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
-        passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled")]
+        passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")]
 
     def _settle_singly(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
@@ -260,7 +265,7 @@ class Ledger:
                 if (settled := self._settle_refused(outcome)) is None:
                     continue
                 passed = settled
-            self._strike([outcome], [], passed.landed)
+            self._strike([outcome], [], passed)
 
     def _settle_refused(self, outcome: Outcome) -> Passed | None:
         """Settle the failure that stands in for a refused result; if that is refused too, keep it out of the others' way."""

@@ -21,6 +21,7 @@ from horsies_django.store.workers import Process
 from horsies_django.worker.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.endings import Endings
+from horsies_django.worker.journal import named
 from horsies_django.worker.line import Line
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.process import LANES, Child, InProcess, PoolProcess, kill_fork_server
@@ -184,7 +185,7 @@ class Pool:
             if kind == "ran":
                 self.outcomes.append(member.ran(*payload))
             elif kind == "done":
-                self.outcomes += [member.outcome(lane, number, reply) for number, reply in payload]
+                self.outcomes += [member.outcome(lane, *done) for done in payload]
             elif kind == "back":
                 self.releases += [member.take_off(lane, number) for number in payload]
             elif kind == "full":
@@ -229,13 +230,14 @@ class Pool:
         if self.ending:
             return
         if outcomes or releases or not member.dismissed:
-            self._report(member, how, len(outcomes), len(releases))
+            self._report(member, how, outcomes, releases)
         if not member.replaced and not self.stopping:
             self._add_child()
 
-    def _report(self, member: Child, how: str, crashed: int, released: int) -> None:
-        then = "" if self.stopping else "; starting another"
-        logger.error("child %s %s: %s task(s) crashed, %s given back%s", member.pid, how, crashed, released, then)
+    def _report(self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]) -> None:
+        crashed, then = [each for each in outcomes if each.crashed], "" if self.stopping else "; starting another"
+        what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
+        logger.error("child %s %s: %s%s", member.pid, how, what, then)
         if not member.ready and not self.stopping:
             self.deaths_before_ready += 1
             if self.deaths_before_ready == DEATHS_BEFORE_READY:

@@ -11,19 +11,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, get_context
-from typing import Any
 from uuid import uuid4
 
 import psutil
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.worker import child, preload
 from horsies_django.worker.channel import Channel, SocketChannel, memory_pair
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.line import STUCK_SECONDS, Line
 from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.running import STOPPED_ITSELF, TIMED_OUT, Reply, cancelled, failed
+from horsies_django.worker.running import STOPPED_ITSELF, TIMED_OUT, cancelled, failed
 from horsies_django.worker.runs import CALL_BACK, TIMEOUT
 
 LANES = ("sync", "async")  # the order of the numbers in ``started``
@@ -99,23 +98,21 @@ class PoolProcess:
             number = self.numbers[lane]
             self.held[lane][number] = claim
             self.since[lane][number] = now
-            jobs.append((number, str(claim.id), claim.task_name, claim.kwargs, claim.attempt))
+            jobs.append((number, str(claim.id), claim.task_name, claim.kwargs, claim.attempt, claim.queue_name))
         self.taken += len(jobs)
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()
 
-    def outcome(self, lane: str, number: int, reply: tuple[Any, ...]) -> Outcome:
+    def outcome(self, lane: str, number: int, reply: Reply, seconds: float) -> Outcome:
         """Take a finished task off the books and return what shall become of it."""
-        claim = self.take_off(lane, number)
-        status, result, error_code, error_message, retry = reply
-        return Outcome(claim.id, claim.generation, status, result, error_code, error_message, retry, self.pid)
+        return Outcome.of(self.take_off(lane, number), reply, self.pid, seconds=seconds)
 
-    def ran(self, number: int, reply: tuple[Any, ...], seconds: float) -> Outcome:
+    def ran(self, number: int, reply: Reply, seconds: float) -> Outcome:
         """Do the same for a sync task, after which the next in line has its turn."""
         self.line.learn(seconds)
         self.moved_at = time.monotonic()
         self.stuck = False
-        return self.outcome("sync", number, reply)
+        return self.outcome("sync", number, reply, seconds)
 
     def take_off(self, lane: str, number: int) -> Claim:
         """Take a task off the books."""
@@ -124,19 +121,18 @@ class PoolProcess:
 
     def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
         """Empty the books of a process that ended: tasks whose code may have begun crashed, the others go back."""
-        outcomes, releases = [], []
+        outcomes, releases, now = [], [], time.monotonic()
         crash = failed(
             OperationalErrorCode.WORKER_CRASHED,
             f"the process that ran the task {how}; the task may or may not have done its work",
         )
         for lane in LANES:
             for number, claim in self.held[lane].items():
+                ran = now - self.since[lane][number]
                 if reason := self.condemned.get((lane, number)):
-                    outcomes.append(
-                        Outcome(claim.id, claim.generation, *killed_for(reason))._replace(child_pid=self.pid)
-                    )
+                    outcomes.append(Outcome.of(claim, killed_for(reason), self.pid, seconds=ran))
                 elif self.begun(lane, number):
-                    outcomes.append(Outcome(claim.id, claim.generation, *crash, child_pid=self.pid, crashed=True))
+                    outcomes.append(Outcome.of(claim, crash, self.pid, crashed=True, seconds=ran))
                 else:
                     releases.append(claim)
             self.held[lane].clear()

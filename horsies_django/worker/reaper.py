@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from horsies_django.conf import Recovery
 from horsies_django.store.queues import NO_OVERRIDE, QueueStore
-from horsies_django.store.workers import WorkerStore
+from horsies_django.store.workers import Happened, WorkerStore
+from horsies_django.worker.journal import named, tell_expired
 
 logger = logging.getLogger("horsies.worker")
 
@@ -64,16 +65,23 @@ class Reaper:
         while more:
             judge = self.may_judge(self.threshold.total_seconds())
             happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.max_crashes)
-            for kind, id_ in happened:
-                if kind == "died":
-                    logger.error("worker %s has not beaten for %s: it counts as dead", id_, self.threshold)
-            counts = Counter(kind for kind, _ in happened)
-            if rescued := counts["failed"] + counts["retried"] + counts["returned"]:
-                logger.error(
-                    "%s task(s) of dead workers rescued: %s failed, %s are retried, %s had not begun and are pending again",
-                    rescued, counts["failed"], counts["retried"], counts["returned"],
-                )  # fmt: skip
-            more = max(rescued, counts["expired"]) >= MANY
+            by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
+            for each in happened:
+                by_kind[each.kind].append(each)
+            for died in by_kind["died"]:
+                logger.error("worker %s has not beaten for %s: it counts as dead", died.id, self.threshold)
+            more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
+            tell_expired(by_kind["expired"])
+
+    def report_rescue(self, by_kind: Mapping[str, Sequence[Happened]]) -> int:
+        """Log which tasks of dead workers were rescued, and return how many."""
+        failed, retried, returned = by_kind["failed"], by_kind["retried"], by_kind["returned"]
+        if rescued := len(failed) + len(retried) + len(returned):
+            logger.error(
+                "%s task(s) of dead workers rescued: %s failed%s, %s are retried%s, %s had not begun and are pending again%s",
+                rescued, len(failed), named(failed), len(retried), named(retried), len(returned), named(returned),
+            )  # fmt: skip
+        return rescued
 
     def end_overrides(self, queues: QueueStore) -> None:
         """End overrides whose time is over, and those of queues that nobody has served for long (S4.19)."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-import uuid
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -41,13 +40,15 @@ STOPPED_ITSELF = "the task was cancelled while it ran"
 
 
 class Reply(NamedTuple):
-    """What came of a task: the status it shall get, its JSON envelope, the error in short, and whether it asked for a retry."""
+    """What came of a task: the status it shall get, its JSON envelope, the error in short, whether it asked for a retry, and
+    whether it returned the error."""
 
     status: str
     result: str
     error_code: str | None = None
     error_message: str | None = None
     retry: float | bool | None = None
+    returned: bool = False
 
 
 class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps before user code
@@ -66,6 +67,7 @@ def run_sync(run: Run, kwargs: str) -> Reply:
     running.set(run.current)
     try:
         try:
+            tell_start(run.current)
             run.begin()
             value = task.function(*args, **keywords)
             if task.lane == "async":  # the function became async after it was sent
@@ -74,7 +76,7 @@ def run_sync(run: Run, kwargs: str) -> Reply:
             run.end()
     except BaseException as error:
         return crashed(run, task, error)
-    return returned(run.current, task, value)
+    return returned(task, value)
 
 
 async def run_async(run: Run, kwargs: str) -> Reply:
@@ -85,6 +87,7 @@ async def run_async(run: Run, kwargs: str) -> Reply:
         return refused.reply
     running.set(run.current)
     try:
+        tell_start(run.current)
         run.begin()
         if task.lane == "async":
             value = await task.function(*args, **keywords)
@@ -94,7 +97,13 @@ async def run_async(run: Run, kwargs: str) -> Reply:
         return crashed(run, task, error)
     finally:
         run.end()
-    return returned(run.current, task, value)
+    return returned(task, value)
+
+
+def tell_start(current: CurrentTask) -> None:
+    """Log that the code of a task begins."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
 
 
 def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskFunction[Any, Any], list[Any], dict[str, Any]]:
@@ -102,7 +111,6 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskFunction[Any, Any], 
     name = current.name
     task = registry.find(name)
     if task is None:
-        logger.error("no task named %s is known here: %s failed", name, current.task_id)
         raise Refused(
             failed(
                 OperationalErrorCode.WORKER_RESOLUTION_ERROR,
@@ -112,25 +120,21 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskFunction[Any, Any], 
     try:
         args, keywords = task.arguments.decode(kwargs)
     except CodecError as error:
-        logger.exception("the stored arguments of %s %s do not fit its signature", name, current.task_id)
         raise Refused(failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")) from error
     return task, args, keywords
 
 
 def crashed(run: Run, task: TaskFunction[Any, Any], error: BaseException) -> Reply:
-    """Make the reply of a task that raised; called in the except clause, so that the log has the traceback."""
-    described, task_id = describe(error), run.current.task_id
+    """Make the reply of a task that raised."""
+    described = describe(error)
     if isinstance(error, Retry):
-        return asked_again(task_id, task, error, described)
+        return asked_again(task, error, described)
     if isinstance(error, TaskTimeout) or (isinstance(error, asyncio.CancelledError) and run.reason == TIMEOUT):
-        logger.error("%s %s ran into its timeout", task.name, task_id, exc_info=True)
         return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
     if isinstance(error, TaskCancelled) or (isinstance(error, asyncio.CancelledError) and run.reason == CANCEL):
-        logger.warning("%s %s was cancelled while it ran", task.name, task_id)
         return cancelled(STOPPED_ITSELF)
     conf = config()
     code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
-    logger.error("%s %s failed: %s", task.name, task_id, code, exc_info=True)
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
     return failure(TaskError.built_in(code, message, exception=described))
 
@@ -140,26 +144,23 @@ def cancelled(message: str) -> Reply:
     return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(status="CANCELLED")
 
 
-def asked_again(
-    task_id: uuid.UUID | None, task: TaskFunction[Any, Any], error: Retry, described: dict[str, str]
-) -> Reply:
+def asked_again(task: TaskFunction[Any, Any], error: Retry, described: dict[str, str]) -> Reply:
     """Make the reply of a task that raised Retry; its row has the policy, and the database decides."""
     message = error.message
     if task.retry_policy is None:
         message += f" ({task.name} has no retry_policy: write @task(retry_policy=RetryPolicy.fixed([60, 300])))"
-    logger.warning("%s %s asks to be tried again: %s", task.name, task_id, message)
     exception = described if error.__cause__ is None else describe(error.__cause__)
     code = error.code or OutcomeCode.RETRY_REQUESTED
     reply = failure(TaskError.built_in(code, message, data=error.data, exception=exception))
     return reply._replace(retry=True if error.delay_seconds is None else float(error.delay_seconds))
 
 
-def returned(current: CurrentTask, task: TaskFunction[Any, Any], value: Any) -> Reply:
+def returned(task: TaskFunction[Any, Any], value: Any) -> Reply:
     """Make the reply of a task that returned."""
     if task.result.wraps_result:
         if isinstance(value, TaskResult):
             if value.is_err():
-                return failure(value.err_value)
+                return failure(value.err_value)._replace(returned=True)
             value = value.ok_value
         elif value is None:
             return failed(
@@ -169,7 +170,6 @@ def returned(current: CurrentTask, task: TaskFunction[Any, Any], value: Any) -> 
     try:
         result = task.result.encode_ok(value)
     except CodecError as error:
-        logger.exception("the result of %s %s cannot be stored", task.name, current.task_id)
         code = (
             ContractCode.RETURN_TYPE_MISMATCH
             if error.kind == "type"

@@ -31,8 +31,8 @@ class Run:
 
     __slots__ = ("active", "current", "reason")
 
-    def __init__(self, task_id: str, name: str, attempt: int) -> None:
-        self.current = CurrentTask(task_id, name, attempt)
+    def __init__(self, task_id: str, name: str, attempt: int, queue_name: str = "") -> None:
+        self.current = CurrentTask(task_id, name, attempt, queue_name)
         self.active = False
         self.reason: str | None = None
 
@@ -67,8 +67,8 @@ class SyncRun(Run):
 
     on_main: SyncRun | None = None  # what the main thread is at, for the handler of the signal
 
-    def __init__(self, task_id: str, name: str, attempt: int) -> None:
-        super().__init__(task_id, name, attempt)
+    def __init__(self, task_id: str, name: str, attempt: int, queue_name: str = "") -> None:
+        super().__init__(task_id, name, attempt, queue_name)
         self.lock = threading.Lock()
         self.thread = threading.get_ident()
         if threading.current_thread() is threading.main_thread():
@@ -98,8 +98,8 @@ class AsyncRun(Run):
 
     __slots__ = ("loop", "task")
 
-    def __init__(self, task_id: str, name: str, attempt: int) -> None:
-        super().__init__(task_id, name, attempt)
+    def __init__(self, task_id: str, name: str, attempt: int, queue_name: str = "") -> None:
+        super().__init__(task_id, name, attempt, queue_name)
         self.loop = asyncio.get_running_loop()
         self.task = asyncio.current_task()
 

@@ -119,11 +119,14 @@ def test_a_name_that_nobody_knows_is_a_resolution_error_and_the_row_stays() -> N
     assert "gone.tasks.vanished" in handle.get().err_value.message
 
 
-def test_a_failed_task_is_logged_with_its_traceback_inside_the_except(caplog: pytest.LogCaptureFixture) -> None:
-    outcome(tasks.raises.send("seen"))
+def test_a_failed_task_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    handle = tasks.raises.send("seen")
+    outcome(handle)
     (record,) = [record for record in caplog.records if record.name == "horsies.task"]
-    assert record.exc_info is not None
-    assert record.exc_info[0] is LookupError
+    assert record.levelname == "ERROR"
+    assert f"tests.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()
+    assert "UNHANDLED_ERROR: LookupError: seen" in record.getMessage()
+    assert "raise LookupError(message)" in str(record.exc_info)
 
 
 def test_an_exception_that_cannot_even_be_shown_is_described() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -334,3 +335,33 @@ def eats(megabytes: int) -> int:
 eaten: list[bytearray] = []
 
 from tests.project import points, traps  # noqa: E402, F401 - tasks of other modules, found through this one
+
+
+@task(queue="mail")
+def says(text: str, level: str = "INFO") -> str:
+    """Log a text as code of the project would."""
+    logging.getLogger("shop.orders").log(logging.getLevelNamesMapping()[level], "%s", text)
+    return text
+
+
+@task
+async def asays(text: str) -> str:
+    logging.getLogger("shop.orders").info("%s", text)
+    return text
+
+
+FORGED = "\n[12:00:00] [task] [INFO] forged\r\x1b[31m\u2028[12:00:00] [task] [INFO] forged \x85\x00\u202e\udcff"
+
+
+@task
+def forges(how: str) -> TaskResult[None]:
+    """Say what looks like a line of the worker's log: in a record, an exception or an error."""
+    logging.getLogger("shop.orders").info("%s", FORGED if how == "record" else "")
+    if how == "exception":
+        raise LookupError(FORGED)
+    return TaskResult(err=TaskError("FORGED", FORGED))
+
+
+@task
+def blames(message: str) -> TaskResult[None]:
+    return TaskResult(err=TaskError("BLAMED", message, data={"secret": message}))

@@ -171,7 +171,7 @@ class Model:
             return "held" if life.status is Status.RUNNING else "waiting"
         for attempt in life.attempts if life else ():
             if attempt.generation == claim.generation and (attempt.outcome != "WORKER_FAILURE" or attempt.child):
-                return "settled"
+                return "retried" if attempt.will_retry else "settled"
         return "lost"
 
     def lapse(self) -> None:

@@ -207,7 +207,7 @@ def test_the_reaper_unparks_what_a_dead_worker_s_tasks_kept_waiting(claimer: Cla
     assert ids(dead.run_pass(sync=2).claims) == [first]
     assert worker.run_pass(sync=2).claims == []
     happened = WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=100)
-    assert [(kind, str(id_)) for kind, id_ in happened] == [("failed", first)]
+    assert [(kind, str(id_)) for kind, id_, *_ in happened] == [("failed", first)]
     assert ids(worker.run_pass(sync=2).claims) == [second]
 
 

@@ -106,7 +106,7 @@ def reap(conn: Any) -> dict[str, list[Any]]:
         lambda: conn.execute(old_enough, [THRESHOLD]).fetchone()[0], "the server is up for longer than the threshold"
     )
     found: dict[str, list[Any]] = {}
-    for kind, id_ in WorkerStore(conn).reap(THRESHOLD, judge=True, many=100):
+    for kind, id_, *_ in WorkerStore(conn).reap(THRESHOLD, judge=True, many=100):
         found.setdefault(kind, []).append(id_)
     return found
 

@@ -36,7 +36,7 @@ def test_a_claim_starts_the_task_under_a_new_generation(claimer: Claimers) -> No
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
     task = Task.objects.get(pk=id_)
-    assert claim == Claim(id_, 1, "sync", "tests.nothing", '{"a": 1}')
+    assert claim == Claim(id_, 1, "sync", "tests.nothing", '{"a": 1}', queue_name="default")
     assert (task.status, task.claimed_by, task.claim_generation) == ("RUNNING", worker.id, 1)
     assert task.claimed_at == task.started_at is not None
 

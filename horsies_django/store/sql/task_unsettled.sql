@@ -1,11 +1,12 @@
 -- Tell why a write did not land: 'held' (still this claim's and running: if somebody had the row locked, try again), 'waiting'
--- (the same, but not started), 'settled' (an attempt of this very generation exists: an earlier try did land), or 'lost' (another
+-- (the same, but not started), 'settled' or 'retried' (an attempt of this very generation exists: an earlier try did land), or 'lost' (another
 -- claim or nobody owns it now; a reaper's attempt names no process).
 -- Locks: none. Index: the primary keys of both tables.
 SELECT wanted.id,
        CASE WHEN task.claimed_by = %(worker)s::uuid AND task.finished_at IS NULL AND task.claim_generation = wanted.generation
               THEN CASE task.status WHEN 'RUNNING' THEN 'held' ELSE 'waiting' END
-            WHEN attempt.outcome <> 'WORKER_FAILURE' OR attempt.child_pid IS NOT NULL THEN 'settled'
+            WHEN attempt.outcome <> 'WORKER_FAILURE' OR attempt.child_pid IS NOT NULL
+              THEN CASE WHEN attempt.will_retry THEN 'retried' ELSE 'settled' END
             ELSE 'lost' END
 FROM unnest(%(ids)s::uuid[], %(generations)s::int[]) AS wanted (id, generation)
 LEFT JOIN horsies_tasks task ON task.id = wanted.id

@@ -13,7 +13,8 @@
 CREATE FUNCTION horsies_claim_v2(p_worker uuid, p_channel text, p_limits horsies_limits[], p_cluster int, p_freed text[], p_rooms int[],
                                  p_now timestamptz, p_taker horsies_workers, p_grace interval, p_lease interval, p_marks jsonb, p_behind timestamptz,
                                  p_total int, p_sync int, p_async int, p_buffer int)
-RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8)
+RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8,
+               queue_name text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_first int := 1;
@@ -99,7 +100,8 @@ BEGIN
       SET status = 'RUNNING', claimed_by = p_worker, claimed_at = p_now, started_at = p_now, claim_generation = t.claim_generation + 1
       FROM unnest(v_start) WITH ORDINALITY AS picked (id, place)
       WHERE t.id = picked.id AND t.status = 'PENDING'
-      RETURNING 'claimed', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, t.retry_count + 1, t.options::text, (v_met + picked.place)::float8;
+      RETURNING 'claimed', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, t.retry_count + 1, t.options::text,
+                (v_met + picked.place)::float8, t.queue_name::text;
       IF v_ahead <> '{}' THEN
         RETURN QUERY
         UPDATE horsies_tasks t
@@ -107,7 +109,8 @@ BEGIN
             claim_generation = t.claim_generation + 1
         FROM unnest(v_ahead) WITH ORDINALITY AS picked (id, place)
         WHERE t.id = picked.id AND t.status = 'PENDING'
-        RETURNING 'buffered', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, t.retry_count + 1, t.options::text, (v_met + picked.place)::float8;
+        RETURNING 'buffered', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, t.retry_count + 1, t.options::text,
+                (v_met + picked.place)::float8, t.queue_name::text;
       END IF;
       v_met := v_met + v_count;
 
@@ -115,7 +118,9 @@ BEGIN
         v_expired := horsies_expire_v1(
           ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'late'), p_now);
         PERFORM horsies_final_v1(p_channel, v_expired);
-        RETURN QUERY SELECT 'expired', e.id, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8 FROM unnest(v_expired) AS e (id);
+        RETURN QUERY
+        SELECT 'expired', t.id, t.claim_generation, t.lane::text, t.task_name::text, NULL, t.retry_count + 1, NULL, NULL::float8, t.queue_name::text
+        FROM horsies_tasks t WHERE t.id = ANY (v_expired);
         IF v_partitioned THEN  -- what expired may have been the head that a free permit waited for
           SELECT v_stopped OR coalesce(sum(horsies_unpark_v1(p_limits[e.queue].queue_name, e.keys, e.permits)) > 0, false) INTO v_stopped
           FROM (SELECT k.queue, array_agg(k.key) AS keys, array_agg(k.permits) AS permits
@@ -136,7 +141,7 @@ BEGIN
       END IF;
       EXIT WHEN NOT v_stopped OR p_total <= 0;
       IF v_met >= 2000 THEN  -- a pass stays short; the engine comes round again
-        RETURN QUERY SELECT 'again', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8;
+        RETURN QUERY SELECT 'again', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8, NULL;
         p_total := 0;
         EXIT;
       END IF;
@@ -145,10 +150,10 @@ BEGIN
     v_first := v_last + 1;
   END LOOP;
   IF v_limited OR p_total <= 0 OR 0 = ANY (p_rooms) THEN
-    RETURN QUERY SELECT 'limited', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8;
+    RETURN QUERY SELECT 'limited', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8, NULL;
   END IF;
   IF v_due IS NOT NULL THEN
-    RETURN QUERY SELECT 'due', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, extract(epoch FROM v_due - clock_timestamp())::float8;
+    RETURN QUERY SELECT 'due', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, extract(epoch FROM v_due - clock_timestamp())::float8, NULL;
   END IF;
   IF v_firsts <> '{}' THEN
     kind := 'firsts';

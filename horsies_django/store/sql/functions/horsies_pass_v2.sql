@@ -8,7 +8,8 @@
 -- comes back to an earlier place in this very pass is found there. Queues with limits per partition have no marks: unparking tells nobody.
 -- p_grace: leave out what this worker's row says it does not know while it is younger than that; NULL: take everything.
 -- Kinds: those of horsies_claim_v2 and horsies_start_v1, 'missed' per outcome or release that did not land, and 'dead' instead of
--- claims when the worker was declared dead; 'firsts' and 'held', where the next marks are, if there are p_marks.
+-- claims when the worker was declared dead; 'firsts' and 'held', where the next marks are, if there are p_marks; 'decided', what became
+-- of failed tasks beyond their outcome (see horsies_settle_v2).
 -- number: the place of a claim in the order of claims, or the seconds until what is due.
 -- Every statement and every call by one costs this function dearly after an idle moment, when nothing of it is in the CPU's caches:
 -- what needs no table is written as expressions, and what nothing calls for is not asked.
@@ -16,7 +17,8 @@
 CREATE FUNCTION horsies_pass_v2(p_worker uuid, p_channel text, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_queues text[],
                                 p_sync int, p_async int, p_buffer int, p_total int, p_batch int, p_lease interval, p_sweep boolean,
                                 p_max_crashes int, p_grace interval, p_marks jsonb)
-RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8)
+RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8,
+               queue_name text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -61,8 +63,11 @@ BEGIN
     v_finals := v_written.finals;
     v_freed := v_written.queues;
     v_keys := v_written.keys;
+    IF v_written.decided IS NOT NULL THEN
+      RETURN QUERY SELECT 'decided', NULL::uuid, NULL::int, NULL, NULL, v_written.decided::text, NULL::int, NULL, NULL::float8, NULL;
+    END IF;
     IF cardinality(v_written.ids) < jsonb_array_length(p_outcomes) THEN
-      RETURN QUERY SELECT m.* FROM horsies_missed_v1(p_outcomes, v_written.ids) AS m;
+      RETURN QUERY SELECT m.*, NULL FROM horsies_missed_v1(p_outcomes, v_written.ids) AS m;
     END IF;
   END IF;
   IF p_releases IS NOT NULL THEN
@@ -72,7 +77,7 @@ BEGIN
     v_keys := v_keys || v_written.keys;
     v_behind := v_written.earliest;
     IF cardinality(v_written.ids) < jsonb_array_length(p_releases) THEN
-      RETURN QUERY SELECT m.* FROM horsies_missed_v1(p_releases, v_written.ids) AS m;
+      RETURN QUERY SELECT m.*, NULL FROM horsies_missed_v1(p_releases, v_written.ids) AS m;
     END IF;
   END IF;
   IF p_sweep THEN
@@ -80,7 +85,7 @@ BEGIN
   END IF;
 
   IF EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) THEN
-    RETURN QUERY SELECT 'dead', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8;  -- its tasks are being given away
+    RETURN QUERY SELECT 'dead', NULL::uuid, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8, NULL;  -- its tasks are being given away
   ELSIF v_claiming OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
     v_live := v_limits;
     IF v_capped THEN
@@ -90,7 +95,8 @@ BEGIN
         ELSE '{}' END::text[], p_marks, v_behind);
       v_live := v_looked.live;
       IF v_looked.firsts <> '{}' THEN
-        RETURN QUERY SELECT 'firsts', NULL::uuid, NULL::int, NULL, NULL, v_looked.firsts::text, NULL::int, NULL, extract(epoch FROM v_now)::float8;
+        RETURN QUERY SELECT 'firsts', NULL::uuid, NULL::int, NULL, NULL, v_looked.firsts::text, NULL::int, NULL,
+                            extract(epoch FROM v_now)::float8, NULL;
       END IF;
       IF v_live <> '{}' THEN
         PERFORM horsies_lock_v1(v_live, v_cluster);
@@ -107,7 +113,7 @@ BEGIN
     END IF;
     IF p_starts IS NOT NULL THEN
       RETURN QUERY
-      SELECT s.kind, s.id, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8
+      SELECT s.kind, s.id, NULL::int, NULL, NULL, NULL, NULL::int, NULL, NULL::float8, NULL
       FROM horsies_start_v1(p_worker, p_channel, v_limits, v_cluster, v_now, p_starts, p_marks) AS s;
       IF v_capped OR v_bounded THEN  -- some may have come back
         v_behind := least(v_behind, horsies_back_v1(p_channel, ARRAY(SELECT (s.value ->> 'id')::uuid FROM jsonb_array_elements(p_starts) AS s)));
@@ -116,7 +122,8 @@ BEGIN
     IF v_claiming AND v_live <> '{}' THEN
       v_rooms := horsies_rooms_v1(v_live, p_worker, p_lease IS NULL, nullif(p_batch, 0), v_now, p_marks);
       IF v_rooms.held <> '{}' THEN
-        RETURN QUERY SELECT 'held', NULL::uuid, NULL::int, NULL, NULL, v_rooms.held::text, NULL::int, NULL, extract(epoch FROM v_now)::float8;
+        RETURN QUERY SELECT 'held', NULL::uuid, NULL::int, NULL, NULL, v_rooms.held::text, NULL::int, NULL,
+                            extract(epoch FROM v_now)::float8, NULL;
       END IF;
       IF v_cluster IS NOT NULL THEN
         p_total := least(p_total, horsies_cluster_room_v1(v_cluster, v_now));
@@ -129,7 +136,7 @@ BEGIN
       END IF;
       v_offered := true;
       RETURN QUERY
-      SELECT c.kind, c.id, c.generation, c.lane, c.task_name, c.kwargs, c.attempt, c.options, c.number
+      SELECT c.kind, c.id, c.generation, c.lane, c.task_name, c.kwargs, c.attempt, c.options, c.number, c.queue_name
       FROM horsies_claim_v2(p_worker, p_channel, v_live, v_cluster, CASE WHEN v_capped THEN v_freed ELSE '{}' END, v_rooms.rooms, v_now, v_taker,
                             p_grace, p_lease, p_marks, v_behind, p_total, p_sync, p_async, p_buffer) AS c;
     END IF;

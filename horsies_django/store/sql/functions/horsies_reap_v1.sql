@@ -4,16 +4,19 @@
 -- p_judge: whether the caller may declare deaths; a server that has just started has heard nobody for a while.
 -- What ran is tried again where its policy lists WORKER_CRASHED (it may or may not have done its work), else failed; a task that took too
 -- many processes with it is poison. Moves RUNNING -> FAILED, PENDING; claims that did not start go back, and late ones expire.
--- Kinds: 'died' with the worker, 'failed', 'retried', 'returned', 'expired' with the task; at most p_many of each.
+-- Kinds: 'died' with the worker, 'failed', 'retried', 'returned', 'expired' with the task and the attempt that this is about; at most
+-- p_many of each.
 -- Locks: an advisory lock, never waiting; task rows, never waiting; those of caps, for unparking. Index: horsies_tasks_holding,
 -- horsies_tasks_deadline, primary keys.
 CREATE FUNCTION horsies_reap_v1(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
-RETURNS TABLE (kind text, id uuid) LANGUAGE plpgsql VOLATILE
+RETURNS TABLE (kind text, id uuid, task_name text, attempt int) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   c_gone CONSTANT text := 'the worker that ran the task is gone; the task may or may not have done its work';
   v_now timestamptz := clock_timestamp();
   v_ids uuid[];
+  v_names text[];
+  v_attempts int[];
   v_failed uuid[];
   v_started uuid[];
   v_dead record;
@@ -27,16 +30,17 @@ BEGIN
   IF p_judge AND pg_postmaster_start_time() < v_now - p_threshold THEN
     RETURN QUERY
     UPDATE horsies_heartbeats b SET died_at = v_now
-    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at < v_now - p_threshold RETURNING 'died', b.id;
+    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at < v_now - p_threshold RETURNING 'died', b.id, NULL, NULL::int;
   END IF;
 
   DELETE FROM horsies_heartbeats b USING horsies_heartbeats parent
   WHERE parent.id = b.worker_id AND parent.died_at < v_now - interval '1 day';
 
-  SELECT array_agg(o.id), array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(o.queue_name), array_agg(o.partition_key)
-  INTO v_ids, v_started, v_queues, v_keys
+  SELECT array_agg(o.id), array_agg(o.task_name), array_agg(o.retry_count + 1),
+         array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(o.queue_name), array_agg(o.partition_key)
+  INTO v_ids, v_names, v_attempts, v_started, v_queues, v_keys
   FROM (
-    SELECT t.id, t.status, t.queue_name, t.partition_key FROM horsies_tasks t
+    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, t.retry_count FROM horsies_tasks t
     WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND horsies_orphaned_v1(t.claimed_by, t.claimed_at, v_now - p_threshold)
     LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
   ) AS o;
@@ -52,8 +56,9 @@ BEGIN
     UPDATE horsies_tasks t
     SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
     WHERE t.id = ANY (v_ids) AND t.status = 'CLAIMED';
-    RETURN QUERY SELECT CASE WHEN r.id = ANY (v_failed) THEN 'failed' WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id
-                 FROM unnest(v_ids) AS r (id);
+    RETURN QUERY SELECT CASE WHEN r.id = ANY (v_failed) THEN 'failed' WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id,
+                        r.name, r.attempt
+                 FROM unnest(v_ids, v_names, v_attempts) AS r (id, name, attempt);
   END IF;
 
   -- one that was not parked may have been unparked for a permit, which then waits for the next of its partition
@@ -67,7 +72,7 @@ BEGIN
   ) AS l;
   IF v_expired IS NOT NULL THEN
     v_expired := horsies_expire_v1(v_expired, v_now);
-    RETURN QUERY SELECT 'expired', e.id FROM unnest(v_expired) AS e (id);
+    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1 FROM horsies_tasks t WHERE t.id = ANY (v_expired);
   END IF;
   IF v_queues IS NOT NULL THEN  -- once, for all: the locks are taken in their order
     PERFORM horsies_freed_v1(p_channel, v_queues, v_keys);

@@ -1,12 +1,13 @@
 -- Settle: write what became of running tasks, each with its attempt, fenced by worker and claim generation. A failed task that is to be
 -- tried again waits for its next attempt instead, and the workers of its queue learn when.
 -- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the ids that landed, with their queues and partitions, which have a
--- permit more now, and those that are final; what is missing is for the caller to look into.
+-- permit more now, and those that are final; what is missing is for the caller to look into. decided: an object with what became of
+-- failed tasks beyond their outcome, for the log: by id {"retry": the number of the retry, "of": how many, "at": the epoch}, or {"code": "POISON"}.
 -- A batch without failures, as most are, is spared all that is about retries: a seventh of the time.
 -- Locks: the task rows, never waiting: a row that somebody else holds is left out and comes back with the next pass.
 -- Index: primary keys.
 CREATE FUNCTION horsies_settle_v2(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text,
-                                  OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[])
+                                  OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[], OUT decided jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -68,7 +69,7 @@ BEGIN
     FROM outcome o LEFT JOIN verdict v ON v.id = o.id
     WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND o.id = t.id
       AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
-    RETURNING t.id, t.claim_generation, t.queue_name, t.partition_key, t.next_retry_at
+    RETURNING t.id, t.claim_generation, t.queue_name, t.partition_key, t.next_retry_at, t.retry_count, t.max_retries, t.error_code
   ), attempt AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
                                        error_code, error_message, worker_id, child_pid)
@@ -77,8 +78,11 @@ BEGIN
     FROM settled s JOIN held h ON h.id = s.id JOIN outcome o ON o.id = s.id
   )
   SELECT coalesce(array_agg(s.id), '{}'), coalesce(array_agg(s.queue_name::text), '{}'), coalesce(array_agg(s.partition_key), '{}'),
-         coalesce(array_agg(s.id) FILTER (WHERE s.next_retry_at IS NULL), '{}')
-  INTO ids, queues, keys, finals FROM settled s;
+         coalesce(array_agg(s.id) FILTER (WHERE s.next_retry_at IS NULL), '{}'),
+         jsonb_object_agg(s.id, CASE WHEN s.next_retry_at IS NULL THEN jsonb_build_object('code', s.error_code) ELSE jsonb_build_object(
+           'retry', s.retry_count, 'of', s.max_retries, 'at', extract(epoch FROM s.next_retry_at)) END)
+           FILTER (WHERE s.next_retry_at IS NOT NULL OR s.error_code = 'POISON')
+  INTO ids, queues, keys, finals, decided FROM settled s;
   IF cardinality(finals) < cardinality(ids) THEN
     PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.next_retry_at)) || ' ' || t.queue_name)
     FROM horsies_tasks t WHERE t.id = ANY (ids) AND t.status = 'PENDING' GROUP BY t.queue_name;

@@ -9,7 +9,7 @@
 -- Moves PENDING -> RUNNING and RUNNING -> COMPLETED, CANCELLED. Kinds: 'claimed', in order; 'missed' per outcome that did not land.
 -- Locks: task rows, never waiting. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_short_pass_v1(p_worker uuid, p_channel text, p_outcomes jsonb, p_queues text[], p_queue text, p_sync int, p_async int)
-RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text)
+RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, queue_name text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -62,14 +62,15 @@ BEGIN
     UPDATE horsies_tasks t
     SET status = 'RUNNING', claimed_by = p_worker, claimed_at = v_now, started_at = v_now, claim_generation = t.claim_generation + 1
     WHERE t.id = ANY (ARRAY(SELECT f.id FROM found f WHERE f.late IS NOT TRUE)) AND t.status = 'PENDING'
-    RETURNING t.priority, t.enqueued_at, t.id, t.claim_generation, t.lane, t.task_name, t.kwargs, t.retry_count, t.options
+    RETURNING t.priority, t.enqueued_at, t.id, t.claim_generation, t.lane, t.task_name, t.kwargs, t.retry_count, t.options, t.queue_name
   )
   SELECT c.*
-  FROM (SELECT 'claimed', c.id, c.claim_generation, c.lane::text, c.task_name::text, c.kwargs::text, c.retry_count + 1, c.options::text
+  FROM (SELECT 'claimed', c.id, c.claim_generation, c.lane::text, c.task_name::text, c.kwargs::text, c.retry_count + 1, c.options::text,
+          c.queue_name::text
         FROM claimed c ORDER BY c.priority, c.enqueued_at, c.id) AS c
-  UNION ALL SELECT 'missed', o.id, NULL, NULL, NULL, NULL, NULL, NULL FROM outcome o WHERE o.id NOT IN (SELECT s.id FROM settled s)
-  UNION ALL SELECT 'again', NULL, NULL, NULL, NULL, NULL, NULL, NULL WHERE EXISTS (SELECT FROM found f WHERE f.late)
-  UNION ALL SELECT 'unfit', NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM fit WHERE NOT fit.ok
-  UNION ALL SELECT 'told', NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM told;
+  UNION ALL SELECT 'missed', o.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM outcome o WHERE o.id NOT IN (SELECT s.id FROM settled s)
+  UNION ALL SELECT 'again', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL WHERE EXISTS (SELECT FROM found f WHERE f.late)
+  UNION ALL SELECT 'unfit', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM fit WHERE NOT fit.ok
+  UNION ALL SELECT 'told', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM told;
 END
 $$;

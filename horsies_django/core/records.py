@@ -63,7 +63,8 @@ class Outcome(NamedTuple):
 
     ``status`` is COMPLETED, FAILED or CANCELLED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
     ``retry`` is True, or a number of seconds, for a task that asked to be tried again; a policy may retry others as well.
-    ``crashed`` marks an attempt that ended with its process.
+    ``crashed`` marks an attempt that ended with its process. ``classes`` are the names of the exception's class and its bases,
+    for an attempt that raised; a policy may list them.
     """
 
     id: uuid.UUID
@@ -73,6 +74,7 @@ class Outcome(NamedTuple):
     error_code: str | None = None
     error_message: str | None = None
     retry: float | bool | None = None
+    classes: tuple[str, ...] = ()
     child_pid: int | None = None
     crashed: bool = False
 

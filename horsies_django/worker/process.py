@@ -107,8 +107,8 @@ class PoolProcess:
     def outcome(self, lane: str, number: int, reply: tuple[Any, ...]) -> Outcome:
         """Take a finished task off the books and return what shall become of it."""
         claim = self.take_off(lane, number)
-        status, result, error_code, error_message, retry = reply
-        return Outcome(claim.id, claim.generation, status, result, error_code, error_message, retry, self.pid)
+        status, result, error_code, error_message, retry, classes = reply
+        return Outcome(claim.id, claim.generation, status, result, error_code, error_message, retry, classes, self.pid)
 
     def ran(self, number: int, reply: tuple[Any, ...], seconds: float) -> Outcome:
         """Do the same for a sync task, after which the next in line has its turn."""

@@ -27,7 +27,7 @@ from horsies_django.core.errors import (
 )
 from horsies_django.core.mapping import mapped_code
 from horsies_django.core.results import TaskError, TaskResult
-from horsies_django.core.retry import Retry
+from horsies_django.core.retry import Retry, class_names
 from horsies_django.current import CurrentTask, running
 from horsies_django.definition import TaskFunction
 from horsies_django.worker.runs import CANCEL, TIMEOUT, Run
@@ -41,13 +41,15 @@ STOPPED_ITSELF = "the task was cancelled while it ran"
 
 
 class Reply(NamedTuple):
-    """What came of a task: the status it shall get, its JSON envelope, the error in short, and whether it asked for a retry."""
+    """What came of a task: the status it shall get, its JSON envelope, the error in short, whether it asked for a retry, and the
+    names of the classes of the exception that it raised."""
 
     status: str
     result: str
     error_code: str | None = None
     error_message: str | None = None
     retry: float | bool | None = None
+    classes: tuple[str, ...] = ()
 
 
 class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps before user code
@@ -132,7 +134,8 @@ def crashed(run: Run, task: TaskFunction[Any, Any], error: BaseException) -> Rep
     code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
     logger.error("%s %s failed: %s", task.name, task_id, code, exc_info=True)
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
-    return failure(TaskError.built_in(code, message, exception=described))
+    reply = failure(TaskError.built_in(code, message, exception=described))
+    return reply._replace(classes=tuple(map(printable, class_names(error))))
 
 
 def cancelled(message: str) -> Reply:

@@ -5,10 +5,13 @@ None of them connects to a database: ``manage.py`` must work without one.
 
 from __future__ import annotations
 
+import inspect
+import sys
 import sysconfig
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,8 +23,10 @@ from django.db.models import Model
 
 from horsies_django import registry, scheduling
 from horsies_django.conf import DEFAULT_QUEUE, Config, read
-from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.schedules import as_texts
+from horsies_django.definition import TaskFunction
+from horsies_django.error_codes import never_produced
 
 TAG = "horsies"
 
@@ -50,9 +55,11 @@ IDS: Mapping[str, str] = MappingProxyType(
         "E020": "An exception mapper cannot be used",
         "E021": "A schedule cannot be used",
         "E022": "Two schedules have one name",
+        "E023": "A decorator stands above @task",
         "W001": "The project's models are written to another database",
         "W002": "Notifications may not pass the connection pooler",
         "W003": "CLAIM_LEASE_MS has no effect",
+        "W004": "A retry policy lists a code that nothing produces",
     }
 )
 
@@ -77,8 +84,8 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     """Import the ``tasks`` modules of all apps, and report those that fail and tasks that no worker would run."""
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
-    messages += _unresolved_types()
-    return messages if problems else [*messages, *_undeclared_queues(config), *_schedules()]
+    messages += [*_unresolved_types(), *_wrapped_tasks()]
+    return messages if problems else [*messages, *_undeclared_queues(config), *_unknown_codes(config), *_schedules()]
 
 
 def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
@@ -178,6 +185,41 @@ def _unresolved_types() -> Iterator[CheckMessage]:
             task.result.resolve()
         except TaskDefinitionError as error:
             yield _error("E012", f"{error}", f"Correct it in {task.origin}.", task.origin)
+
+
+def _wrapped_tasks() -> Iterator[CheckMessage]:
+    """Report decorators above @task where it is certain: what has the function's name wraps the task, and cannot be sent."""
+    for task in registry.tasks():
+        named = getattr(sys.modules.get(task.function.__module__), task.function.__name__, None)
+        if named is None or named is task or hasattr(named, "send"):
+            continue
+        try:
+            wraps = inspect.unwrap(named, stop=lambda one: isinstance(one, TaskFunction)) is task
+        except ValueError:  # it wraps itself
+            continue
+        if wraps:
+            yield _error(
+                "E023",
+                f"{task.origin} has a decorator above @task: what the module holds is that decorator's function, which cannot be "
+                "sent, and workers run the task without it.",
+                "Swap the two lines: @task goes on top, as in '@task' above '@transaction.atomic'.",
+                task.origin,
+            )
+
+
+def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
+    tasks = registry.tasks()
+    mapped = [config.exception_mapper, *(task.exception_mapper for task in tasks)]
+    known = {*RESERVED, config.default_unhandled_error_code, *(code for one in mapped for code in one.values())}
+    for task, code in never_produced(known):
+        near = get_close_matches(code, sorted(known), 1)
+        yield _warning(
+            "W004",
+            f"The task {task.name!r} is to be retried for the error code {code!r}, which nothing in this project produces.",
+            f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct it, or produce it: by an exception mapper, or "
+            f"TaskError({code!r}). A class of exceptions can be listed itself.",
+            task.origin,
+        )
 
 
 def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:

@@ -6,7 +6,9 @@ import datetime as dt
 import uuid
 from typing import Any, NamedTuple
 
-Reply = tuple[str, str, str | None, str | None, float | bool | None, bool]  # the fields of Outcome, status to returned
+Reply = tuple[  # the fields of Outcome, status to classes
+    str, str, str | None, str | None, float | bool | None, bool, tuple[str, ...]
+]
 
 
 class NewTasks(NamedTuple):
@@ -66,8 +68,9 @@ class Outcome(NamedTuple):
 
     ``status`` is COMPLETED, FAILED or CANCELLED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
     ``retry`` is True, or a number of seconds, for a task that asked to be tried again; a policy may retry others as well.
-    ``returned`` marks an error that the task returned. ``crashed`` marks an attempt that ended with its process. What follows is
-    for the log, ``seconds`` is how long the task had its slot.
+    ``returned`` marks an error that the task returned. ``classes`` are the names of the exception's class and its bases, for an
+    attempt that raised; a policy may list them. ``crashed`` marks an attempt that ended with its process. What follows is for the
+    log, ``seconds`` is how long the task had its slot.
     """
 
     id: uuid.UUID
@@ -78,6 +81,7 @@ class Outcome(NamedTuple):
     error_message: str | None = None
     retry: float | bool | None = None
     returned: bool = False
+    classes: tuple[str, ...] = ()
     child_pid: int | None = None
     crashed: bool = False
     task_name: str = ""

@@ -3,6 +3,9 @@
 A policy is sent along with the task and lies in its row: the statement that writes a failure down decides, on the database's
 clock, whether it is the last one. So the same rules hold for a task that raised, one whose process died, and one whose worker
 is gone. ``decide`` is that decision in Python; a test holds the SQL to it.
+
+What a policy lists lies there as texts: error codes, and the dotted names of exception classes. An attempt that raised tells
+the names of its exception's class and of all bases of it, so that a base class covers what is derived from it.
 """
 
 from __future__ import annotations
@@ -10,13 +13,21 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-from horsies_django.core.errors import RESERVED, HorsiesError, code_problem
+from horsies_django.core.errors import RESERVED, HorsiesError, OperationalErrorCode, OutcomeCode, code_problem
 
 MOST_RETRIES = 100
 LONGEST_PAUSE = 30 * 86_400  # seconds
 LARGEST_DOUBLING = 40  # beyond it every pause is longer than the longest
+Kind = str | type[BaseException]
+# What a policy without a list retries: an error that a task returned is its answer, all else may go better the next time.
+USUAL: tuple[Kind, ...] = (
+    Exception,
+    OperationalErrorCode.WORKER_CRASHED.value,
+    OutcomeCode.TASK_TIMEOUT.value,
+)
 
 
 class Retry(HorsiesError):  # noqa: N818 - raised to ask for something, not because something broke
@@ -44,17 +55,19 @@ class Retry(HorsiesError):  # noqa: N818 - raised to ask for something, not beca
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a task is tried again, after what pauses in seconds, and which error codes are worth it.
+    """How often a task is tried again, after what pauses in seconds, and which failures are worth it.
 
-    Made by ``fixed`` and ``exponential``. ``auto_retry_for`` holds error codes, built in or the project's own; without any,
-    only a task that raises ``Retry`` is tried again. With ``jitter`` each pause is up to a quarter shorter or longer, so that
-    what failed together does not come back together. No pause is longer than ``max_delay_seconds``.
+    Made by ``fixed`` and ``exponential``. ``auto_retry_for`` lists error codes, built in or the project's own, and exception
+    classes, which cover the classes derived from them; a class may be given by its dotted path. Without a list, exceptions,
+    crashes and timeouts are retried, errors that the task returned are not: ``[Exception, "WORKER_CRASHED", "TASK_TIMEOUT"]``.
+    With an empty one only a task that raises ``Retry`` is tried again. With ``jitter`` each pause is up to a quarter shorter or
+    longer, so that what failed together does not come back together. No pause is longer than ``max_delay_seconds``.
     """
 
     strategy: str
     intervals: tuple[float, ...]
     max_retries: int
-    auto_retry_for: tuple[str, ...] = ()
+    auto_retry_for: tuple[Kind, ...] = USUAL
     jitter: bool = True
     max_delay_seconds: float | None = None
 
@@ -64,11 +77,11 @@ class RetryPolicy:
 
     @classmethod
     def fixed(
-        cls, intervals: Sequence[float], *, auto_retry_for: Iterable[str] = (), jitter: bool = True
+        cls, intervals: Sequence[float], *, auto_retry_for: Kind | Iterable[Kind] = USUAL, jitter: bool = True
     ) -> RetryPolicy:
         """Retry once per pause in ``intervals``, in seconds. Raises ValueError, naming all that is wrong."""
         pauses = tuple(intervals) if isinstance(intervals, list | tuple) else ()
-        return cls("fixed", pauses, len(pauses), _codes(auto_retry_for), jitter)
+        return cls("fixed", pauses, len(pauses), _kinds(auto_retry_for), jitter)
 
     @classmethod
     def exponential(
@@ -77,14 +90,14 @@ class RetryPolicy:
         base_seconds: float = 60,
         max_retries: int = 3,
         max_delay_seconds: float | None = None,
-        auto_retry_for: Iterable[str] = (),
+        auto_retry_for: Kind | Iterable[Kind] = USUAL,
         jitter: bool = True,
     ) -> RetryPolicy:
         """Retry ``max_retries`` times, after ``base_seconds`` first and twice as long each time.
 
         Raises ValueError, naming all that is wrong.
         """
-        return cls("exponential", (base_seconds,), max_retries, _codes(auto_retry_for), jitter, max_delay_seconds)
+        return cls("exponential", (base_seconds,), max_retries, _kinds(auto_retry_for), jitter, max_delay_seconds)
 
     def _problems(self) -> Iterable[str]:
         if self.strategy == "fixed" and not self.intervals:
@@ -98,9 +111,19 @@ class RetryPolicy:
             yield f"max_retries: a task is retried from 1 to {MOST_RETRIES} times, not {self.max_retries}"
         if self.max_delay_seconds is not None and not _is_number(self.max_delay_seconds, 0, LONGEST_PAUSE):
             yield f"max_delay_seconds is a number from 0 to {LONGEST_PAUSE:_} (30 days), not {self.max_delay_seconds!r}"
-        for code in self.auto_retry_for:
-            if code not in RESERVED and (problem := code_problem(code)):
+        for kind in self.auto_retry_for:
+            if problem := _kind_problem(kind):
                 yield f"auto_retry_for: {problem}"
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The error codes among what is listed."""
+        return tuple(kind for kind in self.auto_retry_for if isinstance(kind, str))
+
+    @property
+    def listed(self) -> list[str]:
+        """What is listed, as texts: codes, and the dotted names of classes."""
+        return [kind if isinstance(kind, str) else class_name(kind) for kind in self.auto_retry_for]
 
     def pause(self, retry: int) -> float:
         """Return the seconds before retry number ``retry``, the first is 1, without jitter."""
@@ -117,15 +140,17 @@ class RetryPolicy:
             "intervals": list(self.intervals),
             "jitter": self.jitter,
             "most": self.max_delay_seconds,
-            "codes": list(self.auto_retry_for),
+            "codes": self.listed,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed attempt: its code, whether the task asked for a retry (and after how long), whether its process died."""
+    """A failed attempt: its code, the names of its exception's classes (none if it did not raise), whether the task asked for a
+    retry (and after how long), whether its process died."""
 
     code: str
+    classes: tuple[str, ...] = ()
     asked: bool = False
     delay_seconds: float | None = None
     crashed: bool = False
@@ -150,17 +175,48 @@ def decide(
         return "POISON"
     if policy is None or cancelled or retry_count >= policy.max_retries:
         return None
-    if not failure.asked and failure.code not in policy.auto_retry_for:
+    if not failure.asked and not {failure.code, *failure.classes} & set(policy.listed):
         return None
     seconds = policy.pause(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds
     due = now + dt.timedelta(seconds=seconds)
     return due if good_until is None or due < good_until else None
 
 
-def _codes(given: Iterable[str]) -> tuple[str, ...]:
-    """Return codes as plain texts; a single text is taken for what it was meant to be."""
-    codes = [given] if isinstance(given, str) else list(given)
-    return tuple(str.__str__(code) if isinstance(code, str) else code for code in codes)
+def class_name(kind: type[BaseException]) -> str:
+    """Return the dotted name by which a class lies in a task's row; no error code has a dot."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def class_names(error: BaseException) -> tuple[str, ...]:
+    """Return the names of an exception's class and of its bases that are exceptions."""
+    return tuple(class_name(base) for base in type(error).__mro__ if issubclass(base, BaseException))
+
+
+def _kinds(given: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
+    """Return codes as plain texts and classes as classes; a single one is taken for what it was meant to be."""
+    kinds = [given] if isinstance(given, str | type) else given
+    return tuple(_resolved(str.__str__(kind)) if isinstance(kind, str) else kind for kind in kinds)
+
+
+def _resolved(text: str) -> Kind:
+    """Return the class that a dotted path names, any other text as it is. Raises ValueError for a path that leads nowhere."""
+    module, dot, name = text.rpartition(".")
+    if not dot:
+        return text
+    try:
+        found: Kind = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"RetryPolicy: auto_retry_for: {text[:120]!r} cannot be imported: {error}") from error
+    return found
+
+
+def _kind_problem(kind: object) -> str | None:
+    """Return what is wrong with an entry of ``auto_retry_for``, or None."""
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return None
+    if not isinstance(kind, str):
+        return f"{kind!r:.100} is neither an error code, as in 'MAILBOX_FULL', nor an exception class"
+    return None if kind in RESERVED else code_problem(kind)
 
 
 def _is_number(value: object, low: float, high: float) -> bool:

@@ -25,7 +25,7 @@ FUNCTIONS = {
     "horsies_error_v1": "text, text",
     "horsies_expire_v1": "uuid[], timestamptz",
     "horsies_pause_v1": "jsonb, int",
-    "horsies_again_v1": "uuid, jsonb, int, int, timestamptz, boolean, text, jsonb, boolean, int, timestamptz",
+    "horsies_again_v1": "uuid, jsonb, int, int, timestamptz, boolean, text, jsonb, jsonb, boolean, int, timestamptz",
     "horsies_knows_v1": "text, jsonb, horsies_workers",
     "horsies_strange_v1": "text, jsonb, timestamptz, timestamptz, horsies_workers, interval, timestamptz",
     "horsies_first_v1": "text, text, smallint, jsonb, timestamptz",

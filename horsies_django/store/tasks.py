@@ -291,7 +291,7 @@ def outcome_json(outcome: Outcome) -> str:
         return text + "}"
     return (
         f'{text},"error_code":{json.dumps(outcome.error_code)},"error_message":{json.dumps(outcome.error_message)},'
-        f'"retry":{json.dumps(outcome.retry)},"crashed":{json.dumps(outcome.crashed)}}}'
+        f'"classes":{json.dumps(outcome.classes)},"retry":{json.dumps(outcome.retry)},"crashed":{json.dumps(outcome.crashed)}}}'
     )
 
 

@@ -26,7 +26,7 @@ from horsies_django.core.errors import (
 )
 from horsies_django.core.mapping import mapped_code
 from horsies_django.core.results import TaskError, TaskResult
-from horsies_django.core.retry import Retry
+from horsies_django.core.retry import Retry, class_names
 from horsies_django.current import CurrentTask, running
 from horsies_django.definition import TaskFunction
 from horsies_django.worker.runs import CANCEL, TIMEOUT, Run
@@ -40,8 +40,8 @@ STOPPED_ITSELF = "the task was cancelled while it ran"
 
 
 class Reply(NamedTuple):
-    """What came of a task: the status it shall get, its JSON envelope, the error in short, whether it asked for a retry, and
-    whether it returned the error."""
+    """What came of a task: the status it shall get, its JSON envelope, the error in short, whether it asked for a retry, whether
+    it returned the error, and the names of the classes of the exception that it raised."""
 
     status: str
     result: str
@@ -49,6 +49,7 @@ class Reply(NamedTuple):
     error_message: str | None = None
     retry: float | bool | None = None
     returned: bool = False
+    classes: tuple[str, ...] = ()
 
 
 class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps before user code
@@ -136,7 +137,8 @@ def crashed(run: Run, task: TaskFunction[Any, Any], error: BaseException) -> Rep
     conf = config()
     code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
-    return failure(TaskError.built_in(code, message, exception=described))
+    reply = failure(TaskError.built_in(code, message, exception=described))
+    return reply._replace(classes=tuple(map(printable, class_names(error))))
 
 
 def cancelled(message: str) -> Reply:

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from horsies_django import Retry, RetryPolicy
-from horsies_django.core.retry import Failure, decide
+from horsies_django.core.retry import Failure, class_names, decide
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -86,3 +86,44 @@ def test_a_task_that_takes_too_many_processes_with_it_is_poison() -> None:
     assert decide(crash, policy, retry_count=2, crashes=2, max_crashes=3, now=NOW) == "POISON"
     assert decide(crash, None, retry_count=0, crashes=0, max_crashes=1, now=NOW) == "POISON"
     assert seconds(decide(crash, policy, retry_count=8, crashes=8, max_crashes=0, now=NOW)) == 10
+
+
+def test_a_policy_without_a_list_retries_exceptions_crashes_and_timeouts_and_no_errors_that_were_returned() -> None:
+    policy = RetryPolicy.fixed([10])
+    raised = Failure("UNHANDLED_ERROR", class_names(ConnectionResetError("gone")))
+    for failure in (raised, Failure("WORKER_CRASHED", crashed=True), Failure("TASK_TIMEOUT")):
+        assert seconds(decide(failure, policy, retry_count=0, now=NOW)) == 10
+    for failure in (Failure("MAILBOX_FULL"), Failure("RETURN_TYPE_MISMATCH"), Failure("X", class_names(SystemExit(1)))):
+        assert decide(failure, policy, retry_count=0, now=NOW) is None
+    assert decide(raised, RetryPolicy.fixed([10], auto_retry_for=[]), retry_count=0, now=NOW) is None
+
+
+class MailDown(OSError):
+    pass
+
+
+@pytest.mark.parametrize("listed", [MailDown, OSError, "builtins.OSError", f"{__name__}.MailDown"])
+def test_an_exception_class_covers_itself_and_what_is_derived_from_it(listed: str | type[BaseException]) -> None:
+    policy = RetryPolicy.exponential(base_seconds=10, auto_retry_for=[listed, "BUSY"])
+    down = Failure("MAIL_DOWN", class_names(MailDown()))  # by its class, whatever code it is mapped to
+    assert seconds(decide(down, policy, retry_count=0, now=NOW)) == 10
+    assert decide(Failure("UNHANDLED_ERROR", class_names(LookupError())), policy, retry_count=0, now=NOW) is None
+    assert policy.codes == ("BUSY",)
+    assert RetryPolicy.fixed([1], auto_retry_for=listed).auto_retry_for == policy.auto_retry_for[:1]
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ("no.such.Error", "'no.such.Error' cannot be imported"),
+        ("builtins.OSErorr", "'builtins.OSErorr' cannot be imported"),
+        (".OSError", "cannot be imported"),
+        ("builtins.len", "neither an error code"),
+        (int, "nor an exception class"),
+        (None, "nor an exception class"),
+        (OSError(), "nor an exception class"),
+    ],
+)
+def test_an_entry_that_is_neither_a_code_nor_an_exception_class_is_refused(listed: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RetryPolicy.fixed([1], auto_retry_for=[listed])  # type: ignore[list-item]

@@ -281,6 +281,92 @@ def test_bad_settings_are_not_blamed_on_the_tasks(settings: Any, add_app: AddApp
     assert found("E001").obj == "HORSIES['QUEUES']"
 
 
+WRAPPED = """
+from django.db import transaction
+from horsies_django import task
+
+def count(function):
+    return function
+
+{}
+def charge(order: int) -> None: ...
+
+"""
+
+
+@pytest.mark.parametrize(
+    "above", ["@transaction.atomic", "@transaction.atomic()", "@transaction.atomic\n@transaction.atomic"]
+)
+def test_a_transaction_above_the_task_is_an_error_that_says_to_swap_the_lines(add_app: AddApp, above: str) -> None:
+    add_app("shop_m", tasks=WRAPPED.format(f"{above}\n@task"))
+    message = found("E023")
+    assert message.obj == "shop_m.tasks.charge"
+    assert "workers run the task without it" in message.msg
+    assert "Swap the two lines" in str(message.hint)
+
+
+@pytest.mark.parametrize(
+    "right",
+    ["@task\n@transaction.atomic", "@count\n@task", "@task", "@(lambda one: one)\n@task\n@transaction.atomic"],
+)
+def test_the_right_order_of_decorators_is_none(add_app: AddApp, right: str) -> None:
+    add_app("shop_n", tasks=WRAPPED.format(right) + "\nfor_direct_calls = transaction.atomic(charge)\n")
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+RETRIED = """
+from horsies_django import RetryPolicy, TaskError, TaskResult, task
+
+@task(retry_policy=RetryPolicy.fixed([1], auto_retry_for=[OSError, "WORKER_CRASHED", "{code}"]){options})
+def pack(status: int) -> TaskResult[int]:
+    return TaskResult(err=TaskError({produced}))
+"""
+CODE = "box_trn".upper()  # nowhere in this file, which is code of the project as well
+
+
+def test_a_code_to_retry_that_nothing_produces_is_a_warning_that_names_the_nearest(add_app: AddApp) -> None:
+    options = f", exception_mapper={{KeyError: {CODE.replace('RN', 'ORN')!r}}}"
+    add_app("shop_o", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=options))
+    message = found("W004")
+    assert message.obj == "shop_o.tasks.pack"
+    assert f"error code {CODE!r}, which nothing in this project produces" in message.msg
+    assert f"Did you mean {CODE.replace('RN', 'ORN')!r}?" in str(message.hint)
+
+
+@pytest.mark.parametrize(
+    ("produced", "options", "other"),
+    [
+        (repr(CODE), "", ""),
+        (f"f'{CODE[:4]}{{status}}'", "", ""),
+        (f"'{CODE[:4]}%s' % status", "", ""),
+        (f"'%s{CODE[3:]}' % status", "", ""),
+        (f"Codes.{CODE}.name", "", f"class Codes:\n    {CODE} = 1\n"),
+        ("CODE", "", f"CODE = {CODE!r}\n"),
+        ("'OTHER'", f", exception_mapper={{KeyError: {CODE!r}}}", ""),
+    ],
+    ids=["constant", "beginning", "format", "end", "name", "other module", "mapper"],
+)
+def test_a_code_that_the_project_may_produce_is_no_warning(
+    add_app: AddApp, produced: str, options: str, other: str
+) -> None:
+    source = RETRIED.format(code=CODE, produced=produced, options=options)
+    add_app("shop_p", helpers=other, tasks="from shop_p.helpers import *\n" + source)
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+def test_a_code_in_a_module_that_only_a_task_imports_is_no_warning(add_app: AddApp) -> None:
+    late = f"from horsies_django import TaskError\n\nERROR = TaskError({CODE!r})\n"
+    add_app("shop_q", late=late, tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=""))
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+@pytest.mark.parametrize("setting", ["EXCEPTION_MAPPER", "DEFAULT_UNHANDLED_ERROR_CODE"])
+def test_a_code_of_the_settings_is_no_warning(settings: Any, add_app: AddApp, setting: str) -> None:
+    settings.HORSIES = {**settings.HORSIES, setting: {KeyError: CODE} if setting == "EXCEPTION_MAPPER" else CODE}
+    add_app("shop_r", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=""))
+    assert run_checks(tags=[checks.TAG]) == []
+
+
 def test_the_ids_in_the_code_are_those_of_the_table() -> None:
     package = ROOT / "horsies_django"
     used = set()

@@ -36,6 +36,40 @@ def test_a_task_that_fails_more_often_than_its_policy_allows_keeps_its_last_erro
     assert (error.error_code, error.message) == ("MAIL_DOWN", "MailDown: no answer")
 
 
+@pytest.mark.parametrize(
+    ("policy", "ran"),
+    [
+        (RetryPolicy.fixed([0, 0]), 3),  # without a list: any exception
+        (RetryPolicy.fixed([0, 0], auto_retry_for=[tasks.MailDown]), 3),  # whatever code its mapper gives it
+        (RetryPolicy.fixed([0, 0], auto_retry_for=[OSError]), 3),
+        (RetryPolicy.fixed([0, 0], auto_retry_for=["tests.project.tasks.MailDown"]), 3),
+        (RetryPolicy.fixed([0, 0], auto_retry_for=[LookupError, "OTHER"]), 1),
+        (RetryPolicy.fixed([0, 0], auto_retry_for=[]), 1),
+    ],
+)
+def test_an_exception_is_tried_again_without_a_list_by_its_class_or_by_a_base_class(
+    policy: RetryPolicy, ran: int
+) -> None:
+    handle = tasks.mails.with_options(retry_policy=policy).send(9)
+    assert drain() == ran
+    assert handle.get(0).err_value.error_code == "MAIL_DOWN"
+
+
+@pytest.mark.parametrize(("send", "ran"), [("araises", 2), ("raises", 2), ("breaks_sql", 2), ("exits", 1)])
+def test_without_a_list_an_exception_of_any_kind_of_task_is_tried_again_and_an_exit_is_not(send: str, ran: int) -> None:
+    arguments = {"raises": ["no"], "exits": [3]}.get(send, [])
+    getattr(tasks, send).with_options(retry_policy=RetryPolicy.fixed([0])).send(*arguments)
+    assert drain() == ran
+
+
+@pytest.mark.parametrize(("listed", "ran"), [({}, 1), ({"auto_retry_for": ["NO_ADDRESS"]}, 2)])
+def test_an_error_that_was_returned_is_an_answer_and_tried_again_only_where_it_is_listed(
+    listed: dict[str, Any], ran: int
+) -> None:
+    tasks.mail.with_options(retry_policy=RetryPolicy.fixed([0], **listed)).send("nowhere")
+    assert drain() == ran
+
+
 def test_a_send_may_choose_another_policy() -> None:
     handle = tasks.mails.with_options(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["MAIL_DOWN"])).send(1)
     assert drain() == 1

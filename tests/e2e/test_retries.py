@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
@@ -52,6 +53,25 @@ def test_a_task_that_lists_crashes_survives_the_death_of_its_process(worker: Sta
     assert (first.outcome, first.error_code, first.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", True)
     assert (second.outcome, second.child_pid) == ("COMPLETED", survivor)
     assert first.child_pid != survivor
+
+
+@pytest.mark.parametrize("task", [tasks.dies_once, tasks.too_long_the_first_time], ids=["crash", "timeout"])
+def test_a_policy_without_a_list_survives(worker: Start, task: Any) -> None:
+    worker("--processes=1").ready()
+    sender = task.with_options(retry_policy=RetryPolicy.fixed([0]))
+    handle = sender.send("kill") if task is tasks.dies_once else sender.send()
+    assert handle.get(timeout_ms=30_000).is_ok()
+    codes = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt").values_list("error_code", flat=True)
+    assert list(codes) == ["WORKER_CRASHED" if task is tasks.dies_once else "TASK_TIMEOUT", None]
+
+
+def test_a_policy_without_a_list_tries_exceptions_of_both_lanes_again(worker: Start) -> None:
+    worker("--processes=1").ready()
+    policy = RetryPolicy.fixed([0])
+    handles = [tasks.raises.with_options(retry_policy=policy).send("no")]
+    handles.append(tasks.araises.with_options(retry_policy=policy).send())
+    assert [handle.get(timeout_ms=30_000).err_value.error_code for handle in handles] == ["UNHANDLED_ERROR"] * 2
+    assert [len(handle.info().attempts) for handle in handles] == [2, 2]  # type: ignore[union-attr]
 
 
 def test_a_task_that_lists_crashes_comes_back_from_a_machine_that_died(worker: Start) -> None:

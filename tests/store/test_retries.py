@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,17 +16,18 @@ from hypothesis import strategies as st
 
 from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.core.retry import Failure, RetryPolicy, decide
+from horsies_django.core.retry import USUAL, Failure, RetryPolicy, class_names, decide
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import Claimer, put
 from tests.stress import examples
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 CODES = ["MAIL_DOWN", "WORKER_CRASHED", "OTHER"]
+CLASSES = [OSError, ConnectionError, LookupError]
 POLICY = RetryPolicy.fixed([60, 300], auto_retry_for=["MAIL_DOWN"], jitter=False)
 
 pauses = st.floats(0, 1_000)
-some_codes = st.lists(st.sampled_from(CODES), unique=True)
+some_codes = st.just(USUAL) | st.lists(st.sampled_from([*CODES, *CLASSES]), unique=True)
 policies = st.one_of(
     st.builds(
         lambda intervals, codes: RetryPolicy.fixed(intervals, auto_retry_for=codes, jitter=False),
@@ -40,11 +42,12 @@ policies = st.one_of(
 )  # fmt: skip
 failures = st.builds(
     Failure,
-    st.sampled_from(CODES),
+    st.sampled_from([*CODES, "TASK_TIMEOUT"]),
+    st.just(()) | st.sampled_from([OSError(), ConnectionResetError(), KeyError(), SystemExit()]).map(class_names),
     asked=st.booleans(),
     delay_seconds=st.none() | pauses,
     crashed=st.booleans(),
-).map(lambda failure: failure if failure.asked else Failure(failure.code, crashed=failure.crashed))
+).map(lambda failure: failure if failure.asked else replace(failure, delay_seconds=None))
 
 
 def asked(failure: Failure) -> str | None:
@@ -72,9 +75,10 @@ def test_the_database_decides_as_the_pure_rule_does(
     (id_,) = put()
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT extract(epoch FROM due_at)::float8, poison FROM horsies_again_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "SELECT extract(epoch FROM due_at)::float8, poison "
+            "FROM horsies_again_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             [id_, options_text(policy, None), retry_count, 0 if policy is None else policy.max_retries, good_until, cancelled,
-             failure.code, asked(failure), failure.crashed, max_crashes, NOW],
+             failure.code, json.dumps(failure.classes), asked(failure), failure.crashed, max_crashes, NOW],
         )  # fmt: skip
         due_at, poison = cursor.fetchone()
     expected = decide(
@@ -154,6 +158,15 @@ def test_the_last_attempt_keeps_its_own_error_and_attempts_count_without_gaps(wo
     attempts = TaskAttempt.objects.filter(task_id=id_).order_by("attempt")
     assert (task.status, task.error_code, task.retry_count, task.next_retry_at) == ("FAILED", "MAIL_DOWN", 2, None)
     assert [(one.attempt, one.will_retry) for one in attempts] == [(1, True), (2, True), (3, False)]
+
+
+def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(worker: Claimer) -> None:
+    stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
+    put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
+    failed, again = worker.run_pass(sync=2).claims
+    raised = {"classes": class_names(OSError())}
+    worker.run_pass(outcomes=[fail(failed, **raised), fail(again, **raised, retry=True)])
+    assert [Task.objects.get(pk=claim.id).status for claim in (failed, again)] == ["FAILED", "PENDING"]
 
 
 def test_a_retry_after_the_deadline_is_none(worker: Claimer) -> None:

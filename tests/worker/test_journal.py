@@ -19,7 +19,7 @@ from horsies_django.worker.logs import Formatter, one_line
 def done(count: int, name: str = "shop.tasks.pack", seconds: float | None = 0.5) -> list[Outcome]:
     """Return completed tasks."""
     claim = Claim(uuid.uuid4(), 1, "sync", name, "{}", 3, None, "mail")
-    return [Outcome.of(claim, ("COMPLETED", '{"ok":null}', None, None, None, False), seconds=seconds)] * count
+    return [Outcome.of(claim, ("COMPLETED", '{"ok":null}', None, None, None, False, ()), seconds=seconds)] * count
 
 
 def failed(**reply: Any) -> Outcome:

@@ -42,7 +42,8 @@ BEGIN
 
   WITH outcome AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
-      id uuid, generation int, status text, result jsonb, error_code text, error_message text, retry jsonb, child_pid int, crashed boolean)
+      id uuid, generation int, status text, result jsonb, error_code text, error_message text, classes jsonb, retry jsonb, child_pid int,
+      crashed boolean)
   ), held AS MATERIALIZED (
     SELECT t.id, t.started_at, t.retry_count, t.max_retries, t.options, t.good_until, t.cancel_requested_at FROM horsies_tasks t
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
@@ -50,8 +51,8 @@ BEGIN
   ), verdict AS MATERIALIZED (  -- of those that can be retried, or be poison; the others are not asked about
     SELECT o.id, a.due_at, a.poison
     FROM outcome o JOIN held h ON h.id = o.id CROSS JOIN LATERAL horsies_again_v1(
-      h.id, h.options, h.retry_count, h.max_retries, h.good_until, h.cancel_requested_at IS NOT NULL, o.error_code, o.retry, o.crashed,
-      p_max_crashes, v_now) AS a
+      h.id, h.options, h.retry_count, h.max_retries, h.good_until, h.cancel_requested_at IS NOT NULL, o.error_code, o.classes, o.retry,
+      o.crashed, p_max_crashes, v_now) AS a
     WHERE o.status = 'FAILED' AND (h.max_retries > 0 OR o.crashed)
   ), settled AS (
     UPDATE horsies_tasks t

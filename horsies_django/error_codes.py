@@ -1,0 +1,99 @@
+"""Which error codes a project can produce: one that a retry policy lists and nothing produces is probably misspelt.
+
+A code is only a text, so this reads source files, and in doubt it says nothing. A code counts as produced when it stands as a
+word, in a string or as a name, anywhere in the project's code outside of ``auto_retry_for=``; also when such a word begins or
+ends it at an underscore, as in ``f"HTTP_{status}"``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import sysconfig
+import tokenize
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from horsies_django import registry
+from horsies_django.definition import TaskFunction
+
+WORD = re.compile(r"\b[A-Z_][A-Z0-9_]*\b")
+PLACEHOLDER = re.compile(r"%[a-z]|\{[^}]*\}")
+INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def never_produced(known: Collection[str]) -> list[tuple[TaskFunction[Any, Any], str]]:
+    """Return each task with each code that its policy lists and that is neither ``known`` nor in the project's code."""
+    listed = [
+        (task, code)
+        for task in registry.tasks()
+        if task.retry_policy is not None
+        for code in task.retry_policy.codes
+        if code not in known
+    ]
+    missing = {code for _, code in listed}
+    for path in sources({task.function.__module__ for task, _ in listed}):
+        if not missing:
+            break
+        missing -= produced(path, missing)
+    return [(task, code) for task, code in listed if code in missing]
+
+
+def sources(modules: Collection[str]) -> Iterator[Path]:
+    """Give the files of the project's code, the likely ones first: these modules, what is loaded, and what else lies in the
+    packages of these modules."""
+    packages = {name.partition(".")[0] for name in modules}
+    loaded = sorted(
+        sys.modules.items(), key=lambda item: (item[0] not in modules, item[0].partition(".")[0] not in packages)
+    )
+    seen = set()
+    for name, module in loaded:
+        package, file = name.partition(".")[0], getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py") or package == "horsies_django" or file in seen:
+            continue
+        seen.add(file)
+        if package in packages or not file.startswith(INSTALLED) or "horsies_django" in text_of(Path(file)):
+            yield Path(file)
+    for package in packages:
+        for directory in getattr(sys.modules.get(package), "__path__", ()):
+            yield from (path for path in Path(directory).rglob("*.py") if str(path) not in seen)
+
+
+def produced(path: Path, codes: Collection[str]) -> set[str]:
+    """Return those of the codes that the file may produce."""
+    text = text_of(path)
+    if not any(part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])):
+        return set()
+    try:
+        found = set(words(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError):
+        return set(codes)  # nobody knows
+    begin = tuple(word for word in found if word.endswith("_") and word.strip("_"))
+    end = tuple(word for word in found if word.startswith("_") and word.strip("_"))
+    return {code for code in codes if code in found or code.startswith(begin) or code.endswith(end)}
+
+
+def words(tree: ast.AST) -> Iterator[str]:
+    """Give the upper-case words of strings and names, but for those in lists of codes to retry."""
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.keyword) and node.arg == "auto_retry_for":
+            continue
+        text = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = PLACEHOLDER.sub(" ", node.value)
+        if text is not None:
+            yield from WORD.findall(text)
+        nodes += ast.iter_child_nodes(node)
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text, nothing when it cannot be read."""
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except (OSError, SyntaxError, ValueError):
+        return ""

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -107,7 +107,8 @@ class Stopping:
         again, self.seen = self.seen, True
         if not again or number != signal.SIGHUP:
             self.by = time.monotonic() + (0.0 if again or number == signal.SIGQUIT else self.timeout)
-        self.ringer.send(b".")
+        with suppress(BlockingIOError):  # full of earlier signals, which are as good: nothing here may raise
+            self.ringer.send(b".")
         self.on_stop()
         if self.interrupts:
             self.interrupts = False

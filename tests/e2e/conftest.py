@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -36,12 +37,37 @@ def database_url() -> str:
     return f"postgresql://{user}:{password}@{host}:{port}/{quote(str(params['dbname']))}"
 
 
+@contextmanager
+def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[None]:
+    """Let processes that are started meanwhile find the signals at their defaults; nohup and ``&`` ignore some of them."""
+    wanted = dict.fromkeys((signal.SIGINT, signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
+    if ignoring_hangups:
+        wanted[signal.SIGHUP] = signal.SIG_IGN
+    ignored = [
+        number for number in wanted if signal.getsignal(number) == signal.SIG_IGN or wanted[number] == signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, wanted[number]) for number in ignored}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class WorkerProcess:
-    """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it."""
+    """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it, ``program`` what Python runs instead."""
 
     command, greeting = "horsies_worker", "Worker started"
 
-    def __init__(self, log: Path, *options: str, prefix: Sequence[str] = (), **environment: str) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *options: str,
+        prefix: Sequence[str] = (),
+        program: Sequence[str] = (),
+        ignoring_hangups: bool = False,
+        **environment: str,
+    ) -> None:
         self.log_path = log
         variables = {
             **os.environ,
@@ -55,13 +81,11 @@ class WorkerProcess:
             *DEVELOPMENT,
             "-W",
             "ignore::ResourceWarning",
-            "-m",
-            "django",
-            self.command,
+            *(program or ("-m", "django", self.command)),
             *options,
         ]
         cwd = environment.get("CWD", ROOT)
-        with log.open("wb") as output:
+        with log.open("wb") as output, as_a_service_manager_does(ignoring_hangups=ignoring_hangups):
             self.process = subprocess.Popen(
                 command,
                 cwd=cwd,
@@ -129,9 +153,9 @@ def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., Wor
     """Give a function that starts workers; all of them are ended afterwards."""
     started: list[WorkerProcess] = []
 
-    def start(*options: str, prefix: Sequence[str] = (), **environment: str) -> WorkerProcess:
+    def start(*options: str, **how: Any) -> WorkerProcess:
         log = tmp_path / f"worker-{len(started)}.log"
-        started.append(WorkerProcess(log, *options, prefix=prefix, **environment))
+        started.append(WorkerProcess(log, *options, **how))
         return started[-1]
 
     yield start

@@ -108,11 +108,7 @@ def test_a_terminal_that_closes_may_hang_up_twice(worker: Start) -> None:
 
 
 def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        process = worker("--processes=1").ready()
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    process = worker("--processes=1", ignoring_hangups=True).ready()
     os.killpg(process.process.pid, signal.SIGHUP)
     assert tasks.add.send(1).get().ok_value == 1
     assert "nothing more is claimed" not in process.log

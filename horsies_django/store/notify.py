@@ -32,20 +32,30 @@ SET_UP_SECONDS = 5.0  # for the first statements on a new connection
 
 
 def direct_connection(
-    alias: str, *, application_name: str, prepare: bool = False, statement_timeout_ms: int | None = None
+    alias: str,
+    *,
+    application_name: str,
+    prepare: bool = False,
+    statement_timeout_ms: int | None = None,
+    read_only: bool = False,
 ) -> psycopg.Connection[Any]:
     """Open an autocommit connection to ``alias``, outside Django's wrappers and pool, at READ COMMITTED.
 
     ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler it does not, and the session is left as
-    it is: what is set there stays with the server's connection, for whoever gets that next. Raises psycopg.OperationalError
-    when the server cannot be reached, or when it takes no writes.
+    it is: what is set there stays with the server's connection, for whoever gets that next. With ``read_only`` a server that
+    takes no writes will do where there is none that does. Raises psycopg.OperationalError when no server can be reached.
     """
     wrapper = connections[alias]
     params = {**LINK, **wrapper.get_connection_params()}
     for name in ("context", "cursor_factory"):
         params.pop(name, None)
     params.update(application_name=application_name, prepare_threshold=None)
-    connection = psycopg.connect(**params, autocommit=True)
+    try:
+        connection = psycopg.connect(**params, autocommit=True)
+    except psycopg.OperationalError:
+        if not read_only:
+            raise
+        connection = psycopg.connect(**params | {"target_session_attrs": "any"}, autocommit=True)
     # A pooler takes connections for a server that is away, and lets their first statement wait for it.
     impatience = threading.Timer(SET_UP_SECONDS, shut_down, [connection])
     impatience.daemon = True

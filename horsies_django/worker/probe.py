@@ -1,13 +1,15 @@
 """What a worker tells those who probe it, over HTTP, on threads of their own.
 
 /live: the engine's loop comes round; if it does not, a restart helps. /ready: tasks sent now would be claimed and run here.
-The answers are read from what the worker's parts have noted: nothing is asked of the database, nothing waits for a lock, and a
-client that is slow, hangs or sends rubbish costs a thread for a few seconds. The server outlives the engine it speaks of: a
-worker that was declared dead starts anew on the same port.
+The answers are read from what the worker's parts have noted: nothing is asked of the database, nothing waits for a lock. A client
+that is slow, hangs or sends rubbish costs a thread for a few seconds, however it spreads its bytes over them; where there are too
+many clients, the one that has been there for longest is cut off, so that a probe always gets its turn. The server outlives the
+engine it speaks of: a worker that was declared dead starts anew on the same port.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socket
@@ -15,8 +17,9 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from horsies_django import __version__
 from horsies_django.core.errors import WorkerStartError
@@ -26,7 +29,9 @@ from horsies_django.worker.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
 
-REQUEST_SECONDS = 5.0  # how long a client may take over its request
+REQUEST_SECONDS = 5.0  # for a whole request, from the connection to its last byte
+REQUEST_BYTES = 8_192
+MOST_CLIENTS = 16  # at once
 STARTED = "Worker started"  # what an engine announces once all its processes were ready
 
 
@@ -70,22 +75,70 @@ class ProbeServer(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, engine: Callable[[], Engine]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.engine = engine
+        self.clients: dict[Any, None] = {}  # their sockets, those that have been here for longest first
+        self.lock = threading.Lock()
         super().__init__((host, port), ProbeHandler)
 
     def server_bind(self) -> None:
         """Bind, without the look-up of this host's name that HTTPServer would wait for."""
         socketserver.TCPServer.server_bind(self)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a client on a thread of its own, and make room for it."""
+        with self.lock:
+            self.clients[request] = None
+            oldest = next(iter(self.clients)) if len(self.clients) > MOST_CLIENTS else None
+            self.clients.pop(oldest, None)
+        if oldest is not None:
+            with suppress(OSError):  # it went away by itself
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads an end
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a client that was answered."""
+        with self.lock:
+            self.clients.pop(request, None)
+        super().shutdown_request(request)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Leave clients that went away to themselves."""
         logger.debug("a probe from %s failed", client_address, exc_info=True)
+
+
+class RequestReader(io.RawIOBase):
+    """Reads from a client, for so long and so much in all. Raises TimeoutError and ConnectionAbortedError."""
+
+    def __init__(self, client: socket.socket, seconds: float, most: int) -> None:
+        self.client = client
+        self.deadline = time.monotonic() + seconds
+        self.left = most
+
+    def readable(self) -> bool:
+        """Return that this can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what there is, waiting for the first byte."""
+        if self.left <= 0:
+            raise ConnectionAbortedError(f"the request is longer than {REQUEST_BYTES} bytes")
+        if (seconds := self.deadline - time.monotonic()) <= 0:
+            raise TimeoutError("the request took too long")
+        self.client.settimeout(seconds)
+        count = self.client.recv_into(buffer, min(len(buffer), self.left))
+        self.left -= count
+        return count
 
 
 class ProbeHandler(BaseHTTPRequestHandler):
     """One request: 200, 503 with the reasons, or 404."""
 
     server: ProbeServer
-    timeout = REQUEST_SECONDS
+
+    def setup(self) -> None:
+        """Read the request within its bounds; a timeout of the socket alone would begin anew with every byte."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(RequestReader(self.connection, REQUEST_SECONDS, REQUEST_BYTES))
 
     def do_GET(self) -> None:
         """Answer; what stands behind a question mark does not matter."""

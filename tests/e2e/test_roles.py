@@ -6,15 +6,17 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
 from django.db import connection, transaction
 
 from horsies_django import get_handle, queues, scheduling
 from horsies_django.erasing import redact
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
-from tests.conftest import limit, wait_until
+from tests.conftest import Claimer, limit, put, wait_until
 from tests.e2e.conftest import ROOT, WorkerProcess, database_url, held_by
 from tests.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory, now
 from tests.project import tasks
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = ROOT / "docs" / "howto" / "database-role.md"
 ROLES = ("site", "worker")
-SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, WORKING = range(6)
+SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, WORKING, CONNECTING, LOCKING = range(8)
 
 
 def grants(page: Path) -> list[str]:
@@ -163,3 +165,105 @@ def test_the_site_redacts_tasks_under_its_grants_and_not_without_them(roles: Non
     grant(REDACTING)
     as_role("site")
     assert redact(id_, actor="somebody", reason="a test")
+
+
+@pytest.fixture
+def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
+    """Give a function that connects as a role without any grant."""
+    opened = []
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE stranger LOGIN NOSUPERUSER PASSWORD 'stranger'")
+
+    def connect_() -> psycopg.Connection[Any]:
+        opened.append(psycopg.connect(url_of("stranger"), autocommit=True))
+        return opened[-1]
+
+    yield connect_
+    for item in opened:
+        item.close()
+    with connection.cursor() as cursor:
+        cursor.execute("DROP OWNED BY stranger; DROP ROLE stranger")
+
+
+# The caps of the queue "default" are counted under it; see functions/horsies_lock_v1.sql.
+LOCK_OF_THE_QUEUE = "SELECT pg_advisory_lock(hashtextextended('default', 'horsies_tasks'::regclass::oid::bigint))"
+UNLOCK = "SELECT pg_advisory_unlock_all()"
+
+
+def test_a_role_without_grants_reads_sends_and_changes_nothing(stranger: Any) -> None:
+    put()
+    someone = stranger()
+    for statement in (
+        "SELECT FROM horsies_tasks", "DELETE FROM horsies_tasks", "LOCK TABLE horsies_limits IN ACCESS SHARE MODE",
+        "SELECT horsies_cancel_v1(ARRAY[gen_random_uuid()], true, 'x')",
+    ):  # fmt: skip
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), someone.transaction():
+            someone.execute(statement)
+
+
+def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_it_as_the_page_says(
+    stranger: Any, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    grant(SENDING, WORKING)
+    limit("default", max_concurrency=2)
+    someone, conn = stranger(), connect()
+    conn.execute("SET ROLE worker")
+    conn.execute("SET statement_timeout = '500ms'")
+    worker_ = Claimer(conn)
+    put(3)
+    someone.execute(LOCK_OF_THE_QUEUE)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        worker_.run_pass(sync=1)
+    someone.execute(UNLOCK)
+    assert len(worker_.run_pass(sync=1).claims) == 1, "nothing is lost"
+
+    try:
+        grant(LOCKING)
+        for function in ("pg_advisory_lock(1)", "pg_try_advisory_lock(1, 2)", "pg_try_advisory_xact_lock_shared(1)"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                someone.execute(f"SELECT {function}")
+        assert len(worker_.run_pass(sync=1).claims) == 1
+        assert worker_.run_pass(sync=1).claims == [], "and the cap holds"
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(grants(PAGE)[LOCKING].replace("REVOKE", "GRANT").replace("FROM PUBLIC", "TO PUBLIC"))
+
+
+def test_a_role_without_grants_can_notify_whatever_is_revoked_but_not_from_another_database(
+    stranger: Any, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    grant(SENDING)
+    hearer, someone = connect(), stranger()
+    hearer.execute("LISTEN horsies_test")
+    (database,) = hearer.execute("SELECT current_database()").fetchall()[0]
+    with connection.cursor() as cursor:
+        cursor.execute("REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM PUBLIC")
+        try:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                someone.execute("SELECT pg_notify('horsies_test', 'by the function')")
+            someone.execute("NOTIFY horsies_test, 'by the command'")
+            as_role("site")
+            with pytest.raises(Exception, match="permission denied for function pg_notify"):
+                tasks.noop.send()
+        finally:
+            as_role(None)
+            with connection.cursor() as owner:
+                owner.execute("GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC")
+    assert [heard.payload for heard in hearer.notifies(timeout=10, stop_after=1)] == ["by the command"]
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(grants(PAGE)[CONNECTING].replace("DATABASE shop", f'DATABASE "{database}"'))
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            stranger()
+        for role in ROLES:
+            psycopg.connect(url_of(role)).close()
+        someone.execute("NOTIFY horsies_test, 'sessions that are connected already stay'")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f'GRANT CONNECT ON DATABASE "{database}" TO PUBLIC')
+    elsewhere = urlunsplit(urlsplit(url_of("stranger"))._replace(path="/postgres"))
+    with psycopg.connect(elsewhere, autocommit=True) as neighbour:
+        list(hearer.notifies(timeout=1, stop_after=1))
+        neighbour.execute("NOTIFY horsies_test, 'from the neighbour'")
+    hearer.execute("NOTIFY horsies_test, 'the last'")
+    assert [heard.payload for heard in hearer.notifies(timeout=10, stop_after=1)] == ["the last"]

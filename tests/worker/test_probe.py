@@ -6,14 +6,17 @@ import http.client
 import json
 import math
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker import probe
 from horsies_django.worker.heart import STUCK_SECONDS
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.probe import ProbeServer, probed
@@ -105,6 +108,61 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(parts: Supervisor) -> N
         assert ask(parts, "/live")[0] == 200
         silent.sendall(b"\x16\x03\x01\xff\xfe\r\n\r\n")
         assert ask(parts, "/live")[0] == 200
+
+
+def connected(parts: Supervisor) -> socket.socket:
+    assert parts.options.health_port
+    return socket.create_connection(("127.0.0.1", parts.options.health_port))
+
+
+def cut_off(client: socket.socket, between: Callable[[], None]) -> bool:
+    """Return whether the server ends a connection without an answer, while ``between`` is done again and again."""
+    client.settimeout(0.1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            between()
+            return client.recv(1) == b""
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
+def test_a_client_that_sends_a_header_now_and_then_is_cut_off(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "REQUEST_SECONDS", 1.0)
+    with connected(parts) as slow:
+        slow.sendall(b"GET /live HTTP/1.1\r\n")
+        assert cut_off(slow, lambda: slow.sendall(b"X-Slow: 1\r\n"))
+    assert ask(parts, "/live")[0] == 200
+
+
+def test_a_client_that_sends_without_end_is_cut_off(parts: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "REQUEST_SECONDS", 300.0)
+    with connected(parts) as endless:
+        endless.sendall(b"GET /live?" + b"x" * 6_000 + b" HTTP/1.1\r\n")
+        assert cut_off(endless, lambda: endless.sendall(b"X-Long: " + b"y" * 400 + b"\r\n"))
+    assert ask(parts, "/live")[0] == 200
+
+
+def test_a_crowd_of_silent_clients_neither_keeps_a_probe_waiting_nor_a_thread_each(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def threads() -> int:
+        return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+    monkeypatch.setattr(probe, "REQUEST_SECONDS", 300.0)
+    with ExitStack() as stack:
+        for _ in range(150):
+            last = stack.enter_context(connected(parts))
+        last.sendall(b"GET /live HTTP/1.0\r\n")
+        assert ask(parts, "/live")[0] == 200
+        wait_until(lambda: threads() <= 16, "the others are cut off")
+        last.sendall(b"\r\n")
+        assert last.recv(12) == b"HTTP/1.0 200", "who came last is answered"
 
 
 def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:

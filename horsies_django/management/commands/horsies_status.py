@@ -62,7 +62,7 @@ class Command(BaseCommand):
     def connected(self, alias: str) -> psycopg.Connection[Any]:
         """Return a connection. Raises CommandError."""
         try:
-            return direct_connection(alias, application_name="horsies status")
+            return direct_connection(alias, application_name="horsies status", read_only=True)
         except (psycopg.Error, Error) as error:
             raise CommandError(
                 f"horsies_status: the database {alias!r} cannot be reached: {one_line(error)}", returncode=UNKNOWN

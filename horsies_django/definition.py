@@ -20,15 +20,8 @@ from horsies_django.core.results import TaskResult
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.handles import TaskHandle
-from horsies_django.sending import (
-    SendOptions,
-    When,
-    policy_problem,
-    refuse_running_loop,
-    send_call,
-    send_calls,
-    timeout_problem,
-)
+from horsies_django.send_options import SendOptions, When, policy_problem, timeout_problem
+from horsies_django.sending import refuse_running_loop, send_call, send_calls
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,15 +70,18 @@ class Sender(Generic[P, T]):
         *,
         queue: str | None = None,
         priority: int | None = None,
-        good_until: datetime | None = None,
+        good_until: datetime | timedelta | None = None,
         retry_policy: RetryPolicy | None = None,
         timeout_ms: int | timedelta | None = None,
+        delay: When | None = None,
     ) -> Sender[P, T]:
-        """Return the same verbs with other options: those of the decorator, and ``good_until``.
+        """Return the same verbs with other options: those of the decorator, ``good_until`` and ``delay``.
 
-        ``good_until`` is an aware datetime; a task not started by then becomes EXPIRED and never runs, and no retry starts later.
+        ``good_until`` is an aware datetime, or a timedelta from the send on; a task not started by then becomes EXPIRED and never
+        runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from the send on, or an
+        aware datetime. The verbs raise TaskSendError for options that cannot be.
         """
-        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms)
+        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay)
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
 

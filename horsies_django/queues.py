@@ -17,6 +17,7 @@ from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
 from horsies_django.models import Queue
 from horsies_django.overview import aware
+from horsies_django.store.base import migrated
 from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 
 LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
@@ -196,7 +197,9 @@ def _is_whole(value: object) -> bool:
 
 
 def _find(name: str) -> Queue | None:
-    return Queue.objects.using(config().database).filter(name=name).first()
+    alias = config().database
+    with migrated(connections[alias]):
+        return Queue.objects.using(alias).filter(name=name).first()
 
 
 def _change(name: str, columns: Mapping[str, Any], **how: Any) -> list[str]:

@@ -23,7 +23,9 @@ from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definit
 from horsies_django.definition import TaskFunction
 from horsies_django.ids import uuid7
 from horsies_django.models import Schedule
-from horsies_django.sending import SendOptions, encode, prepare, refuse, write_one
+from horsies_django.send_options import SendOptions, prepare, refuse
+from horsies_django.sending import encode, write_one
+from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.store.tasks import TaskStore
 
@@ -211,14 +213,20 @@ def _refuse(name: str, definition: Mapping[str, Any]) -> None:
 
 
 def _exists(name: str) -> bool:
-    return Schedule.objects.using(config().database).filter(name=name).exists()
+    return _row(name) is not None
 
 
 def _find(name: str) -> Schedule:
-    found = Schedule.objects.using(config().database).filter(name=name).first()
+    found = _row(name)
     if found is None:
         raise ScheduleError(f"there is no schedule {name!r}")
     return found
+
+
+def _row(name: str) -> Schedule | None:
+    alias = config().database
+    with migrated(connections[alias]):
+        return Schedule.objects.using(alias).filter(name=name).first()
 
 
 def _change(name: str, **how: Any) -> list[str]:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import itertools
 import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
-from django.db import DataError, Error, InterfaceError, OperationalError, connections, transaction
+from django.db import DataError, Error, InterfaceError, OperationalError, ProgrammingError, connections, transaction
 from psycopg import Pipeline
 from psycopg.pq import TransactionStatus
 
 from horsies_django import registry
 from horsies_django.announcing import announcements
-from horsies_django.conf import RANGES, config
+from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
-from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
-from horsies_django.core.retry import RetryPolicy
 from horsies_django.ids import uuid7, uuid7s
+from horsies_django.send_options import SendOptions, When, prepare, refuse
+from horsies_django.store.base import NotMigrated, not_migrated, said
 from horsies_django.store.tasks import TaskStore
 
 if TYPE_CHECKING:
@@ -36,24 +35,7 @@ logger = logging.getLogger("horsies.send")
 CHUNK = 5_000  # rows per INSERT of send_many: few round trips, and no statement of a size that hurts
 CHUNK_CHARACTERS = 16_777_216  # of arguments: an array of jsonb takes 256 MiB
 WARN_BYTES = 1_048_576
-LONGEST_DELAY = dt.timedelta(days=36_500)
-When = float | dt.timedelta | dt.datetime
 _warned: set[str] = set()
-
-
-class SendOptions(NamedTuple):
-    """What a send may choose beside its arguments; None leaves the task's own choice."""
-
-    queue: str | None = None
-    priority: int | None = None
-    good_until: dt.datetime | None = None
-    retry_policy: RetryPolicy | None = None
-    timeout_ms: int | dt.timedelta | None = None
-
-
-def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
-    """Make the error of a send that is refused."""
-    return TaskSendError(code, message)
 
 
 def send_call(
@@ -136,81 +118,6 @@ def refuse_running_loop(task: TaskFunction[Any, Any], verb: str) -> None:
         )
 
 
-def prepare(task: TaskFunction[Any, Any], options: SendOptions, when: When | None) -> NewTasks:
-    """Check what is common to all calls of a send and return them with no call in them yet."""
-    conf = config()
-    queue = options.queue or task.queue or "default"
-    if queue not in conf.queues:
-        raise refuse(
-            f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: {', '.join(sorted(conf.queues))}"
-        )
-    priority = task.priority if options.priority is None else options.priority
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
-        raise refuse(f"{task.name}: priority must be an int from 1 (first) to 100, not {priority!r}")
-    if options.good_until is not None:
-        refuse_naive(task, "good_until", options.good_until)
-    policy = task.retry_policy if options.retry_policy is None else options.retry_policy
-    timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
-    if problem := policy_problem(policy) or timeout_problem(timeout):
-        raise refuse(f"{task.name}: {problem}")
-    delay, due_at = due(task, when)
-    return NewTasks(
-        task.name, queue, task.lane, priority, [], [], delay, due_at, options.good_until,
-        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout)),
-    )  # fmt: skip
-
-
-def policy_problem(policy: object) -> str | None:
-    """Return what is wrong with a retry policy, or None."""
-    if policy is None or isinstance(policy, RetryPolicy):
-        return None
-    return f"retry_policy is made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
-
-
-def timeout_problem(timeout: object) -> str | None:
-    """Return what is wrong with a timeout, or None."""
-    low, high = RANGES["TASK_TIMEOUT_MS"]
-    span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
-    if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
-        return None
-    return f"timeout_ms is an int of milliseconds or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
-
-
-def milliseconds(span: int | dt.timedelta | None) -> int | None:
-    """Return a span in whole milliseconds."""
-    return span // dt.timedelta(milliseconds=1) if isinstance(span, dt.timedelta) else span
-
-
-def due(task: TaskFunction[Any, Any], when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:
-    """Return the delay or the moment that ``when`` means."""
-    if when is None:
-        return None, None
-    if isinstance(when, dt.datetime):
-        refuse_naive(task, "when", when)
-        return None, when
-    if isinstance(when, int | float) and not isinstance(when, bool):
-        try:
-            when = dt.timedelta(seconds=when)
-        except (OverflowError, ValueError) as error:
-            raise refuse(f"{task.name}: when={when!r} is not a number of seconds that can be waited") from error
-    if not isinstance(when, dt.timedelta):
-        raise refuse(f"{task.name}: when must be seconds, a timedelta or an aware datetime, not {type(when).__name__}")
-    if not dt.timedelta(0) <= when <= LONGEST_DELAY:
-        raise refuse(f"{task.name}: when={when!s} must be from 0 seconds to 100 years in the future")
-    return when, None
-
-
-def refuse_naive(task: TaskFunction[Any, Any], name: str, moment: object) -> None:
-    """Raise TaskSendError unless ``moment`` is a datetime that knows its time zone."""
-    if not isinstance(moment, dt.datetime):
-        raise refuse(f"{task.name}: {name} must be an aware datetime, not {type(moment).__name__}")
-    if moment.utcoffset() is None:
-        raise refuse(
-            f"{task.name}: {name}={moment.isoformat()} has no time zone, so it could mean several moments. "
-            "Pass an aware datetime, as django.utils.timezone.now() gives when USE_TZ is on"
-        )
-
-
 def encode(task: TaskFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return a call's arguments as JSON text, checked against the task's signature and the size limit."""
     try:
@@ -287,9 +194,9 @@ def taken() -> Iterator[None]:
         yield
     except (OperationalError, InterfaceError, DataError) as error:
         raise refuse(f"the database did not take the task: {said(error)}", TaskSendErrorCode.ENQUEUE_FAILED) from error
-
-
-def said(error: Error) -> str:
-    """Return what the database said, without where: that is the text of the function that sends, and may be the arguments."""
-    diagnosis = getattr(error.__cause__, "diag", None)
-    return getattr(diagnosis, "message_primary", None) or str(error)
+    except ProgrammingError as error:
+        # a pipeline hears of it only at its end, outside of the store
+        found = error if isinstance(error, NotMigrated) else not_migrated(connections[config().database], error)
+        if found is None:
+            raise
+        raise refuse(str(found), TaskSendErrorCode.ENQUEUE_FAILED) from error

@@ -15,8 +15,9 @@ class NewTasks(NamedTuple):
     """Tasks of one function as the sender made them: checked, encoded, not written yet.
 
     ``ids`` and ``kwargs`` (JSON texts) run side by side; the rest holds for all of them. At most one of ``delay`` (from
-    now, on the database's clock) and ``due_at`` (aware) is set. ``options`` is the JSON text of what travels with the task to the
-    worker (``core/options.py``), None when there is nothing.
+    now, on the database's clock) and ``due_at`` (aware) is set, and likewise of ``good_for`` and ``good_until``. ``options`` is
+    the JSON text of what travels with the task to the worker (``core/options.py``), None when there is nothing. ``now`` stands
+    in for the database's clock, in tests.
     """
 
     task_name: str
@@ -30,6 +31,8 @@ class NewTasks(NamedTuple):
     good_until: dt.datetime | None = None
     max_retries: int = 0
     options: str | None = None
+    good_for: dt.timedelta | None = None
+    now: dt.datetime | None = None
 
 
 class Claim(NamedTuple):

@@ -43,7 +43,7 @@ FUNCTIONS = {
         "int, int, int, int"
     ),
     "horsies_start_v1": "uuid, text, horsies_limits[], int, timestamptz, jsonb, jsonb",
-    "horsies_settle_v2": "uuid, jsonb, int, text",
+    "horsies_settle_v2": "uuid, jsonb, int, text, timestamptz",
     "horsies_release_v2": "uuid, jsonb, text",
     "horsies_back_v1": "text, uuid[]",
     "horsies_lapse_v1": "text[], text",
@@ -53,7 +53,7 @@ FUNCTIONS = {
     "horsies_due_v1": "text, timestamptz, jsonb, timestamptz",
     "horsies_offer_v1": "text, horsies_limits[], int, text[], text[], jsonb, timestamptz",
     "horsies_pass_v2": (
-        "uuid, text, jsonb, jsonb, jsonb, text[], int, int, int, int, int, interval, boolean, int, interval, jsonb"
+        "uuid, text, jsonb, jsonb, jsonb, text[], int, int, int, int, int, interval, boolean, int, interval, jsonb, timestamptz"
     ),
     "horsies_short_pass_v1": "uuid, text, jsonb, text[], text, int, int",
     "horsies_in_flight_v1": "timestamptz",

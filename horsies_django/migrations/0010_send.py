@@ -14,7 +14,8 @@ FUNCTIONS = {
     """,
     "horsies_send_v1": """
       DROP FUNCTION horsies_send_v1(
-        uuid[], jsonb, text, text, text, smallint, interval, timestamptz, timestamptz, smallint, jsonb, oid)
+        uuid[], jsonb, text, text, text, smallint, interval, timestamptz, timestamptz, smallint, jsonb, oid, interval,
+        timestamptz)
     """,
 }
 

@@ -8,6 +8,21 @@ from contextlib import contextmanager
 from importlib import resources
 from typing import Any, Protocol
 
+from django.db import ProgrammingError
+
+UNDEFINED = ("42P01", "42883", "42703", "42704")  # SQLSTATEs: no such table, function, column, type
+
+
+class NotMigrated(ProgrammingError):  # noqa: N818 - a state of the database
+    """The tables or functions that this release needs are not there; the message says what to run."""
+
+    def __init__(self, alias: str, said: str) -> None:
+        where = "" if alias == "default" else f" --database={alias}"
+        super().__init__(
+            f"the database {alias!r} does not have the tables and functions of this release of horsies_django ({said}): "
+            f"run 'python manage.py migrate{where}'"
+        )
+
 
 class Cursor(Protocol):
     """What the store needs of a cursor; psycopg's and Django's both have it."""
@@ -31,7 +46,10 @@ def load(name: str) -> str:
 
 
 def run(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
-    """Run the statement ``name`` and return its rows, [] when it returns none. Raises the driver's errors."""
+    """Run the statement ``name`` and return its rows, [] when it returns none.
+
+    Raises Django's errors on a connection of Django's, NotMigrated among them, and the driver's on a direct one.
+    """
     with executed(connection, name, params) as cursor:
         return cursor.fetchall()
 
@@ -46,5 +64,37 @@ def execute(connection: Connection, name: str, params: Mapping[str, Any] | None 
 def executed(connection: Connection, name: str, params: Mapping[str, Any] | None) -> Iterator[Cursor]:
     """Give the cursor on which the statement ``name`` has run."""
     with connection.cursor() as cursor:
-        cursor.execute(load(name), params)
+        try:
+            cursor.execute(load(name), params)
+        except ProgrammingError as error:
+            raise_not_migrated(connection, error)
+            raise
         yield cursor
+
+
+@contextmanager
+def migrated(connection: Any) -> Iterator[None]:
+    """Raise NotMigrated for what the ORM meets in a database that is not migrated."""
+    try:
+        yield
+    except ProgrammingError as error:
+        raise_not_migrated(connection, error)
+        raise
+
+
+def raise_not_migrated(connection: Any, error: ProgrammingError) -> None:
+    """Raise NotMigrated if that is what is behind an error."""
+    if (found := not_migrated(connection, error)) is not None:
+        raise found from error.__cause__
+
+
+def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None:
+    """Return the error to raise when that is what is behind an error of a connection of Django's."""
+    undefined = getattr(error.__cause__, "sqlstate", None) in UNDEFINED
+    return NotMigrated(connection.alias, said(error)) if undefined else None
+
+
+def said(error: Exception) -> str:
+    """Return what the database said, without where: that is the text of a function, and may be somebody's data."""
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return getattr(diagnosis, "message_primary", None) or str(error)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, NewTasks, Outcome, Wanted
@@ -82,10 +82,11 @@ class Copied(NamedTuple):
 
 
 class TaskStore:
-    """Runs the task statements on the given connection."""
+    """Runs the task statements on the given connection. ``now`` stands in for the database's clock in passes, in tests."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, now: datetime | None = None) -> None:
         self.connection = connection
+        self.now = now
 
     def send(self, tasks: NewTasks, told: int | None = None) -> int:
         """Insert the tasks and return the number of their table; ``told`` as in ``announcing.Turn``."""
@@ -145,6 +146,7 @@ class TaskStore:
                 "max_crashes": max_crashes,
                 "grace": grace,
                 "marks": marks,
+                "now": self.now,
                 **wanted._asdict(),
             },
         )

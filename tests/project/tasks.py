@@ -204,6 +204,12 @@ def sends_more(count: int) -> None:
 
 
 @task
+def comes_again(seconds: float) -> None:
+    """Send itself again, to run after that time."""
+    comes_again.schedule(seconds, seconds)
+
+
+@task
 def breaks_sql() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 / 0")

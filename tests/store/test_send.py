@@ -17,7 +17,7 @@ from django.contrib.auth.models import Group, User
 from django.db import Error, connection, transaction
 from django.utils import timezone
 
-from horsies_django import TaskSendError, registry, sending, task
+from horsies_django import TaskSendError, registry, send_options, sending, task
 from horsies_django.ids import Clockwork, uuid7
 from horsies_django.models import Task
 from horsies_django.store.notify import channel_prefix
@@ -109,7 +109,7 @@ def test_send_many_sends_all_in_order_or_none() -> None:
 
 def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
     def sizes(calls: list[dict[str, str]]) -> list[int]:
-        template = sending.prepare(tasks.echo, sending.SendOptions(), None)
+        template = send_options.prepare(tasks.echo, send_options.SendOptions(), None)
         chunks = list(sending.encoded(tasks.echo, template, calls))
         assert [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks]
         assert [text for chunk in chunks for text in chunk.kwargs] == [

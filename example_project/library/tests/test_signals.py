@@ -58,5 +58,5 @@ class IndexNewDocumentTests(TestCase):
         document = make_document()
         handle = index_document.handle(Task.objects.get().pk)
         document.delete()
-        drain()
+        drain(raise_errors=False)
         assert handle.get(timeout_ms=0).err_value.error_code == "DOCUMENT_GONE"

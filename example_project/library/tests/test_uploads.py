@@ -62,7 +62,7 @@ class UploadTests(TestCase):
 
     def test_a_file_that_is_not_utf8_ends_failed_and_its_page_gives_the_reason(self) -> None:
         upload(logged_in(self.client), ("old.txt", LATIN_1))
-        drain()
+        drain(raise_errors=False)
         task_id = Upload.objects.get().import_task
         assert Task.objects.values_list("status", "error_code").get(pk=task_id) == ("FAILED", "NOT_TEXT")
         page = self.client.get(reverse("library:result", args=[task_id]))
@@ -72,7 +72,7 @@ class UploadTests(TestCase):
 
     def test_a_file_with_a_nul_byte_is_not_text_either(self) -> None:
         upload(logged_in(self.client), ("nul.txt", b"a\x00b"))
-        drain()
+        drain(raise_errors=False)
         error = import_file.handle(Upload.objects.get().import_task).get(timeout_ms=0).err_value
         assert (error.error_code, error.data) == ("NOT_TEXT", {"path": "shelf/nul.txt", "position": 1})
 
@@ -95,7 +95,7 @@ class UploadTests(TestCase):
     def test_several_files_lead_to_the_list_that_shows_what_became_of_each(self) -> None:
         response = upload(logged_in(self.client), ("a.txt", b"a"), ("b.txt", LATIN_1))
         self.assertRedirects(response, reverse("library:uploads"))
-        drain()
+        drain(raise_errors=False)
         page = self.client.get(reverse("library:uploads"))
         self.assertContains(page, "completed")
         self.assertContains(page, "NOT_TEXT")
@@ -119,5 +119,5 @@ class UploadTests(TestCase):
         upload(logged_in(self.client), ("fox.txt", b"fox"))
         task_id = Upload.objects.get().import_task
         Upload.objects.all().delete()
-        drain()
+        drain(raise_errors=False)
         assert import_file.handle(task_id).get(timeout_ms=0).err_value.error_code == "UPLOAD_GONE"

@@ -5,4 +5,4 @@ SELECT p.kind, p.id, p.generation, p.lane, p.task_name, p.kwargs, p.attempt, p.o
 FROM horsies_pass_v2(%(worker)s::uuid, %(channel)s::text, %(outcomes)s::jsonb, %(releases)s::jsonb, %(starts)s::jsonb,
                      %(queues)s::text[], %(sync)s::int, %(async_)s::int, %(buffer)s::int, %(total)s::int, %(batch)s::int,
                      %(lease)s::interval, %(sweep)s::boolean, %(max_crashes)s::int, %(grace)s::interval,
-                     %(marks)s::jsonb) AS p
+                     %(marks)s::jsonb, %(now)s::timestamptz) AS p

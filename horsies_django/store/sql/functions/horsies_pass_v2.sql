@@ -7,6 +7,7 @@
 -- claimed ("held"), both so that scans begin behind what is dead and cannot be vacuumed; NULL, and {} for a queue: anywhere. What
 -- comes back to an earlier place in this very pass is found there. Queues with limits per partition have no marks: unparking tells nobody.
 -- p_grace: leave out what this worker's row says it does not know while it is younger than that; NULL: take everything.
+-- p_now stands in for the clock, in tests.
 -- Kinds: those of horsies_claim_v2 and horsies_start_v1, 'missed' per outcome or release that did not land, and 'dead' instead of
 -- claims when the worker was declared dead; 'firsts' and 'held', where the next marks are, if there are p_marks; 'decided', what became
 -- of failed tasks beyond their outcome (see horsies_settle_v2).
@@ -16,7 +17,7 @@
 -- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
 CREATE FUNCTION horsies_pass_v2(p_worker uuid, p_channel text, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_queues text[],
                                 p_sync int, p_async int, p_buffer int, p_total int, p_batch int, p_lease interval, p_sweep boolean,
-                                p_max_crashes int, p_grace interval, p_marks jsonb)
+                                p_max_crashes int, p_grace interval, p_marks jsonb, p_now timestamptz)
 RETURNS TABLE (kind text, id uuid, generation int, lane text, task_name text, kwargs text, attempt int, options text, number float8,
                queue_name text)
 LANGUAGE plpgsql VOLATILE
@@ -59,7 +60,7 @@ BEGIN
   v_capped := v_capped OR v_cluster IS NOT NULL;
 
   IF p_outcomes IS NOT NULL THEN
-    v_written := horsies_settle_v2(p_worker, p_outcomes, p_max_crashes, p_channel);
+    v_written := horsies_settle_v2(p_worker, p_outcomes, p_max_crashes, p_channel, p_now);
     v_finals := v_written.finals;
     v_freed := v_written.queues;
     v_keys := v_written.keys;
@@ -89,7 +90,7 @@ BEGIN
   ELSIF v_claiming OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
     v_live := v_limits;
     IF v_capped THEN
-      v_now := clock_timestamp();
+      v_now := coalesce(p_now, clock_timestamp());
       v_looked := horsies_live_v1(v_limits, v_cluster, v_freed, p_starts IS NOT NULL, CASE
         WHEN p_buffer > 0 OR (p_sync > 0 AND p_async > 0) THEN '{sync,async}' WHEN p_sync > 0 THEN '{sync}' WHEN p_async > 0 THEN '{async}'
         ELSE '{}' END::text[], p_marks, v_behind);
@@ -102,7 +103,7 @@ BEGIN
         PERFORM horsies_lock_v1(v_live, v_cluster);
       END IF;
     END IF;
-    v_now := clock_timestamp();
+    v_now := coalesce(p_now, clock_timestamp());
     IF v_partitioned AND v_freed <> '{}' THEN
       PERFORM horsies_unpark_v1(f.queue, array_agg(f.key), array_agg(f.permits))
       FROM (SELECT u.queue, u.key, count(*)::int AS permits FROM unnest(v_freed, v_keys) AS u (queue, key)

@@ -51,7 +51,7 @@ BEGIN
                'result', horsies_error_v1('WORKER_CRASHED', c_gone), 'crashed', true)) AS outcomes
       FROM horsies_tasks t WHERE t.id = ANY (v_started) GROUP BY t.claimed_by
     LOOP
-      SELECT v_failed || s.finals INTO v_failed FROM horsies_settle_v2(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel) AS s;
+      SELECT v_failed || s.finals INTO v_failed FROM horsies_settle_v2(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL) AS s;
     END LOOP;
     UPDATE horsies_tasks t
     SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL

@@ -1,0 +1,133 @@
+"""What a send may choose beside its arguments, and why a choice is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from horsies_django.conf import RANGES, config
+from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
+from horsies_django.core.options import options_text
+from horsies_django.core.records import NewTasks
+from horsies_django.core.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from horsies_django.definition import TaskFunction
+
+LONGEST_DELAY = dt.timedelta(days=36_500)
+When = float | dt.timedelta | dt.datetime
+# The moment that a test has come to by drain(until=...); None, as everywhere else: the database's clock says what time it is.
+moment: ContextVar[dt.datetime | None] = ContextVar("horsies_moment", default=None)
+
+
+class SendOptions(NamedTuple):
+    """What a send may choose beside its arguments; None leaves the task's own choice."""
+
+    queue: str | None = None
+    priority: int | None = None
+    good_until: dt.datetime | dt.timedelta | None = None
+    retry_policy: RetryPolicy | None = None
+    timeout_ms: int | dt.timedelta | None = None
+    delay: When | None = None
+
+
+def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
+    """Make the error of a send that is refused."""
+    return TaskSendError(code, message)
+
+
+def prepare(task: TaskFunction[Any, Any], options: SendOptions, when: When | None) -> NewTasks:
+    """Check what is common to all calls of a send and return them with no call in them yet."""
+    conf = config()
+    queue = options.queue or task.queue or "default"
+    if queue not in conf.queues:
+        raise refuse(
+            f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: {', '.join(sorted(conf.queues))}"
+        )
+    priority = task.priority if options.priority is None else options.priority
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
+        raise refuse(f"{task.name}: priority must be an int from 1 (first) to 100, not {priority!r}")
+    policy = task.retry_policy if options.retry_policy is None else options.retry_policy
+    timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
+    if problem := policy_problem(policy) or timeout_problem(timeout):
+        raise refuse(f"{task.name}: {problem}")
+    if when is not None and options.delay is not None:
+        raise refuse(
+            f"{task.name}: the moment is given twice, as with_options(delay=...) and schedule(when): leave one out"
+        )
+    delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
+    good_until, good_for = deadline(task, options.good_until)
+    return NewTasks(
+        task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
+        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout)), good_for, moment.get(),
+    )  # fmt: skip
+
+
+def policy_problem(policy: object) -> str | None:
+    """Return what is wrong with a retry policy, or None."""
+    if policy is None or isinstance(policy, RetryPolicy):
+        return None
+    return f"retry_policy is made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
+
+
+def timeout_problem(timeout: object) -> str | None:
+    """Return what is wrong with a timeout, or None."""
+    low, high = RANGES["TASK_TIMEOUT_MS"]
+    span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
+    if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
+        return None
+    return f"timeout_ms is an int of milliseconds or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
+
+
+def milliseconds(span: int | dt.timedelta | None) -> int | None:
+    """Return a span in whole milliseconds."""
+    return span // dt.timedelta(milliseconds=1) if isinstance(span, dt.timedelta) else span
+
+
+def due(task: TaskFunction[Any, Any], name: str, when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:
+    """Return the delay or the moment that ``when`` means. ``name``: what the caller calls it."""
+    if when is None:
+        return None, None
+    if isinstance(when, dt.datetime):
+        refuse_naive(task, name, when)
+        return None, when
+    if isinstance(when, int | float) and not isinstance(when, bool):
+        try:
+            when = dt.timedelta(seconds=when)
+        except (OverflowError, ValueError) as error:
+            raise refuse(f"{task.name}: {name}={when!r} is not a number of seconds that can be waited") from error
+    if not isinstance(when, dt.timedelta):
+        raise refuse(
+            f"{task.name}: {name} must be seconds, a timedelta or an aware datetime, not {type(when).__name__}"
+        )
+    if not dt.timedelta(0) <= when <= LONGEST_DELAY:
+        raise refuse(f"{task.name}: {name}={when!s} must be from 0 seconds to 100 years in the future")
+    return when, None
+
+
+def deadline(
+    task: TaskFunction[Any, Any], good_until: dt.datetime | dt.timedelta | None
+) -> tuple[dt.datetime | None, dt.timedelta | None]:
+    """Return the moment of a deadline, or the time until then."""
+    if not isinstance(good_until, dt.timedelta):
+        if good_until is not None:
+            refuse_naive(task, "good_until", good_until)
+        return good_until, None
+    if not dt.timedelta(0) < good_until <= LONGEST_DELAY:
+        raise refuse(
+            f"{task.name}: good_until={good_until!s} must be more than 0 seconds and at most 100 years from now"
+        )
+    return None, good_until
+
+
+def refuse_naive(task: TaskFunction[Any, Any], name: str, moment: object) -> None:
+    """Raise TaskSendError unless ``moment`` is a datetime that knows its time zone."""
+    if not isinstance(moment, dt.datetime):
+        kind = "an aware datetime or a timedelta" if name == "good_until" else "an aware datetime"
+        raise refuse(f"{task.name}: {name} must be {kind}, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
+        raise refuse(
+            f"{task.name}: {name}={moment.isoformat()} has no time zone, so it could mean several moments. "
+            "Pass an aware datetime, as django.utils.timezone.now() gives when USE_TZ is on"
+        )

@@ -1,7 +1,7 @@
 """Tests wait for conditions, not for time: whatever lets time pass in tests/, also in a helper, is found and has a reason.
 
-A program or a statement in a string counts like code. What waits with a deadline for a condition does not: ``wait_until``, the end
-of a process or a thread, a barrier, a loop that an event ends.
+A program or a statement in a string counts like code. What waits with a deadline for a condition does not: ``wait_until``, the
+end of a process or a thread, a barrier, a loop that an event ends.
 """
 
 from __future__ import annotations

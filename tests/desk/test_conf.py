@@ -117,6 +117,7 @@ def test_milliseconds_may_be_a_timedelta() -> None:
     assert only_problem({"MAX_PAYLOAD_BYTES": timedelta(seconds=2)}).id == "E001"
 
 
+@pytest.mark.promise("S3.15")
 @pytest.mark.parametrize(
     ("raw", "id_", "where"),
     [

@@ -82,7 +82,7 @@ def test_each_resilience_setting_takes_its_range_and_nothing_beyond(key: str) ->
         assert (problem.id, problem.where) == ("E003", f"HORSIES['RESILIENCE']['{key}']")
 
 
-@pytest.mark.promise("S2.16", "S2.17", "S2.18", "S2.19")
+@pytest.mark.promise("S2.16", "S2.17", "S2.18", "S2.19", "S3.10")
 def test_the_resilience_defaults_and_ranges_are_the_promised_ones() -> None:
     assert Resilience() == Resilience(500, 30_000, 0, 5_000, 10_000)
     assert [RANGES[field.name.upper()] for field in fields(Resilience)] == [
@@ -117,6 +117,7 @@ def test_milliseconds_may_be_a_timedelta() -> None:
     assert only_problem({"MAX_PAYLOAD_BYTES": timedelta(seconds=2)}).id == "E001"
 
 
+@pytest.mark.promise("S3.15")
 @pytest.mark.parametrize(
     ("raw", "id_", "where"),
     [

@@ -34,7 +34,7 @@ def partition(**options: Any) -> dict[str, Any]:
     return queue(partition=options)
 
 
-@pytest.mark.promise("S0.6", "S0.18", "S1.36", "S4.6")
+@pytest.mark.promise("S0.6", "S0.18", "S1.36", "S3.15", "S4.6")
 def test_nothing_is_limited_and_nothing_is_prefetched_unless_set() -> None:
     found = parsed({"QUEUES": {"mail": {}}})
     assert (found.cluster_wide_cap, found.prefetch_buffer, found.claim_lease_ms) == (None, 0, None)

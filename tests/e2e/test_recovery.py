@@ -98,7 +98,7 @@ def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: St
     assert Worker.objects.count() == 1
 
 
-@pytest.mark.promise("S0.4", "S0.23", "S0.24", "S0.25", "S1.4")
+@pytest.mark.promise("S0.23")
 def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_dies(worker: Start) -> None:
     soft = {"DJANGO_SETTINGS_MODULE": "tests.settings_soft", **SHORT}
     first = worker("--processes=1", "--async-concurrency=1", **soft).ready()
@@ -159,7 +159,7 @@ def test_a_fast_worker_gets_the_tasks_that_a_slow_one_has_no_slot_for(worker: St
     let_go("slow")
 
 
-@pytest.mark.promise("S0.5", "S1.5", "S4.1")
+@pytest.mark.promise("S0.5", "S1.5", "S3.15", "S4.1")
 def test_the_narrowest_of_three_levels_decides(worker: Start) -> None:
     limit("default", max_concurrency=3)
     limit("*", max_concurrency=4)

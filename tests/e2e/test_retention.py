@@ -16,7 +16,7 @@ from tests.store.test_retention import DAY, finished
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.promise("S1.17")
+@pytest.mark.promise("S1.17", "S3.4")
 def test_a_worker_deletes_old_tasks_and_writes_snapshots_of_itself_and_its_children(
     worker: Callable[..., WorkerProcess],
 ) -> None:

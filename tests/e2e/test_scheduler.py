@@ -68,6 +68,7 @@ def asleep() -> None:
         wait_until(lambda: (cursor.execute(query), cursor.fetchone()[0])[1], "it sleeps")
 
 
+@pytest.mark.promise("S3.2")
 def test_the_tasks_of_due_slots_are_sent_and_run(scheduler: StartScheduler, worker: StartWorker) -> None:
     create(task=ADD, kwargs={"a": 1})
     runs, sent = worker("--processes=1").ready(), scheduler().ready()

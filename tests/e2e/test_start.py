@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from django.db import connection
 from psycopg import sql
 
+from horsies_django.models import Worker
 from tests.e2e.conftest import WorkerProcess, database_url
 from tests.project import tasks
 
@@ -65,6 +67,31 @@ def test_with_an_option_that_makes_no_sense(worker: Start, option: str) -> None:
     process = worker(option)
     assert process.wait() == 2
     assert option.split("=")[0] in process.log
+
+
+@pytest.mark.promise("S2.5")
+def test_wrong_settings_are_told_before_the_database_is_asked(worker: Start) -> None:
+    nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
+    process = worker(DJANGO_SETTINGS_MODULE="tests.settings_wrong", DATABASE_URL=nobody)
+    refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
+    assert "cannot be reached" not in process.log
+
+
+@pytest.mark.promise("S2.5")
+def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: Start) -> None:
+    handle = tasks.add.send(1)
+    process = worker("--processes=1").ready()
+    assert handle.get().ok_value == 1
+    lines = ["Concurrency config", "Slots: 1 sync", "Worker started"]
+    assert sorted(lines, key=process.log.index) == lines
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT application_name, backend_start FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name LIKE 'horsies %%'"
+        )
+        began = dict(cursor.fetchall())
+    row = Worker.objects.get()
+    assert began["horsies engine"] < row.started_at < began["horsies listener"] < handle.info().started_at
 
 
 def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_told_which(worker: Start) -> None:

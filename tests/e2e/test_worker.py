@@ -59,7 +59,7 @@ def test_until_empty_runs_what_is_due_and_exits_zero(worker: Start) -> None:
     assert later.info().status == "PENDING"
 
 
-@pytest.mark.promise("S0.11", "S1.51")
+@pytest.mark.promise("S0.11", "S1.51", "S2.11")
 def test_the_start_up_lines_name_the_configuration(worker: Start) -> None:
     process = worker(
         "--processes=2", "--threads=3", "--async-concurrency=7", "--queues=mail,bulk", "--queues=default"
@@ -74,6 +74,7 @@ def test_the_start_up_lines_name_the_configuration(worker: Start) -> None:
     assert row.queues == ["bulk", "default", "mail"]
 
 
+@pytest.mark.promise("S2.11")
 def test_a_worker_serves_only_the_queues_it_was_given(worker: Start) -> None:
     other = tasks.add.send(1)
     mine = tasks.mail.send("a@example.org")
@@ -177,6 +178,35 @@ def test_async_tasks_run_together_in_one_process(worker: Start) -> None:
     wait_until(lambda: Group.objects.filter(name__startswith="crowd:").count() == 20, "all twenty run at once")
     let_go("crowd")
     assert len({handle.get().ok_value for handle in handles}) == 1
+
+
+@pytest.mark.promise("S0.8", "S1.6", "S2.3")
+def test_each_of_the_processes_runs_one_task_at_a_time_and_the_worker_no_more_than_it_has_processes(
+    worker: Start,
+) -> None:
+    worker("--processes=2").ready()
+    names = ["a", "b", "c", "d"]
+    handles = [tasks.hold.send(name) for name in names]
+    first = {held_by("a"), held_by("b")}
+    assert len(first) == 2
+    for ended, begins in (("a", "c"), ("b", "d")):
+        tasks.anoop.send().get()  # the engine has come round since, and started none of the others
+        assert Task.objects.filter(status="RUNNING").count() == 2
+        let_go(ended)
+        assert held_by(begins) in first
+    for name in names:
+        let_go(name)
+    assert {handle.get().ok_value for handle in handles} == first
+
+
+@pytest.mark.promise("S2.11")
+def test_a_worker_logs_from_the_level_on_that_it_was_given(worker: Start) -> None:
+    process = worker("--processes=1", "--loglevel=error")
+    assert tasks.dies.send("kill").get().err_value.error_code == "WORKER_CRASHED"
+    assert process.stop() == 0
+    assert "killed by SIGKILL" in process.log  # an error
+    assert "Worker started" not in process.log
+    assert "Stopping" not in process.log
 
 
 def test_a_busy_sync_lane_does_not_hold_up_async_tasks(worker: Start) -> None:

@@ -81,6 +81,16 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
         assert ast.get_docstring(ast.parse(text))
 
 
+@pytest.mark.promise("S3.4")
+def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() -> None:
+    nodes = [node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))]
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    own = {"horsies_django", "django", "asgiref", "typing_extensions", "croniter", "cron_descriptor", "psutil"}
+    roots = {module.partition(".")[0] for module in modules} - {"annotationlib"}  # new in Python 3.14
+    assert roots - own - set(sys.stdlib_module_names) == {"psycopg"}
+
+
 def test_only_the_store_opens_cursors() -> None:
     found = {path.relative_to(PACKAGE).parts[0] for path in MODULES if re.search(r"\.cursor\(", path.read_text())}
     assert found == {"store"}

@@ -35,7 +35,11 @@ def main(arguments: Sequence[str]) -> int:
         tests = sorted({test for edit in chosen for test in edit.tests})
         unedited = threads.submit(run, Path(folder) / "unedited", tests)
         edited = [threads.submit(run, Path(folder) / f"edit-{edit.number}", edit.tests, edit) for edit in chosen]
-        told = [tell(edit, unedited.result(), verdicts.result()) for edit, verdicts in zip(chosen, edited, strict=True)]
+        try:
+            told = [tell(edit, unedited.result(), found.result()) for edit, found in zip(chosen, edited, strict=True)]
+        except BaseException:
+            threads.shutdown(cancel_futures=True)  # nothing begins any more
+            raise
     print(f"{sum(told)} of {len(told)} caught, in {time.monotonic() - began:.0f} s")
     return 0 if told and all(told) else 1
 

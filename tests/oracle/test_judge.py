@@ -172,6 +172,18 @@ def test_usage_is_the_overlap_over_the_limit_while_it_was_calm() -> None:
     assert (found.held, found.running, found.seconds) == (0.75, 0.25, 8.0)
 
 
+def test_a_permit_that_stays_unused_while_others_come_free_lowers_the_share_at_their_ends() -> None:
+    used = usage([(0, 1), (0, 2), (1, 3), (2, 4)], [], [(float("-inf"), 2)], [(0.5, 3.5)])
+    assert used is not None
+    assert (used.at_ends, used.ends) == (1.0, 3)  # each permit was taken again at once; what ends at 4 ends outside
+    unused = usage([(0, 1), (0, 2), (1.999, 3), (2.999, 4)], [], [(float("-inf"), 2)], [(0.5, 3.5)])
+    assert unused is not None
+    assert unused.at_ends == 1.0  # late, and yet before the next one came free
+    lost = usage([(0, 1), (0, 2), (2, 3), (3, 4)], [], [(float("-inf"), 2)], [(0.5, 3.5)])
+    assert lost is not None
+    assert lost.at_ends == pytest.approx((2 + 1 + 1) / 3 / 2)
+
+
 def test_usage_follows_the_limit_and_leaves_pauses_out() -> None:
     limits = [(float("-inf"), 1), (5.0, 0), (6.0, 2)]
     found = usage([(0.0, 10.0)], [], limits, [(0.0, 10.0)])

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 Span = tuple[float, float]
 
 
 class Usage(NamedTuple):
-    """Shares of a limit, and over how many seconds they were measured: permits held, and permits under which user code ran."""
+    """Shares of a limit, and over how many seconds they were measured: permits held, and permits under which user code ran.
+
+    ``at_ends`` is the share that was held just before a permit came free, on average over ``ends`` such moments. No clock is in
+    it: a machine that is busy with other things does not lower it, a permit that stays unused while others come free does.
+    """
 
     held: float
     running: float
     seconds: float
+    at_ends: float
+    ends: int
 
 
 class Overlap:
@@ -35,6 +42,11 @@ class Overlap:
             self.areas.append(area)
             self.counts.append(count)
 
+    def before(self, at: float) -> int:
+        """Return how many overlap just before a moment."""
+        place = bisect_left(self.moments, at) - 1
+        return self.counts[place] if place >= 0 else 0
+
     def until(self, at: float) -> float:
         """Return the area before a moment."""
         place = bisect_right(self.moments, at) - 1
@@ -52,6 +64,8 @@ def usage(
     """
     held_area, running_area = Overlap(held), Overlap(running)
     offered = used = ran = seconds = 0.0
+    shares: list[float] = []
+    moments = sorted({end for _, end in held})
     edges = [*limits, (float("inf"), None)]
     for begin, end in calm:
         for (since, limit), (then, _) in pairwise(edges):
@@ -61,7 +75,11 @@ def usage(
                 used += held_area.until(high) - held_area.until(low)
                 ran += running_area.until(high) - running_area.until(low)
                 seconds += high - low
-    return Usage(used / offered, ran / offered, seconds) if offered else None
+                ends = moments[bisect_right(moments, low) : bisect_left(moments, high)]
+                shares += [held_area.before(end) / limit for end in ends]
+    if not offered:
+        return None
+    return Usage(used / offered, ran / offered, seconds, fmean(shares) if shares else 1.0, len(shares))
 
 
 def calm_spans(whole: Span, disturbed: Iterable[Span]) -> list[Span]:

@@ -17,6 +17,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from horsies_django import Retry, RetryPolicy, TaskError, TaskResult, TaskTimeout, current_task, task
+from horsies_django.worker.memory import memory_mb
 
 
 @dataclass
@@ -336,6 +337,13 @@ def eats(megabytes: int) -> int:
     """Take memory and keep it; return the id of the process."""
     eaten.append(bytearray(os.urandom(1)) * (megabytes * 2**20))
     return os.getpid()
+
+
+@task
+def eats_and_tells(megabytes: int) -> tuple[int, float, float]:
+    """Take memory and keep it; return the id of the process, and its resident memory in MB before and after."""
+    before = memory_mb(os.getpid())
+    return eats(megabytes), before, memory_mb(os.getpid())
 
 
 eaten: list[bytearray] = []

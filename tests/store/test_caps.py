@@ -54,7 +54,7 @@ def test_no_more_than_its_cap_of_a_queue_runs_on_all_workers_together(claimer: C
         assert running() == {"api_calls": 5, "low": 2}
 
 
-@pytest.mark.promise("S0.15", "S0.19", "S0.39")
+@pytest.mark.promise("S0.6", "S0.15", "S0.19", "S0.39")
 def test_no_more_than_the_cluster_s_cap_runs_of_all_queues_together(claimer: Claimers) -> None:
     limit("*", max_concurrency=50)
     workers = [claimer(mail=1, bulk=50) for _ in range(3)]
@@ -146,7 +146,7 @@ def test_nothing_of_a_paused_queue_starts_and_other_queues_go_on(claimer: Claime
     assert len(worker.run_pass(sync=9).claims) == 2
 
 
-@pytest.mark.promise("S0.31", "S0.40", "S1.40")
+@pytest.mark.promise("S0.31", "S0.40", "S1.40", "S3.15")
 def test_a_pass_claims_a_batch_of_each_queue_and_without_one_fills_what_is_free(claimer: Claimers) -> None:
     worker = claimer(mail=1, bulk=50)
     limit("mail", max_concurrency=5)
@@ -173,7 +173,7 @@ def test_a_worker_claims_for_its_free_slots_only_so_the_next_worker_finds_the_re
 LEVELS = [("default", "max_concurrency"), ("*", "max_concurrency"), ("default", "local_limit")]
 
 
-@pytest.mark.promise("S1.44")
+@pytest.mark.promise("S0.6", "S1.44")
 @pytest.mark.parametrize(("name", "column"), LEVELS)
 def test_in_hard_mode_a_claim_holds_a_permit_as_long_as_its_lease_lives(
     claimer: Claimers, name: str, column: str
@@ -283,3 +283,19 @@ def test_workers_are_woken_when_a_permit_came_free_and_was_not_used(
     ear.execute("NOTIFY nobody")  # whatever was sent before this has arrived
     assert [item.payload for item in ear.notifies(timeout=0)] == [f"0 {name}"]
     assert len(replaced) == 1
+
+
+@pytest.mark.promise("S1.49")
+def test_while_a_worker_of_the_first_release_claims_a_cap_is_exceeded_by_its_batch_and_not_after(
+    claimer: Claimers,
+) -> None:
+    limit("default", max_concurrency=2)
+    put(20)
+    today, former = claimer(), claimer()
+    assert len(today.run_pass(sync=9).claims) == 2
+    older = "SELECT p.id FROM horsies_pass_v1(%s, %s, NULL, NULL, '{default}', '{100}', 3, 0) AS p"
+    batch = former.conn.execute(older, [former.id, former.channel]).fetchall()
+    assert (len(batch), running()) == (3, {"default": 5})
+    assert today.run_pass(sync=9).claims == []
+    finish(former, [Claim(id_, 1, "sync", "tests.nothing", "{}") for (id_,) in batch])
+    assert (today.run_pass(sync=9).claims, running()) == ([], {"default": 2})

@@ -116,7 +116,7 @@ def test_under_a_cap_of_the_cluster_passes_of_all_queues_take_turns(
     assert len(other.result().claims) == 1
 
 
-@pytest.mark.promise("S1.45", "S1.48")
+@pytest.mark.promise("S1.45", "S1.48", "S3.4")
 @pytest.mark.parametrize(
     ("columns", "count", "expected"),
     [

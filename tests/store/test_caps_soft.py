@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task
+from horsies_django.worker.appetite import appetite
+from horsies_django.worker.options import WorkerOptions
 from tests.conftest import Claimer, limit, put
 from tests.store.test_pass import aware, done
 
@@ -34,6 +37,7 @@ def status(claim: Claim) -> str:
     return str(Task.objects.get(pk=claim.id).status)
 
 
+@pytest.mark.promise("S2.7")
 def test_a_task_taken_ahead_is_claimed_under_a_lease_and_has_not_started(claimer: Claimers) -> None:
     put(3)
     worker = claimer()
@@ -57,6 +61,7 @@ def test_a_start_runs_what_is_still_ours_in_the_order_in_which_it_is_asked(claim
     assert worker.run_pass(outcomes=[done(first)]).landed == {first.id}
 
 
+@pytest.mark.promise("S0.4", "S1.4")
 @pytest.mark.parametrize("lost", ["another owner", "another generation", "the lease", "the task"])
 def test_a_claim_that_is_not_ours_any_more_never_starts(claimer: Claimers, lost: str) -> None:
     put()
@@ -75,6 +80,7 @@ def test_a_claim_that_is_not_ours_any_more_never_starts(claimer: Claimers, lost:
     assert not Task.objects.exclude(status="CLAIMED").exists()
 
 
+@pytest.mark.promise("S2.8")
 def test_a_task_that_its_good_until_overtook_in_the_buffer_expires(claimer: Claimers) -> None:
     put(2)
     worker = claimer()
@@ -85,17 +91,18 @@ def test_a_task_that_its_good_until_overtook_in_the_buffer_expires(claimer: Clai
     assert (status(late), Task.objects.get(pk=late.id).error_code) == ("EXPIRED", "TASK_EXPIRED")
 
 
-@pytest.mark.promise("S1.44")
+@pytest.mark.promise("S0.3", "S0.26", "S1.3", "S1.44")
 def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(claimer: Claimers) -> None:
     worker, other = claimer(), claimer()
     limit("default", max_concurrency=2)
     put(8)
     mine, others = ahead(worker, 2), ahead(other, 2)
-    assert (len(mine), len(others)) == (2, 2)
+    assert (len(mine), len(others)) == (2, 2)  # more than the cap, for as long as none of them runs
     assert len(other.run_pass(wanted=Wanted(sync=1, lease=LEASE)).claims) == 1
     passed = worker.run_pass(starts=mine)
     assert (passed.started, passed.returned) == ([mine[0].id], [mine[1].id])
     assert other.run_pass(starts=others).returned == [claim.id for claim in others]
+    assert Task.objects.filter(status="RUNNING").count() == 2
     back = Task.objects.get(pk=mine[1].id)
     assert (back.status, back.claimed_by, back.claimed_at, back.claim_expires_at) == ("PENDING", None, None, None)
 
@@ -167,6 +174,18 @@ def test_starts_and_claims_of_one_pass_share_the_same_room(claimer: Claimers) ->
     assert Task.objects.filter(status="RUNNING").count() == 2
 
 
+@pytest.mark.promise("S0.24")
+def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_the_example(claimer: Claimers) -> None:
+    put(9)
+    example = appetite(Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2))
+    free = {"sync": 2, "async": 0}
+    passed = claimer().run_pass(wanted=example.wanted(free, in_hand=0, ahead=0, buffered=0, starting=0))
+    assert (len(passed.claims), len(passed.buffered)) == (2, 4)
+    leases = {task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")}
+    assert leases == {dt.timedelta(seconds=5)}
+
+
+@pytest.mark.promise("S0.4", "S0.25", "S1.4")
 def test_a_claim_whose_lease_ended_is_claimed_anew_and_its_old_holder_starts_nothing(claimer: Claimers) -> None:
     put()
     slow, other = claimer(), claimer()
@@ -181,6 +200,7 @@ def test_a_claim_whose_lease_ended_is_claimed_anew_and_its_old_holder_starts_not
     assert other.run_pass(outcomes=[done(new)]).landed == {new.id}
 
 
+@pytest.mark.promise("S0.4", "S1.4")
 def test_the_same_worker_cannot_start_a_task_under_the_claim_before(claimer: Claimers) -> None:
     put()
     worker = claimer()

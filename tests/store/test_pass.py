@@ -13,10 +13,11 @@ import psycopg
 import pytest
 from django.utils import timezone
 
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Held
 from tests.conftest import Claimer, put
+from tests.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,7 +42,7 @@ def test_a_claim_starts_the_task_under_a_new_generation(claimer: Claimers) -> No
     assert task.claimed_at == task.started_at is not None
 
 
-@pytest.mark.promise("S0.35", "S0.37", "S1.42")
+@pytest.mark.promise("S0.35", "S0.37", "S1.42", "S2.7")
 def test_claims_come_by_queue_priority_then_task_priority_then_time(claimer: Claimers) -> None:
     late, early = aware(seconds=-1), aware(seconds=-2)
     bulk = put(queue="bulk", priority=1, due_at=early)
@@ -83,6 +84,25 @@ def test_a_row_that_somebody_holds_is_skipped_without_waiting(
     with other.transaction():
         other.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
         assert [claim.id for claim in claimer().run_pass(sync=2).claims] == [free]
+
+
+@pytest.mark.promise("S2.7")
+def test_of_all_tasks_a_claim_takes_only_the_one_that_every_condition_lets_through(
+    claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    put(queue="bulk")
+    put(due_at=aware(hours=1))
+    put(good_until=aware(seconds=-1))
+    held, wanted = put(2, good_until=aware(hours=1))
+    for status in ("CLAIMED", "RUNNING", "COMPLETED", "FAILED", "CANCELLED", "EXPIRED"):
+        TaskFactory(status=status)
+    worker, other = claimer(), connect()
+    with other.transaction():
+        other.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
+        (claim,) = worker.run_pass(wanted=Wanted(buffer=20, lease=dt.timedelta(minutes=1))).buffered
+    task = Task.objects.get(pk=wanted)
+    assert (claim.id, task.status, task.claimed_by) == (wanted, "CLAIMED", worker.id)
+    assert abs((timezone.now() - task.claimed_at).total_seconds()) < 60
 
 
 @pytest.mark.promise("S1.48", "S2.22")

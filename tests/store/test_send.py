@@ -32,7 +32,7 @@ def count_seen_by(other: psycopg.Connection[Any]) -> int:
     return int(other.execute("SELECT count(*) FROM horsies_tasks").fetchone()[0])
 
 
-@pytest.mark.promise("S3.1")
+@pytest.mark.promise("S3.1", "S3.4")
 def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Connect) -> None:
     other = connect()
     with transaction.atomic():
@@ -60,7 +60,7 @@ def test_a_rollback_to_a_savepoint_takes_only_what_was_sent_after_it() -> None:
     assert Task.objects.get().kwargs == {"a": 1}
 
 
-@pytest.mark.promise("S3.9")
+@pytest.mark.promise("S3.4", "S3.9")
 def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connect: Connect) -> None:
     ear = connect()
     ear.execute(f"LISTEN {channel_prefix(ear)}_new")

@@ -72,6 +72,7 @@ def test_a_waiting_get_returns_when_the_task_is_settled(claimer: Claimers) -> No
     assert waiter.answer() == TaskResult(ok=3)
 
 
+@pytest.mark.promise("S3.13")
 def test_a_result_that_is_there_already_needs_no_waiting_connection(claimer: Claimers) -> None:
     handle = tasks.add.send(1)
     finish(claimer())
@@ -244,6 +245,7 @@ def test_another_process_gets_a_typed_result_by_id(claimer: Claimers) -> None:
     assert get_handle(handle.task_id).get() == TaskResult(ok={"x": 2, "y": 1})
 
 
+@pytest.mark.promise("S3.13")
 def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers) -> None:
     handle = tasks.mail.send("nobody")
     envelope = '{"err": {"error_code": "NO_ADDRESS", "message": "m", "data": {"to": "nobody"}, "exception": null}}'

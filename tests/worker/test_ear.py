@@ -187,3 +187,13 @@ def test_nobody_is_suspected_while_the_engine_cannot_call(listening: Listening) 
     listening.ear.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
     assert listening.ear.listener.connection is not None
     assert not listening.ear.asked
+
+
+@pytest.mark.promise("S2.11")
+def test_all_that_was_said_of_a_queue_at_once_wakes_once_with_the_earliest_moment(listening: Listening) -> None:
+    moments = [1763748000.5, 1763748002.5, 1763747999.5]
+    with listening.connection.transaction():  # what one commit says arrives together
+        for moment in moments:
+            listening.connection.execute("SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"])
+    listening.hears()
+    assert listening.moments[1:] == [min(moments)]

@@ -23,6 +23,13 @@ def test_the_pause_doubles_up_to_its_cap_and_starts_over_after_a_success() -> No
     assert backoff.failed() <= 0.125
 
 
+@pytest.mark.promise("S2.20")
+def test_workers_that_fail_together_do_not_return_together() -> None:
+    pauses = {Backoff(Resilience(db_retry_initial_ms=100)).failed() for _ in range(20)}
+    assert len(pauses) > 10
+    assert max(pauses) - min(pauses) > 0.005
+
+
 @pytest.mark.promise("S2.18")
 def test_zero_attempts_means_for_ever_and_a_number_means_that_many() -> None:
     forever, thrice = Backoff(Resilience()), Backoff(Resilience(db_retry_max_attempts=3))

@@ -148,8 +148,11 @@ ORDER BY s.next_at + interval '0' LIMIT""",
         15,
         "a delay counts from the start of the transaction",
         f"{FUNCTIONS}/horsies_send_v1.sql",
-        "clock_timestamp() + p_delay",
+        "v_now + p_delay",
         "now() + p_delay",
+        (
+            "tests/store/test_send_options.py::test_a_delay_counts_from_the_send_and_not_from_the_start_of_its_transaction",
+        ),
     ),
     Edit(
         16,

@@ -27,6 +27,7 @@ SCENARIOS = (
     "floor",
     "enqueue",
     "recycling",
+    "defaults",
     "growth",
     "xmin",
     "rtt",

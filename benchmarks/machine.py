@@ -115,12 +115,8 @@ def completed(n: int, query: str) -> float:
 
 
 def worker(*options: str, wait: bool = False, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """Run a worker meanwhile, as ``running`` does.
-
-    Its children live as long as it does, unless ``options`` say otherwise: what replacing them costs is a measurement of its own.
-    """
-    usual = ("--loglevel=WARNING", "--max-tasks-per-child=0")
-    return running("horsies_worker", *usual, *options, wait=wait, **environment)
+    """Run a worker meanwhile, as ``running`` does; what ``options`` leave out is at its default."""
+    return running("horsies_worker", *options, wait=wait, **environment)
 
 
 @contextmanager

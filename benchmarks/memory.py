@@ -67,8 +67,8 @@ def processes() -> Sequence[Reading]:
 def coroutines(n: int) -> Sequence[Reading]:
     """Fill one child with ``n`` tasks that sleep."""
     empty_tables()
-    # They sleep for an hour: a worker that is told to stop shall not wait for them.
-    with worker("--processes=1", f"--async-concurrency={n}", "--shutdown-timeout=1"):
+    # They sleep for an hour: a worker that is told to stop shall not wait for them, and no other child shall take some of them.
+    with worker("--processes=1", f"--async-concurrency={n}", "--max-tasks-per-child=0", "--shutdown-timeout=1"):
         warm_up(1)
         child = Heartbeat.objects.get(role="runner").pid
         idle = steady([child])

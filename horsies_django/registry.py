@@ -5,6 +5,7 @@ The worker and the checks call ``autodiscover``; nothing is imported when Django
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,22 @@ def names() -> list[str]:
 def tasks() -> list[TaskFunction[Any, Any]]:
     """Return all tasks, sorted by name."""
     return [_tasks[name] for name in names()]
+
+
+def in_main_module() -> list[TaskFunction[Any, Any]]:
+    """Return the tasks that are defined in the main module of this process."""
+    return [task for task in tasks() if task.function.__module__ == "__main__"]
+
+
+def main_module_problem(found: list[TaskFunction[Any, Any]]) -> str | None:
+    """Say what is wrong with tasks of the main module: it has another name, or is another one, wherever they shall run."""
+    if not found:
+        return None
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    return (
+        f"{', '.join(task.origin for task in found)}: defined in the main module ({path or 'an interactive session'}), which "
+        "the processes that run tasks do not import: define tasks in the tasks.py of an app in INSTALLED_APPS"
+    )
 
 
 def autodiscover() -> list[ImportProblem]:

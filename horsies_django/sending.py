@@ -103,6 +103,8 @@ def refuse_suppressed(task: TaskFunction[Any, Any]) -> None:
             "of a module runs again in every process that imports it: send from a view, a signal or a command instead",
             TaskSendErrorCode.SEND_SUPPRESSED,
         )
+    if problem := registry.main_module_problem([task] if task.name.startswith("__main__.") else []):
+        raise refuse(problem)
 
 
 def refuse_running_loop(task: TaskFunction[Any, Any], verb: str) -> None:

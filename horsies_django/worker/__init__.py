@@ -1,1 +1,8 @@
 """The worker: an engine that claims and settles, a pool of processes that run user code, a heart that says they live."""
+
+from __future__ import annotations
+
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.api import run, run_scheduler
+
+__all__ = ["WorkerStartError", "run", "run_scheduler"]

@@ -10,8 +10,8 @@ Where the timer lies. Not in the children: re-arming needs Python there, and a t
 as it is, would let it run out. One timer lies in the process whose death the kernel passes on to the children
 (``preload.die_with_parent``), and no user code runs in that process:
 
-- *fork server*: the timer is the fork server's. The worker writes the deadline into a small file and sends a signal; the
-  handler arms the timer with what the file says. The worker itself survives, buries its children and starts anew.
+- *fork server*: the timer is the fork server's. The worker writes the deadline into a small file in memory and sends a signal;
+  the handler arms the timer with what the file says. The worker itself survives, buries its children and starts anew.
 - *spawn*, and no children at all (``--processes=0``): the timer is the worker's own, and the worker ends with its children.
   With ``--processes=0`` a task that holds the GIL so long silences the heart too, its tasks are given away, and the worker
   ends. The kernel spares process 1 of a container from its own timer: such a worker warns; it needs an init in front of it.
@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 from functools import cache
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver
 from types import FrameType
 from typing import Any
 
@@ -163,6 +163,15 @@ def catches(pid: int, number: int) -> bool | None:
     return bool(mask >> (number - 1) & 1)
 
 
+@cache
+def deadline_file() -> int:
+    """Return the file of this process for the deadline, in memory: a killed worker leaves none behind.
+
+    It is always the same: a fork server that was started in an earlier life of this worker goes on reading it.
+    """
+    return os.memfd_create("horsies-deadline")
+
+
 class Guard:
     """The worker's hand on the timer, wherever that lies now. Its methods are safe on any thread.
 
@@ -178,10 +187,8 @@ class Guard:
         self.path: str | None = None
         if available():
             self.timer = DeadMan()
-            # In the directory of the fork server's own socket, which multiprocessing removes at the end. Always under one
-            # name: a fork server that was started in an earlier life of this worker goes on reading it.
-            self.path = os.path.join(util.get_temp_dir(), "deadline")
-            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            self.descriptor = deadline_file()
+            self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
             os.pwrite(self.descriptor, DEADLINE.pack(NEVER), 0)
 
     def rearm(self, options: WorkerOptions, since: float | None = None) -> None:

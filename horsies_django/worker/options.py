@@ -5,8 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from horsies_django.core.errors import WorkerStartError
+
 START_METHODS = ("forkserver", "spawn")
-MAX_TASKS_PER_CHILD = 100  # unless the command line says otherwise (S1.10)
+MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise (S1.10)
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LEAST = {
+    "processes": 0, "threads": 1, "async_concurrency": 1, "max_claim_batch": 0, "max_claim_per_worker": 0,
+    "max_tasks_per_child": 0, "health_port": 0,
+}  # fmt: skip
+MAY_BE_NONE = ("max_tasks_per_child", "health_port")
+CHOICES = {"start_method": START_METHODS, "loglevel": LEVELS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +25,9 @@ class WorkerOptions:
     ``processes`` 0 runs user code in the worker's own process. ``threads`` sync tasks and ``async_concurrency`` coroutines
     run at once in each process. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` bounds what one pass claims of a queue,
     ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer. A child is replaced after
-    ``max_tasks_per_child`` tasks (0: never), or once its resident memory reaches ``max_memory_per_child_mb`` after a task
-    (None: never). Probes are answered on ``health_port``, if there is one. ``with_scheduler``: it is a scheduler, too.
+    ``max_tasks_per_child`` tasks (0: never; None: the default, as ``recycling.Recycling`` has it), or once its resident memory
+    reaches ``max_memory_per_child_mb`` after a task (None: never). Probes are answered on ``health_port``, if there is one.
+    ``with_scheduler``: it is a scheduler, too.
     """
 
     queues: tuple[str, ...]
@@ -30,7 +40,7 @@ class WorkerOptions:
     loglevel: str = "INFO"
     max_claim_batch: int = 0
     max_claim_per_worker: int = 0
-    max_tasks_per_child: int = MAX_TASKS_PER_CHILD
+    max_tasks_per_child: int | None = None
     max_memory_per_child_mb: float | None = None
     with_scheduler: bool = False
     health_port: int | None = None
@@ -49,6 +59,37 @@ class WorkerOptions:
     def slots(self, lane: str) -> int:
         """Return how many tasks of a lane this worker runs at once."""
         return self.sync_slots if lane == "sync" else self.async_slots
+
+
+def refuse_impossible(options: WorkerOptions) -> None:
+    """Raise WorkerStartError for values that the command line would not take."""
+    for name, least in LEAST.items():
+        value = getattr(options, name)
+        if value is None and name in MAY_BE_NONE:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise WorkerStartError(f"{option(name)}: {value!r} is not a whole number of at least {least}")
+    for name, values in CHOICES.items():
+        if getattr(options, name) not in values:
+            raise WorkerStartError(f"{option(name)}: {getattr(options, name)!r} is none of {', '.join(values)}")
+    if options.health_port is not None and options.health_port > 65_535:
+        raise WorkerStartError(
+            f"{option('health_port')}: {options.health_port!r} is not a port: a number from 0 to 65535"
+        )
+    if not 0 <= options.shutdown_timeout < 10_000_000:
+        raise WorkerStartError(f"{option('shutdown_timeout')}: {options.shutdown_timeout!r} is not a number of seconds")
+    memory = options.max_memory_per_child_mb
+    if memory is not None and not 0 < memory < 10_000_000:
+        raise WorkerStartError(f"{option('max_memory_per_child_mb')}: {memory!r} is not a number of megabytes")
+    if not options.processes and (options.max_tasks_per_child or memory is not None):
+        raise WorkerStartError(
+            "--processes=0 has no children: --max-tasks-per-child and --max-memory-per-child-mb need --processes=1 or more"
+        )
+
+
+def option(name: str) -> str:
+    """Return how the command line calls an option."""
+    return f"--{name.replace('_', '-')}"
 
 
 def usable_cpus() -> int:

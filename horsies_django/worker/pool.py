@@ -22,14 +22,14 @@ from horsies_django.worker.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.endings import Endings
 from horsies_django.worker.journal import named
+from horsies_django.worker.launch import TRIES, kill_fork_server
 from horsies_django.worker.line import Line
 from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.process import LANES, Child, InProcess, PoolProcess, kill_fork_server
+from horsies_django.worker.process import LANES, Child, InProcess, PoolProcess
 from horsies_django.worker.recycling import Recycling
 
 logger = logging.getLogger("horsies.worker")
 
-RETIRED = 4  # children that may run their last tasks beside the others, and as many again as there are processes
 DEATHS_BEFORE_READY = 3  # children that die in a row before they are ready: something is wrong with the project
 SHOWN = 100  # tasks of a child that its heartbeat names
 LAST_WORDS_SECONDS = 5.0  # how long a child may take to end after its last task
@@ -71,7 +71,9 @@ class Pool:
         try:
             self._add(Child(self.options, self.guard, self.recycling.lifetime()))
         except (EOFError, ConnectionError, BrokenPipeError) as error:
-            raise WorkerStartError(f"the fork server ended before it could start a child: {error!r}") from error
+            raise WorkerStartError(
+                f"{TRIES} fork servers in a row ended before they could start a child: {error!r}"
+            ) from error
 
     def _add(self, member: PoolProcess) -> None:
         member.line = self.line
@@ -131,9 +133,8 @@ class Pool:
             if not member.dispatch(lane, batch):
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.endings.watch(member, lane, first, batch)
-        # after the last batch: a lane ends with it
-        for member in [one for one in self.members if one.taken >= one.lifetime]:
-            self._end_life(member)
+        for member in self.recycling.due(self.members, time.monotonic()):
+            self._retire(member)  # after the last batch: a lane ends with it
 
     @property
     def stuck_at(self) -> float:
@@ -145,18 +146,6 @@ class Pool:
         for member in self.members:
             if now >= member.stuck_at:
                 member.call_back()
-
-    def _end_life(self, member: PoolProcess) -> None:
-        """Let a child retire that has had its tasks, or give it another life while many that retired still run their last ones.
-
-        A child with thousands of long async tasks would otherwise leave one such behind for every hundred that end.
-        """
-        if member.replaced:
-            return
-        if sum(one.replaced for one in self.members) < self.options.processes + RETIRED:
-            self._retire(member)
-        else:
-            member.lifetime += self.options.max_tasks_per_child
 
     def _retire(self, member: PoolProcess) -> None:
         """Let a child end after the tasks that it has; another one takes its place at once (S1.9, S1.19)."""
@@ -196,7 +185,7 @@ class Pool:
 
     def _introduce(self, member: PoolProcess, kind: str, text: str) -> None:
         if kind == "ready":
-            member.ready = True
+            member.ready, member.ready_at = True, time.monotonic()
             self.deaths_before_ready = 0
             self.ready = self.ready or all(one.ready for one in self.members)
             self.recycling.compare(float(text or 0))
@@ -238,7 +227,7 @@ class Pool:
         crashed, then = [each for each in outcomes if each.crashed], "" if self.stopping else "; starting another"
         what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
         logger.error("child %s %s: %s%s", member.pid, how, what, then)
-        if not member.ready and not self.stopping:
+        if not member.ready and not self.stopping and not member.was_killed(self.ready):
             self.deaths_before_ready += 1
             if self.deaths_before_ready == DEATHS_BEFORE_READY:
                 raise WorkerStartError(

@@ -8,16 +8,16 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence
-from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, get_context
+from collections.abc import Iterable, MutableSequence
+from contextlib import suppress
+from multiprocessing import get_context
 from uuid import uuid4
 
 import psutil
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.records import Claim, Outcome, Reply
-from horsies_django.worker import child, preload
+from horsies_django.worker import child, launch
 from horsies_django.worker.channel import Channel, SocketChannel, memory_pair
 from horsies_django.worker.deadman import Guard
 from horsies_django.worker.line import STUCK_SECONDS, Line
@@ -39,6 +39,7 @@ class PoolProcess:
     def __init__(self, options: WorkerOptions) -> None:
         self.id = uuid4()
         self.ready = False
+        self.ready_at = math.inf  # by the monotonic clock
         self.dismissed = False  # told to go: its end is no surprise
         self.replaced = False  # another one has taken its place already
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
@@ -168,30 +169,19 @@ class Child(PoolProcess):
             target=child.main, args=(options, *theirs, started, os.getpid()), name="horsies-child", daemon=True
         )
         if options.start_method == "forkserver":
-            context.set_forkserver_preload([preload.__name__])
-            with environment(preload.order(os.getpid(), guard.path if guard else None)):
-                self._fork()
+            launch.fork_child(self.process, guard.path if guard else None)
         else:
-            self.process.start()
+            launch.spawn_child(self.process)
         if guard is not None:
             guard.apply(options)
         for end in theirs:
             end.close()
         self.pid = self.process.pid
-        self.fork_server = fork_server()
+        self.fork_server = launch.fork_server() if options.start_method == "forkserver" else None
         self.started = started
         self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=False)}
         self.control = SocketChannel(pairs[-1][0])
         self.death = self._watch()
-
-    def _fork(self) -> None:
-        """Start the process, with another fork server if this one ends meanwhile, as it does when the worker was stopped."""
-        try:
-            self.process.start()
-        except (EOFError, ConnectionError):
-            if kill_fork_server():  # its sockets are closed before it counts as dead: wait for that
-                forkserver._forkserver._stop()  # type: ignore[attr-defined]
-            self.process.start()
 
     def _watch(self) -> int:
         """Return a descriptor that becomes readable at the death of the child, whoever else holds its pipes open."""
@@ -214,6 +204,15 @@ class Child(PoolProcess):
                 return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
             return "ended without saying how"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def was_killed(self, worker_started: bool) -> bool:
+        """Whether somebody killed the dead child or its fork server, so that its end says nothing about the project.
+
+        A child that is killed while the worker starts may take more memory than there is: that counts against the project.
+        """
+        if self.fork_server is not None and is_over(self.fork_server):
+            return True
+        return worker_started and self.process.exitcode == -signal.SIGKILL
 
     def kill(self) -> None:
         """End the child at once."""
@@ -250,19 +249,6 @@ class InProcess(PoolProcess):
         self.theirs[0].send(("failed", repr(error)))
 
 
-def fork_server() -> int | None:
-    """Return the process id of the fork server, None when there is none."""
-    return getattr(forkserver._forkserver, "_forkserver_pid", None)
-
-
-def kill_fork_server() -> bool:
-    """Send the fork server to its end, and return whether there was one."""
-    if (pid := fork_server()) is None:
-        return False
-    os.kill(pid, signal.SIGKILL)
-    return True
-
-
 def killed_for(reason: str) -> Reply:
     """Return what becomes of a task for which its process was killed."""
     if reason == TIMEOUT:
@@ -278,18 +264,3 @@ def is_over(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a process that is started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

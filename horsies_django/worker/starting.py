@@ -7,10 +7,12 @@ database is patient at its start too, as RESILIENCE says. A database that answer
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import psycopg
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 
@@ -75,6 +77,22 @@ class Start:
         else:
             return True
         return False
+
+
+def refuse_settings_without_module() -> None:
+    """Raise WorkerStartError when the settings were made by ``settings.configure()``: children, which start anew, have none."""
+    if getattr(settings, "SETTINGS_MODULE") is None and not os.environ.get("DJANGO_SETTINGS_MODULE"):  # noqa: B009 - stubs say str
+        raise WorkerStartError(
+            "the settings were made by settings.configure() in this process, and its children, which are processes of their "
+            "own, cannot load them: put the settings into a module and name it in DJANGO_SETTINGS_MODULE, or run tasks in this "
+            "process with --processes=0"
+        )
+
+
+def refuse_main_module() -> None:
+    """Raise WorkerStartError when tasks are defined in the main module of this process, which no other process imports."""
+    if problem := registry.main_module_problem(registry.in_main_module()):
+        raise WorkerStartError(problem)
 
 
 def refuse_unready_project(config: Config) -> None:

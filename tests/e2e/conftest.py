@@ -37,6 +37,13 @@ def database_url() -> str:
     return f"postgresql://{user}:{password}@{host}:{port}/{quote(str(params['dbname']))}"
 
 
+NOTE = """
+import os
+with open(os.environ["RUNS"], "a") as runs:
+    runs.write(f"{os.getpid()}\\n")
+"""
+
+
 @contextmanager
 def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[None]:
     """Let processes that are started meanwhile find the signals at their defaults; nohup and ``&`` ignore some of them."""
@@ -162,6 +169,19 @@ def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., Wor
     Group.objects.all().delete()
     for item in started:
         item.end()
+
+
+@pytest.fixture
+def script(worker: Callable[..., WorkerProcess], tmp_path: Path) -> Callable[..., WorkerProcess]:
+    """Give a function that runs a text as a script, which finds the project; each run of it is a line of the file ``runs``."""
+
+    def start(text: str, *options: str, **environment: str) -> WorkerProcess:
+        path = tmp_path / "script.py"
+        path.write_text(NOTE + text)
+        environment = {"RUNS": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT), "CWD": str(tmp_path), **environment}
+        return worker(*options, program=(str(path),), **environment)
+
+    return start
 
 
 @pytest.fixture

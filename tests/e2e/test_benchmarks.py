@@ -57,6 +57,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("floor", "floor round trip, busy", "us", {"p99"}, 6, 0),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
+        ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),
         ("schedule", "schedule slot to start of its task, p50", "ms", {"slots"}, 6, 2),
     ],
 )

@@ -26,7 +26,7 @@ def pids(count: int) -> Counter[int]:
     return Counter(handle.get(timeout_ms=60_000).ok_value for handle in handles)
 
 
-@pytest.mark.promise("S1.9", "S1.10", "S1.13", "S1.16")
+@pytest.mark.promise("S1.9", "S1.13", "S1.16")
 def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggered(worker: Start) -> None:
     process = worker("--processes=2", "--max-tasks-per-child=10").ready()
     ran = pids(100)
@@ -41,7 +41,15 @@ def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggere
     assert "crashed" not in process.log
 
 
-@pytest.mark.promise("S1.8", "S1.10")
+def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exactly_so_many_do(worker: Start) -> None:
+    first = worker("--processes=1").ready()
+    assert list(pids(250).values()) == [250]
+    assert first.stop() == 0
+    worker("--processes=1", "--max-tasks-per-child=100").ready()
+    assert sorted(pids(250).values()) == [50, 100, 100]
+
+
+@pytest.mark.promise("S1.8")
 def test_without_a_limit_children_live_as_long_as_the_worker(worker: Start) -> None:
     worker("--processes=2", "--max-tasks-per-child=0").ready()
     assert len(pids(250)) <= 2
@@ -126,6 +134,22 @@ def test_the_example_of_the_reference_fits_into_its_quota_as_the_page_says() -> 
     assert most((QUOTA_MB - PARENT_MB) / PROCESSES - TASK_MB) == QUOTA_MB  # the formula, solved for the limit
 
 
+@pytest.mark.promise("S1.20")
+def test_without_a_memory_limit_a_child_that_has_grown_goes_on(worker: Start) -> None:
+    worker("--processes=1").ready()
+    assert len({tasks.eats.send(size).get(timeout_ms=30_000).ok_value for size in (500, 1)}) == 1
+
+
+def test_of_two_limits_the_one_that_is_reached_first_counts(worker: Start) -> None:
+    process = worker("--processes=1", "--max-memory-per-child-mb=400", "--max-tasks-per-child=4").ready()
+    grown = tasks.eats.send(500).get(timeout_ms=30_000).ok_value
+    ran = [tasks.pid.send().get(timeout_ms=30_000).ok_value for _ in range(5)]
+    assert grown not in ran
+    assert process.log.count("MB: another one takes its place") == 1
+    assert ran[:4] == [ran[0]] * 4
+    assert ran[4] != ran[0]
+
+
 @pytest.mark.promise("S1.24", "S1.25")
 def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_with_both_numbers(worker: Start) -> None:
     process = worker("--processes=1", "--max-memory-per-child-mb=10")
@@ -144,7 +168,6 @@ def test_a_memory_limit_near_what_a_child_takes_at_its_start_is_warned_of_once(w
     assert near.log.count("children will be replaced often") == 1
 
 
-@pytest.mark.promise("S1.20")
 def test_a_worker_without_children_refuses_what_only_children_can_do() -> None:
     with pytest.raises(CommandError, match="--processes=1 or more"):
         call_command("horsies_worker", "--processes=0", "--max-memory-per-child-mb=500")

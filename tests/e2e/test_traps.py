@@ -211,7 +211,7 @@ def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(child: Wo
     assert "broke the event loop" in child.log
 
 
-@pytest.mark.parametrize("how", ["pool", "executor"])
+@pytest.mark.parametrize("how", ["fork", "executor"])
 def test_a_task_may_use_processes_of_its_own(child: WorkerProcess, how: str) -> None:
     before = look("nothing")
     assert traps.computes.send(how).get(timeout_ms=SECONDS_30).ok_value == [6, 24]

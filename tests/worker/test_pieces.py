@@ -9,7 +9,7 @@ from horsies_django.conf import Resilience
 from horsies_django.store.tasks import Served
 from horsies_django.worker.backoff import Backoff
 from horsies_django.worker.gathering import ENOUGH, LONGEST_SECONDS, TRY_EVERY, Gathering
-from horsies_django.worker.options import WorkerOptions, usable_cpus
+from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
 
 
@@ -87,13 +87,6 @@ def test_the_names_of_queues_survive_the_array() -> None:
     served = Served(["b", 'odd"\\{name}', "a"])
     assert served.queues == ["a", "b", 'odd"\\{name}']
     assert served.queues_array == '{"a","b","odd\\"\\\\{name}"}'
-
-
-@pytest.mark.promise("S0.10", "S1.7")
-def test_the_default_number_of_processes_is_the_number_of_usable_cpus() -> None:
-    import os
-
-    assert usable_cpus() == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.promise("S0.8", "S2.3")

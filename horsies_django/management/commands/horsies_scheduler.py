@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
@@ -12,17 +10,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
-from horsies_django.management.commands.horsies_worker import LEVELS
-from horsies_django.worker.logs import configure_logging, relayed_logs
-from horsies_django.worker.starting import Start, refuse_unready_project
-from horsies_django.worker.stopping import Stopping, StopRequested
-from horsies_django.worker.timetable import Timetable
-
-logger = logging.getLogger("horsies.scheduler")
-
-HANGS = "the scheduler hangs and is ended: of what it was about to send nothing is written, and others send it"
+from horsies_django.worker.api import under_signals_of_scheduler
+from horsies_django.worker.main import schedule
+from horsies_django.worker.options import LEVELS
+from horsies_django.worker.stopping import Stopping
 
 
 class Command(BaseCommand):
@@ -39,32 +31,19 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> None:
         """Run with our signal handlers in place from the first check on, which imports all tasks."""
-        with Stopping(ends_process=self._called_from_command_line, last_words=HANGS) as self.stopping:
-            try:
-                with self.stopping.interruptible():
-                    super().execute(*args, **options)
-            except StopRequested:
-                configure_logging(options["loglevel"])
-                logger.info("Stopped before it started: nothing was sent")
+        execute = super().execute
+
+        def action(stopping: Stopping) -> int:
+            self.stopping = stopping
+            execute(*args, **options)
+            return 0
+
+        under_signals_of_scheduler(action, options["loglevel"], ends_process=self._called_from_command_line)
 
     def handle(self, **options: Any) -> None:
-        configure_logging(options["loglevel"])
         try:
-            with relayed_logs():
-                actor = f"scheduler on {socket.gethostname()}"
-                self.run(Timetable(config(), actor, gives_up=True, wakeup=self.stopping.wakeup))
+            code = schedule(self.stopping, options["loglevel"])
         except (HorsiesError, ImproperlyConfigured, DatabaseError) as error:
             raise CommandError(f"horsies_scheduler: {str(error).strip()}", returncode=1) from error
-
-    def run(self, timetable: Timetable) -> None:
-        """Start when the database is there, and send until a signal comes. Raises HorsiesError and DatabaseError."""
-        with self.stopping.interruptible():
-            beginning = Start(timetable, timetable.config.resilience, self.stopping)
-            beginning.persist(lambda: refuse_unready_project(timetable.config), connected=False)
-            beginning.persist(timetable.declare, connected=False)
-        self.stopping.on_stop = timetable.stop
-        if self.stopping.seen:
-            timetable.stop()
-        logger.info("Scheduler started: process %s, %s schedules in its code", os.getpid(), len(timetable.names))
-        timetable.run()
-        logger.info("Scheduler stopped")
+        if code:
+            sys.exit(code)

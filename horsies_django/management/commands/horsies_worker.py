@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from argparse import ArgumentParser
+from dataclasses import fields
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management.quantities import megabytes, port, seconds, whole
-from horsies_django.worker.logs import configure_logging, end_process, relayed_logs
-from horsies_django.worker.options import MAX_TASKS_PER_CHILD, START_METHODS, WorkerOptions, usable_cpus
-from horsies_django.worker.stopping import Stopping, StopRequested
-from horsies_django.worker.supervisor import Supervisor
-
-logger = logging.getLogger("horsies.worker")
-
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+from horsies_django.worker.api import under_signals
+from horsies_django.worker.logs import end_process
+from horsies_django.worker.main import work
+from horsies_django.worker.options import LEVELS, START_METHODS, WorkerOptions
+from horsies_django.worker.stopping import Stopping
 
 
 class Command(BaseCommand):
@@ -64,7 +60,8 @@ class Command(BaseCommand):
         """Add the options about the lives of processes, and about how the worker is run and watched."""
         parser.add_argument(
             "--max-tasks-per-child", type=whole(0), metavar="N",
-            help="replace a child after this many tasks, so that the memory it leaked goes back (100; 0: never)",
+            help="replace a child after this many tasks, so that the memory it leaked goes back; 0: never "
+            "(default: after 100, and no child before it is a minute old)",
         )  # fmt: skip
         parser.add_argument(
             "--max-memory-per-child-mb", type=megabytes, metavar="MB",
@@ -92,50 +89,22 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> None:
         """Run with our signal handlers in place from the first check on, which imports all tasks."""
-        with Stopping(ends_process=self._called_from_command_line) as self.stopping:
-            try:
-                with self.stopping.interruptible():
-                    super().execute(*args, **options)
-            except StopRequested:
-                configure_logging(options["loglevel"])
-                logger.info("Stopped before it started: nothing was claimed")
+        execute = super().execute
+
+        def action(stopping: Stopping) -> int:
+            self.stopping = stopping
+            execute(*args, **options)
+            return 0
+
+        under_signals(action, options["loglevel"], ends_process=self._called_from_command_line)
 
     def handle(self, **options: Any) -> None:
-        configure_logging(options["loglevel"])
-        processes = usable_cpus() if options["processes"] is None else options["processes"]
-        most, memory = options["max_tasks_per_child"], options["max_memory_per_child_mb"]
-        if not processes and (most or memory is not None):
-            raise CommandError(
-                "horsies_worker: --processes=0 has no children: --max-tasks-per-child and --max-memory-per-child-mb need "
-                "--processes=1 or more"
-            )
+        chosen = {field.name: options[field.name] for field in fields(WorkerOptions)}
         try:
-            worker = Supervisor(
-                config(),
-                WorkerOptions(
-                    queues=tuple(queue_names(options["queues"]) or sorted(config().queues)),
-                    processes=processes,
-                    threads=options["threads"],
-                    async_concurrency=options["async_concurrency"],
-                    until_empty=options["until_empty"],
-                    shutdown_timeout=options["shutdown_timeout"],
-                    start_method=options["start_method"],
-                    loglevel=options["loglevel"],
-                    max_claim_batch=options["max_claim_batch"],
-                    max_claim_per_worker=options["max_claim_per_worker"],
-                    max_tasks_per_child=MAX_TASKS_PER_CHILD if most is None else most,
-                    max_memory_per_child_mb=memory,
-                    with_scheduler=options["with_scheduler"],
-                    health_port=options["health_port"],
-                    health_host=options["health_host"],
-                ),
-                self.stopping,
-            )
-            with relayed_logs():
-                code = worker.run()
+            code = work(self.stopping, **{**chosen, "queues": queue_names(options["queues"])})
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
-        if code and not processes:
+        if code and options["processes"] == 0:
             end_process(code)  # threads on which tasks still run: they were written down as crashed
         if code:
             sys.exit(code)

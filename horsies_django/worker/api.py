@@ -1,0 +1,124 @@
+"""Run a worker or a scheduler from a script of your own, as ``manage.py horsies_worker`` and ``horsies_scheduler`` do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+import django
+from django.apps import apps
+
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.logs import configure_logging
+from horsies_django.worker.stopping import WORKER_HANGS, Stopping, StopRequested
+
+logger = logging.getLogger("horsies.worker")
+
+SCHEDULER_HANGS = (
+    "the scheduler hangs and is ended: of what it was about to send nothing is written, and others send it"
+)
+
+
+def run(
+    *,
+    processes: int | None = None,
+    threads: int = 1,
+    async_concurrency: int = 100,
+    queues: Iterable[str] | None = None,
+    loglevel: str = "INFO",
+    max_claim_batch: int = 0,
+    max_claim_per_worker: int = 0,
+    max_tasks_per_child: int | None = None,
+    max_memory_per_child_mb: float | None = None,
+    until_empty: bool = False,
+    shutdown_timeout: float = 300.0,
+    start_method: str = "forkserver",
+    with_scheduler: bool = False,
+    health_port: int | None = None,
+    health_host: str = "127.0.0.1",
+) -> int:
+    """Run a worker in this process until it is told to stop, and return its exit code; the options are those of horsies_worker.
+
+    It takes the signals of the process meanwhile, so it has to be called on the main thread. Django is set up if it is not yet.
+    With ``processes=0``, tasks that were ended may go on running on daemon threads until the process ends.
+
+    Raises WorkerStartError when it refuses to start, and ImproperlyConfigured for wrong settings.
+    """
+
+    def action(stopping: Stopping) -> int:
+        set_django_up()
+        from horsies_django.worker.main import work
+
+        return work(
+            stopping,
+            processes=processes,
+            threads=threads,
+            async_concurrency=async_concurrency,
+            queues=queues,
+            loglevel=loglevel,
+            max_claim_batch=max_claim_batch,
+            max_claim_per_worker=max_claim_per_worker,
+            max_tasks_per_child=max_tasks_per_child,
+            max_memory_per_child_mb=max_memory_per_child_mb,
+            until_empty=until_empty,
+            shutdown_timeout=shutdown_timeout,
+            start_method=start_method,
+            with_scheduler=with_scheduler,
+            health_port=health_port,
+            health_host=health_host,
+        )
+
+    return under_signals(action, loglevel)
+
+
+def run_scheduler(*, loglevel: str = "INFO") -> int:
+    """Send the tasks of schedules in this process until it is told to stop, and return its exit code, as horsies_scheduler does.
+
+    It takes the signals of the process meanwhile, so it has to be called on the main thread. Django is set up if it is not yet.
+    Raises what ``run`` raises, ScheduleError for a schedule in the code that cannot be, and Django's DatabaseError when the
+    database refuses it.
+    """
+
+    def action(stopping: Stopping) -> int:
+        set_django_up()
+        from horsies_django.worker.main import schedule
+
+        return schedule(stopping, loglevel)
+
+    return under_signals_of_scheduler(action, loglevel)
+
+
+def set_django_up() -> None:
+    """Set Django up, if nobody has yet. Raises ImproperlyConfigured without settings."""
+    if not apps.ready:
+        django.setup()
+
+
+def under_signals(
+    action: Callable[[Stopping], int],
+    loglevel: str,
+    *,
+    ends_process: bool = False,
+    last_words: str = WORKER_HANGS,
+    nothing_was: str = "claimed",
+) -> int:
+    """Take the signals of this process while ``action`` runs, and return its exit code: 0 when one came before it had started.
+
+    Raises WorkerStartError on any thread but the main one, as no other can take signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise WorkerStartError("it takes the signals of its process, so it has to run on the main thread")
+    with Stopping(ends_process=ends_process, last_words=last_words) as stopping:
+        try:
+            with stopping.interruptible():
+                return action(stopping)
+        except StopRequested:
+            configure_logging(loglevel)
+            logger.info("Stopped before it started: nothing was %s", nothing_was)
+            return 0
+
+
+def under_signals_of_scheduler(action: Callable[[Stopping], int], loglevel: str, *, ends_process: bool = False) -> int:
+    """Do the same for a scheduler."""
+    return under_signals(action, loglevel, ends_process=ends_process, last_words=SCHEDULER_HANGS, nothing_was="sent")

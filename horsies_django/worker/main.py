@@ -1,0 +1,87 @@
+"""What the commands and ``horsies_django.worker.run`` have in common: from options to the exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from horsies_django.conf import config
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.logs import configure_logging, relayed_logs
+from horsies_django.worker.options import LEVELS, WorkerOptions, refuse_impossible, usable_cpus
+from horsies_django.worker.outage import DatabaseGaveUp
+from horsies_django.worker.starting import (
+    Start,
+    refuse_main_module,
+    refuse_settings_without_module,
+    refuse_unready_project,
+)
+from horsies_django.worker.stopping import Stopping
+from horsies_django.worker.supervisor import Supervisor
+from horsies_django.worker.timetable import Timetable
+
+logger = logging.getLogger("horsies.worker")
+schedule_logger = logging.getLogger("horsies.scheduler")
+
+
+def work(stopping: Stopping, *, processes: int | None, queues: Iterable[str] | None, **others: Any) -> int:
+    """Run a worker until a signal comes, and return its exit code; ``others`` are the options of ``WorkerOptions``.
+
+    Raises HorsiesError, and ImproperlyConfigured for wrong settings.
+    """
+    if isinstance(queues, str):
+        raise WorkerStartError(f"queues is a list of names, not the str {queues!r}")
+    options = WorkerOptions(
+        queues=tuple(dict.fromkeys(queues or sorted(config().queues))),
+        processes=usable_cpus() if processes is None else processes,
+        **others,
+    )
+    refuse_impossible(options)
+    configure_logging(options.loglevel)
+    if options.processes:
+        refuse_settings_without_module()
+        refuse_main_module()
+    worker = Supervisor(config(), options, stopping)
+    with relayed_logs():
+        try:
+            return worker.run()
+        except DatabaseGaveUp as error:
+            logger.critical("%s", error)
+            return 1
+
+
+def schedule(stopping: Stopping, loglevel: str) -> int:
+    """Run a scheduler until a signal comes, and return its exit code.
+
+    Raises HorsiesError, ImproperlyConfigured and DatabaseError.
+    """
+    if loglevel not in LEVELS:
+        raise WorkerStartError(f"--loglevel: {loglevel!r} is none of {', '.join(LEVELS)}")
+    configure_logging(loglevel)
+    refuse_main_module()
+    actor = f"scheduler on {socket.gethostname()}"
+    timetable = Timetable(config(), actor, gives_up=True, wakeup=stopping.wakeup)
+    with relayed_logs():
+        try:
+            run_timetable(timetable, stopping)
+        except DatabaseGaveUp as error:
+            schedule_logger.critical("%s", error)
+            return 1
+    return 0
+
+
+def run_timetable(timetable: Timetable, stopping: Stopping) -> None:
+    """Start once the database is there, and send until a signal comes. Raises HorsiesError and DatabaseError."""
+    with stopping.interruptible():
+        beginning = Start(timetable, timetable.config.resilience, stopping)
+        beginning.persist(lambda: refuse_unready_project(timetable.config), connected=False)
+        beginning.persist(timetable.declare, connected=False)
+    stopping.on_stop = timetable.stop
+    if stopping.seen:
+        timetable.stop()
+    schedule_logger.info("Scheduler started: process %s, %s schedules in its code", os.getpid(), len(timetable.names))
+    timetable.run()
+    schedule_logger.info("Scheduler stopped")

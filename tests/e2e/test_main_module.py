@@ -1,0 +1,116 @@
+"""Workers that were started by all kinds of scripts: no child ever runs the script again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import WorkerProcess
+from tests.project import tasks, traps
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+SCRIPTS = {
+    "manage.py without a guard": """
+import sys
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", "horsies_worker", *sys.argv[1:]])
+""",
+    "call_command": """
+import sys, django
+django.setup()
+from django.core.management import call_command
+call_command("horsies_worker", *sys.argv[1:])
+""",
+    "run": """
+from horsies_django import worker
+raise SystemExit(worker.run(processes={processes}, start_method="{start_method}"))
+""",
+}
+METHODS = ("forkserver", "spawn")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_without_a_main_guard_is_run_once_however_many_children_it_starts(
+    script: Start, tmp_path: Path, name: str, method: str
+) -> None:
+    options = ("--processes=2", f"--start-method={method}")
+    text = SCRIPTS[name].replace("{processes}", "2").replace("{start_method}", method)
+    process = script(text, *(() if name == "run" else options)).ready()
+    assert tasks.add.send(1, b=2).get(timeout_ms=60_000).ok_value == 3
+    assert tasks.dies.send("kill").get(timeout_ms=60_000).err_value.error_code == "WORKER_CRASHED"
+    assert [handle.get(timeout_ms=60_000).ok_value for handle in tasks.add.send_many([{"a": 1}, {"a": 2}])] == [1, 2]
+    assert process.stop() == 0
+    assert (tmp_path / "runs").read_text().split() == [str(process.process.pid)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_task_of_such_a_worker_may_use_processes_of_its_own(script: Start, tmp_path: Path, method: str) -> None:
+    process = script(SCRIPTS["manage.py without a guard"], "--processes=1", f"--start-method={method}").ready()
+    for how in ("fork", "spawn", "forkserver", "executor"):
+        assert traps.computes.send(how).get(timeout_ms=60_000).ok_value == [6, 24], how
+    assert process.stop() == 0
+    assert (tmp_path / "runs").read_text().split() == [str(process.process.pid)]
+
+
+IN_MAIN = """
+import sys, django
+django.setup()
+from horsies_django import task
+@task
+def welcome(user_id: int) -> None: ...
+"""
+
+
+def test_a_task_of_the_main_module_is_refused_when_it_is_sent_and_the_message_says_where_it_belongs(
+    script: Start,
+) -> None:
+    process = script(IN_MAIN + "welcome(1)\nprint('ran here', flush=True)\nwelcome.send(1)")
+    assert process.wait() == 1
+    assert "ran here" in process.log
+    (line,) = [line for line in process.log.splitlines() if "TaskSendError" in line]
+    assert "__main__.welcome: defined in the main module (" in line
+    assert "script.py)" in line
+    assert "tasks.py of an app in INSTALLED_APPS" in line
+
+
+def test_a_worker_whose_main_module_defines_tasks_refuses_to_start_children_that_would_not_know_them(
+    script: Start,
+) -> None:
+    text = IN_MAIN + "from django.core.management import call_command\ncall_command('horsies_worker', *sys.argv[1:])"
+    refused = script(text, "--processes=1")
+    assert refused.wait() == 1
+    assert "__main__.welcome: defined in the main module (" in refused.log
+    assert "tasks.py of an app in INSTALLED_APPS" in refused.log
+    assert script(text, "--processes=0").ready().stop() == 0
+
+
+BY_HAND = """
+import os, sys, django
+from django.conf import settings
+name = os.environ.pop("DJANGO_SETTINGS_MODULE")
+module = __import__(name, fromlist=["*"])
+settings.configure(**{key: getattr(module, key) for key in dir(module) if key.isupper() and key != "DIRECT"})
+django.setup()
+from django.core.management import call_command
+call_command("horsies_worker", *sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_settings_without_a_module_are_refused_before_a_child_misses_them(script: Start, method: str) -> None:
+    refused = script(BY_HAND, "--processes=1", f"--start-method={method}")
+    assert refused.wait() == 1
+    assert "the settings were made by settings.configure()" in refused.log
+    assert "DJANGO_SETTINGS_MODULE" in refused.log
+    assert "child" not in refused.log.partition("made by settings.configure()")[0]
+
+
+def test_settings_without_a_module_are_good_for_a_worker_that_runs_tasks_itself(script: Start) -> None:
+    process = script(BY_HAND, "--processes=0").ready()
+    assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+    assert process.stop() == 0

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -14,6 +14,7 @@ from asgiref.sync import sync_to_async
 from horsies_django import registry
 from horsies_django.core.codec import ArgumentsCodec, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.hints import explains_options, missing_attribute
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.results import TaskResult
@@ -65,6 +66,7 @@ class Sender(Generic[P, T]):
         """Send many from async code."""
         return self._handles(await sync_to_async(send_calls)(self._task, self._options, calls))
 
+    @explains_options
     def with_options(
         self,
         *,
@@ -84,6 +86,11 @@ class Sender(Generic[P, T]):
         options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay)
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     def _handle(self, task_id: UUID) -> TaskHandle[T]:
         return TaskHandle(task_id, self._task.result)
@@ -213,6 +220,7 @@ def task(
     timeout_ms: int | timedelta | None = ...,
     schedule: Pattern | str | Mapping[str, Any] | None = ...,
 ) -> Decorator: ...
+@explains_options
 def task(
     function: Callable[..., Any] | None = None,
     /,

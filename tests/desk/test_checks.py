@@ -281,6 +281,14 @@ def test_bad_settings_are_not_blamed_on_the_tasks(settings: Any, add_app: AddApp
     assert found("E001").obj == "HORSIES['QUEUES']"
 
 
+def test_an_option_of_another_queue_is_an_error_at_its_line_that_says_what_to_use(add_app: AddApp) -> None:
+    code = "from horsies_django import task\n\n@task(bind=True)\ndef pack(self: object) -> None: ...\n"
+    add_app("shop_s", tasks=code)
+    message = found("E011")
+    assert "unexpected keyword argument 'bind': leave it out" in message.msg
+    assert "shop_s/tasks.py, line 3" in str(message.hint)
+
+
 WRAPPED = """
 from django.db import transaction
 from horsies_django import task

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -113,6 +115,51 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match="retries"):
         task(retries=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("delay", "use send\\(...\\)"),
+        ("apply_async", "with_options\\(.*delay=...\\).send"),
+        ("s", "there are no signatures"),
+    ],
+)
+def test_a_verb_of_another_queue_says_what_it_is_called_here(verb: str, said: str) -> None:
+    for sender in (tasks.add, tasks.add.with_options(priority=1)):
+        with pytest.raises(AttributeError, match=f"object has no attribute '{verb}': .*{said}"):
+            getattr(sender, verb)(1)
+        assert not hasattr(sender, verb)
+
+
+def test_any_other_attribute_that_there_is_not_is_missing_as_ever_and_tasks_can_be_copied() -> None:
+    with pytest.raises(AttributeError, match="'TaskFunction' object has no attribute 'dealy'$"):
+        tasks.add.dealy  # type: ignore[attr-defined]  # noqa: B018
+    assert copy.copy(tasks.add).name == tasks.add.name
+    assert inspect.unwrap(tasks.add) is tasks.add.function
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("bind", "current_task\\(\\) tells its id"),
+        ("max_retries", "use retry_policy=RetryPolicy"),
+        ("autoretry_for", "auto_retry_for="),
+        ("rate_limit", "max_concurrency"),
+        ("countdown", "use delay= of with_options"),
+        ("eta", "schedule\\(when, ...\\)"),
+        ("expires", "good_until="),
+        ("ignore_result", "leave it out"),
+        ("acks_late", "WORKER_CRASHED"),
+        ("time_limit", "use timeout_ms="),
+        ("retry_polcy", "did you mean retry_policy=\\?"),
+    ],
+)
+def test_an_option_of_another_queue_says_what_it_is_called_here(option: str, said: str) -> None:
+    with pytest.raises(TypeError, match=f"task\\(\\) got an unexpected keyword argument '{option}': .*{said}"):
+        task(**{option: 1})
+    with pytest.raises(TypeError, match=f"with_options\\(\\) got an unexpected keyword argument '{option}': .*{said}"):
+        tasks.add.with_options(**{option: 1})
 
 
 def test_only_functions_become_tasks() -> None:

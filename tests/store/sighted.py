@@ -29,7 +29,7 @@ class Sighted(Claimer):
         self.marks = Marks(self.served.queues, self.wake, POLL_SECONDS)
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        words = {**self.marks.words(), "so far": self.heard.append}
+        words = {**self.marks.words(), "everything": self.heard.append}
         self.ear = Ear(listener, self.selector, Resilience(), words, self.marks.start_over)
         self.ear.listen()
         self.marks.slow = SLOW_OFTEN + 1
@@ -57,7 +57,7 @@ class Sighted(Claimer):
         """Take what was said so far: notifications arrive in the order of their commits, so one of our own comes last."""
         before = len(self.heard)
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, '0 so far')", [f"{self.channel}_new"])
+            cursor.execute("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
         wait_until(lambda: self.hears_more() > before or not self.ear.hears, "what was said so far has arrived")
 
     def hears_more(self) -> int:

@@ -191,7 +191,7 @@ def test_nobody_is_suspected_while_the_engine_cannot_call(listening: Listening) 
 
 @pytest.mark.promise("S2.11")
 def test_all_that_was_said_of_a_queue_at_once_wakes_once_with_the_earliest_moment(listening: Listening) -> None:
-    moments = [1763748000.5, 1763748002.5, 1763747999.5]
+    moments = [1763748000.5, 1763747999.5, 1763748002.5]
     with listening.connection.transaction():  # what one commit says arrives together
         for moment in moments:
             listening.connection.execute("SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"])

@@ -41,6 +41,7 @@ EDITS = (
         "horsies_django/worker/child.py",
         "        options.max_memory_per_child_mb,\n",
         "        None if options.max_tasks_per_child else options.max_memory_per_child_mb,\n",
+        ("tests/e2e/test_recycling.py::test_of_two_limits_the_one_that_is_reached_first_counts",),
     ),
     Edit(
         2,
@@ -55,13 +56,18 @@ EDITS = (
         "horsies_django/worker/options.py",
         "MAX_TASKS_PER_CHILD = 100 ",
         "MAX_TASKS_PER_CHILD = 1000 ",
+        (
+            "tests/worker/test_recycling.py"
+            "::test_without_the_option_a_child_is_replaced_after_a_hundred_tasks_and_not_before_it_is_a_minute_old",
+        ),
     ),
     Edit(
         4,
         "the default of --processes becomes 1",
-        "horsies_django/management/commands/horsies_worker.py",
-        'usable_cpus() if options["processes"] is None',
-        '1 if options["processes"] is None',
+        "horsies_django/worker/main.py",
+        "processes=usable_cpus() if processes is None",
+        "processes=1 if processes is None",
+        ("tests/e2e/test_run_from_code.py::test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus",),
     ),
     Edit(
         5,

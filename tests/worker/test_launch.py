@@ -39,7 +39,7 @@ def test_two_threads_that_start_children_do_not_undo_each_others_change() -> Non
     def start_slowly() -> None:
         with main_module_left_out():
             entered.set()
-            leave.wait(30)
+            assert leave.wait(30)
 
     first = threading.Thread(target=start_slowly)
     first.start()

@@ -95,6 +95,7 @@ class Engine:
             if limit is not None and now >= limit:
                 return False
             self.turn(self._patience(now, limit))
+        self.ledger.journal.close()
         return True
 
     def turn(self, patience: float) -> None:
@@ -265,7 +266,7 @@ class Engine:
         self.waker.send(b".")
 
     def close(self) -> None:
-        """Close what the engine itself opened, and log what was counted last."""
+        """Close what the engine itself opened, and log what was counted last if it did not run to its end."""
         self.ledger.journal.close()
         self.ear.close()
         self.waker.close()

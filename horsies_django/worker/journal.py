@@ -12,7 +12,9 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 from horsies_django.core.records import Outcome
@@ -22,6 +24,7 @@ logger = logging.getLogger("horsies.task")
 
 MANY = 200  # completed tasks in a second
 NAMED = 10  # tasks, or names of tasks, in one line
+TASK_NAME = attrgetter("task_name")
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -80,7 +83,7 @@ class Summary:
         self.began = -math.inf  # when the second that is counted began, by the monotonic clock
         self.seen = 0
         self.busy = False  # whether the second before had more than MANY
-        self.counted: dict[str, list[float]] = {}  # those without a line: name -> how many, and their seconds
+        self.counted: Counter[str] = Counter()  # how many of each name have no line
 
     @property
     def due(self) -> float:
@@ -93,24 +96,19 @@ class Summary:
             self._begin(now)
         own = 0 if self.busy else max(0, MANY - self.seen)
         self.seen += len(completed)
-        for outcome in completed[own:]:
-            entry = self.counted.setdefault(outcome.task_name, [0, 0.0])
-            entry[0] += 1
-            entry[1] += outcome.seconds or 0.0
+        self.counted.update(map(TASK_NAME, completed[own:]))
         return completed[:own]
 
     def tell(self, now: float) -> str:
         """Return the line about what was counted, the most frequent names first, and begin another second."""
-        most = sorted(self.counted.items(), key=lambda item: -item[1][0])
-        names = [
-            f"{one_line(name)} {many:,.0f} ({took / many:.3f} s on average)" for name, (many, took) in most[:NAMED]
-        ]
-        if len(most) > NAMED:
-            names.append(f"and {sum(many for _, (many, _) in most[NAMED:]):,.0f} of {len(most) - NAMED} more names")
-        count, span = sum(many for many, _ in self.counted.values()), now - self.began
-        self.counted = {}
+        most = self.counted.most_common(NAMED)
+        names = [f"{one_line(name)} {many:,}" for name, many in most]
+        if others := len(self.counted) - len(most):
+            names.append(f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more names")
+        line = f"{self.counted.total():,} tasks completed in {now - self.began:.1f} s: {', '.join(names)}"
+        self.counted.clear()
         self._begin(now)
-        return f"{count:,.0f} tasks completed in {span:.1f} s: {', '.join(names)}"
+        return line
 
     def _begin(self, now: float) -> None:
         self.busy = self.seen > MANY * max(1.0, now - self.began)

@@ -12,7 +12,7 @@ import pytest
 
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.store.tasks import Served
+from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.worker import ledger as ledger_module
 from horsies_django.worker.ledger import Ledger
 from tests.conftest import put
@@ -35,6 +35,10 @@ def running(ledger: Ledger, count: int) -> list[Claim]:
 
 def completed(claim: Claim, result: str = '{"ok": 1}') -> Outcome:
     return Outcome(claim.id, claim.generation, "COMPLETED", result)
+
+
+DONE = ("COMPLETED", '{"ok": 1}', None, None, None, False)
+FAILED = ("FAILED", '{"err": {"exception": null}}', "OH_NO", "it broke", None, False)
 
 
 def statuses() -> list[str]:
@@ -75,6 +79,51 @@ def test_an_outcome_whose_commit_reply_was_lost_is_not_written_twice(
     assert TaskAttempt.objects.count() == 1
 
 
+def test_each_task_that_ended_has_its_line_when_it_is_written_and_not_before(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "horsies.task")
+    ledger.outcomes += [Outcome.of(claim, DONE, seconds=0.25) for claim in running(ledger, 2)]
+    first, second = ledger.outcomes
+    connection, ledger.connection = ledger.connection, None
+    with pytest.raises(psycopg.OperationalError):
+        ledger.run_pass()
+    assert caplog.messages == []
+    ledger.connection = connection
+    ledger.run_pass()
+    assert caplog.messages == [f"tests.nothing {one.id} (attempt 1) completed in 0.250 s" for one in (first, second)]
+    assert {record.queue_name for record in caplog.records} == {"default"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("tried_again", [True, False])
+def test_what_was_settled_by_a_pass_whose_answer_was_lost_has_its_line_all_the_same(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, tried_again: bool
+) -> None:
+    caplog.set_level(logging.INFO, "horsies.task")
+    claims = running(ledger, 2)
+    Task.objects.update(
+        max_retries=tried_again, options={"retry": {"strategy": "fixed", "intervals": [60], "codes": ["OH_NO"]}}
+    )
+    good, bad = (Outcome.of(claim, reply) for claim, reply in zip(claims, (DONE, FAILED), strict=True))
+    TaskStore(ledger.connection_or_raise()).run_pass(ledger.worker, ledger.channel, ledger.served, outcomes=[good, bad])
+    ledger.outcomes += [good, bad]  # the answer never came
+    ledger.run_pass()
+    then = ("INFO", "; it is tried again") if tried_again else ("ERROR", "")
+    assert {(record.levelname, record.getMessage()) for record in caplog.records} == {
+        ("INFO", f"tests.nothing {good.id} (attempt 1) completed"),
+        (then[0], f"tests.nothing {bad.id} (attempt 1) failed: OH_NO: it broke{then[1]}"),
+    }
+
+
+def test_poison_is_logged_under_its_own_code(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    ledger.max_crashes = 1
+    (claim,) = running(ledger, 1)
+    crash = ("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died", None, False)
+    ledger.outcomes.append(Outcome.of(claim, crash, 7, crashed=True))
+    ledger.run_pass()
+    assert caplog.messages == [f"tests.nothing {claim.id} (attempt 1) failed: POISON: it died"]
+
+
 def test_an_outcome_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
     ledger: Ledger, connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,12 +146,13 @@ def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generatio
 ) -> None:
     (claim,) = running(ledger, 1)
     Task.objects.filter(pk=claim.id).update(claimed_by=uuid.uuid4(), claim_generation=2)
-    ledger.outcomes.append(completed(claim))
+    ledger.outcomes.append(Outcome.of(claim, DONE))
     with caplog.at_level(logging.WARNING, "horsies"):
         ledger.run_pass()
     assert not ledger.owes
     assert statuses() == ["RUNNING"]
     assert str(ledger.worker) in caplog.text
+    assert f"tests.nothing {claim.id} (attempt 1)" in caplog.text
     assert "generation 1" in caplog.text
 
 

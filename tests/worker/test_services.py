@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
 import uuid
@@ -153,7 +154,7 @@ def test_a_server_that_has_just_started_has_heard_nobody_and_nobody_is_dead(conn
 
 
 def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
-    parts: Supervisor, connect: Connect, claimer: Callable[..., Claimer]
+    parts: Supervisor, connect: Connect, claimer: Callable[..., Claimer], caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = claimer()
     register(dead.id, dead.conn)
@@ -168,10 +169,23 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     assert statuses == {running.id: "FAILED", **{claim.id: "PENDING" for claim in buffered}}
     (attempt,) = TaskAttempt.objects.all()
     assert (attempt.outcome, attempt.error_code, attempt.worker_id) == ("WORKER_FAILURE", "WORKER_CRASHED", dead.id)
+    one, other = (f"tests.nothing {claim.id} (attempt 1)" for claim in sorted(buffered, key=lambda claim: claim.id))
+    assert (
+        f"3 task(s) of dead workers rescued: 1 failed (tests.nothing {running.id} (attempt 1)), 0 are retried, "
+        f"2 had not begun and are pending again ({one}, {other})"
+    ) in caplog.messages
     late = dead.run_pass(wanted=Wanted(sync=2, lease=lease), starts=buffered)
     assert (late.dead, late.started, late.claims) == (True, [], [])
     parts.services.reaper.rescue(connect())
     assert TaskAttempt.objects.count() == 1
+
+
+def test_tasks_that_the_reaper_finds_past_their_time_are_named(
+    parts: Supervisor, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    (id_,) = put(good_until=dt.datetime.now(dt.UTC) - timedelta(seconds=1))
+    parts.services.reaper.rescue(connect())
+    assert caplog.messages == [f"1 task(s) expired before they started (tests.nothing {id_} (attempt 1))"]
 
 
 def test_tasks_of_a_worker_without_any_heartbeat_are_rescued_once_their_claim_is_old(

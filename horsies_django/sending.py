@@ -209,6 +209,8 @@ def refuse_naive(task: TaskFunction[Any, Any], name: str, moment: object) -> Non
             f"{task.name}: {name}={moment.isoformat()} has no time zone, so it could mean several moments. "
             "Pass an aware datetime, as django.utils.timezone.now() gives when USE_TZ is on"
         )
+    if not 2 < moment.year < 9999:
+        raise refuse(f"{task.name}: {name}={moment.isoformat()} is not between the years 3 and 9998")
 
 
 def encode(task: TaskFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

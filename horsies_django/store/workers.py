@@ -65,8 +65,8 @@ class WorkerStore:
     ) -> list[tuple[str, uuid.UUID]]:
         """Declare workers dead that have not beaten for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
 
-        Returns what happened: ("died", worker), ("failed" | "retried" | "returned" | "expired", task). Nothing while another
-        reaper is at it. A task that took ``max_crashes`` processes with it is poison, 0 never.
+        Returns what happened: ("died", worker), ("failed" | "retried" | "returned" | "refused" | "expired", task). Nothing while
+        another reaper is at it. A task that took ``max_crashes`` processes with it is poison, 0 never.
         """
         params = {
             "threshold": threshold,

@@ -21,7 +21,7 @@ from horsies_django.store.tasks import NOTHING, Held, Passed, Served, TaskStore
 from horsies_django.worker.marks import Marks
 from horsies_django.worker.news import News
 from horsies_django.worker.running import failed
-from horsies_django.worker.strangers import Strangers, is_newer, unreadable
+from horsies_django.worker.strangers import Strangers, is_unreadable, unreadable
 
 logger = logging.getLogger("horsies.worker")
 
@@ -166,8 +166,8 @@ class Ledger:
             passed.again = True
 
     def readable(self, claims: list[Claim]) -> list[Claim]:
-        """Return the running tasks whose form this release can read; the others fail."""
-        unread = [claim for claim in claims if is_newer(claim)]
+        """Return the running tasks whose options this release can read; the others fail."""
+        unread = [claim for claim in claims if is_unreadable(claim)]
         self.outcomes += [Outcome(claim.id, claim.generation, *unreadable(claim)) for claim in unread]
         return [claim for claim in claims if claim not in unread] if unread else claims
 

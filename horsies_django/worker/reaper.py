@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -42,6 +43,7 @@ class Reaper:
         self.may_judge = may_judge
         self.net_at = time.monotonic() + NET_SECONDS
         self.served_at = 0.0
+        self.refused: set[uuid.UUID] = set()  # what was said to be beyond rescue
 
     def tick(self, connection: Any) -> None:
         """Rescue and tidy once. Raises psycopg.Error."""
@@ -67,6 +69,12 @@ class Reaper:
             for kind, id_ in happened:
                 if kind == "died":
                     logger.error("worker %s has not beaten for %s: it counts as dead", id_, self.threshold)
+                elif kind == "refused" and id_ not in self.refused:
+                    self.refused.add(id_)
+                    logger.error(
+                        "task %s of a dead worker cannot be rescued: the database refuses to write that it failed. A trigger or "
+                        "a constraint of the project on horsies_tasks may do so. It is tried again with every round", id_,
+                    )  # fmt: skip
             counts = Counter(kind for kind, _ in happened)
             if rescued := counts["failed"] + counts["retried"] + counts["returned"]:
                 logger.error(

@@ -131,3 +131,5 @@ def refuse_naive(task: TaskFunction[Any, Any], name: str, moment: object) -> Non
             f"{task.name}: {name}={moment.isoformat()} has no time zone, so it could mean several moments. "
             "Pass an aware datetime, as django.utils.timezone.now() gives when USE_TZ is on"
         )
+    if not 2 < moment.year < 9999:
+        raise refuse(f"{task.name}: {name}={moment.isoformat()} is not between the years 3 and 9998")

@@ -122,4 +122,7 @@ def block(text: str) -> SafeString:
 
 def json_block(value: object) -> SafeString:
     """Return a JSON value, indented. It is shown as it is stored: no type of the project is imported for it."""
-    return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    try:
+        return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    except RecursionError:
+        return block(_("It is nested too deep to be shown."))

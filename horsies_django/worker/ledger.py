@@ -22,7 +22,7 @@ from horsies_django.worker.journal import Journal, named, tell_expired
 from horsies_django.worker.marks import Marks
 from horsies_django.worker.news import News
 from horsies_django.worker.running import failed
-from horsies_django.worker.strangers import Strangers, is_newer, unreadable
+from horsies_django.worker.strangers import Strangers, is_unreadable, unreadable
 
 logger = logging.getLogger("horsies.worker")
 
@@ -169,8 +169,8 @@ class Ledger:
             passed.again = True
 
     def readable(self, claims: list[Claim]) -> list[Claim]:
-        """Return the running tasks whose form this release can read; the others fail."""
-        unread = [claim for claim in claims if is_newer(claim)]
+        """Return the running tasks whose options this release can read; the others fail."""
+        unread = [claim for claim in claims if is_unreadable(claim)]
         self.outcomes += [Outcome.of(claim, unreadable(claim)) for claim in unread]
         return [claim for claim in claims if claim not in unread] if unread else claims
 

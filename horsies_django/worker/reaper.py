@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -16,7 +17,7 @@ from typing import Any
 from horsies_django.conf import Recovery
 from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.workers import Happened, WorkerStore
-from horsies_django.worker.journal import named, tell_expired
+from horsies_django.worker.journal import label, named, tell_expired
 
 logger = logging.getLogger("horsies.worker")
 
@@ -43,6 +44,7 @@ class Reaper:
         self.may_judge = may_judge
         self.net_at = time.monotonic() + NET_SECONDS
         self.served_at = 0.0
+        self.refused: set[uuid.UUID] = set()  # what was said to be beyond rescue
 
     def tick(self, connection: Any) -> None:
         """Rescue and tidy once. Raises psycopg.Error."""
@@ -70,6 +72,7 @@ class Reaper:
                 by_kind[each.kind].append(each)
             for died in by_kind["died"]:
                 logger.error("worker %s has not beaten for %s: it counts as dead", died.id, self.threshold)
+            self.report_refused(by_kind["refused"])
             more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
             tell_expired(by_kind["expired"])
 
@@ -82,6 +85,16 @@ class Reaper:
                 rescued, len(failed), named(failed), len(retried), named(retried), len(returned), named(returned),
             )  # fmt: skip
         return rescued
+
+    def report_refused(self, tasks: Sequence[Happened]) -> None:
+        """Log, once for each, which tasks of dead workers could not be rescued."""
+        for task in tasks:
+            if task.id not in self.refused:
+                self.refused.add(task.id)
+                logger.error(
+                    "%s of a dead worker cannot be rescued: the database refuses to write that it failed. A trigger or a "
+                    "constraint of the project on horsies_tasks may do so. It is tried again with every round", label(task),
+                )  # fmt: skip
 
     def end_overrides(self, queues: QueueStore) -> None:
         """End overrides whose time is over, and those of queues that nobody has served for long (S4.19)."""

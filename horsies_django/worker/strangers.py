@@ -66,9 +66,17 @@ def is_newer(claim: Claim) -> bool:
     return claim.options is not None and read_options(claim.options).wire > WIRE
 
 
+def is_unreadable(claim: Claim) -> bool:
+    """Whether this release cannot read what a task was sent with."""
+    return claim.options is not None and (is_newer(claim) or read_options(claim.options).problem is not None)
+
+
 def unreadable(claim: Claim) -> Reply:
-    """Return how a task ends that was sent in a newer form and that no newer worker took."""
-    wire = read_options(claim.options).wire
+    """Return how a task ends that was sent in a newer form and that no newer worker took, or with options that are none."""
+    wire, _timeout, problem = read_options(claim.options)
+    if problem is not None:
+        logger.error("%s %s failed: its stored options cannot be read: %s", claim.task_name, claim.id, problem)
+        return failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored options: {problem}")
     logger.error("%s %s was sent by a newer release than this one: it failed", claim.task_name, claim.id)
     return failed(
         OperationalErrorCode.WORKER_RESOLUTION_ERROR,

@@ -333,3 +333,8 @@ def test_every_cron_string_has_words(cron: tuple[str, Shows, bool]) -> None:
 def test_a_number_of_any_length_is_refused_as_a_pattern(text: str) -> None:
     with pytest.raises(PatternError):
         parse(text)
+
+
+def test_a_cron_string_over_which_croniter_would_sit_for_seconds_is_refused_at_once() -> None:
+    with pytest.raises(PatternError, match="500 characters at most, not 200_009"):
+        parse("1," * 100_000 + "1 * * * *")

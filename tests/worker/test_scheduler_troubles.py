@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from horsies_django import scheduling
 from horsies_django.core.slots import Timing
@@ -44,6 +44,27 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     assert row("broken").error is None
     clockwork.at(NOON + 420 * SECOND)
     assert slots("broken") == [NOON + 420 * SECOND]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("changes", "[]"),
+        ("declared", "5"),
+        ("changes", '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000)),
+        ("changes", '{"most": %s}' % ("9" * 5_000)),
+        *((name, when) for name in ("since", "last_slot", "next_at") for when in ("infinity", "-infinity", "9999-12-30")),
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(column: str, value: str) -> None:
+    make()
+    with (
+        pytest.raises(IntegrityError, match="horsies_schedules_fits"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"UPDATE horsies_schedules SET {column} = %s", [value])
 
 
 def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_changed(clockwork: Clockwork) -> None:

@@ -35,7 +35,7 @@ class Pattern(ABC):
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
             raise PatternError(
-                f"there is no time zone {self.zone!r}: name one like 'Europe/Istanbul' or 'UTC'"
+                f"there is no time zone {self.zone!r:.100}: name one like 'Europe/Istanbul' or 'UTC'"
             ) from error
         self._check()
 

@@ -17,6 +17,7 @@ from horsies_django.core.patterns.base import DAY, SECOND, Pattern, PatternError
 
 HOUR = dt.timedelta(hours=1)
 LONGEST = dt.timedelta(days=365)
+LONGEST_CRON = 500  # characters; croniter takes seconds over a list of thousands of minutes
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 UNITS = {"day": DAY, "hour": HOUR, "minute": dt.timedelta(minutes=1), "second": SECOND}  # the longest first
 BEGINNING = dt.datetime(2000, 1, 1)  # whatever fires at all does so within the fifty years after
@@ -68,6 +69,8 @@ class Cron(WallPattern):
     expression: str
 
     def _check(self) -> None:
+        if isinstance(self.expression, str) and len(self.expression) > LONGEST_CRON:
+            raise PatternError(f"a cron expression has {LONGEST_CRON} characters at most, not {len(self.expression):_}")
         parts = self.expression.split() if isinstance(self.expression, str) else []
         if len(parts) != 5 or not all(FIELD.fullmatch(part) for part in parts):
             raise PatternError(

@@ -38,5 +38,5 @@ def parse(text: str, zone: str = "UTC") -> Pattern:
         if match := re.fullmatch(form, words):
             return make(*match.groups(), zone=zone)
     if words.partition(" ")[0] in ("every", "hourly", "daily", "weekly", "monthly"):
-        raise PatternError(f"{text!r} is not understood; write it like one of: {'; '.join(EXAMPLES[1:])}")
+        raise PatternError(f"{text!r:.200} is not understood; write it like one of: {'; '.join(EXAMPLES[1:])}")
     return Cron(words, zone=zone)

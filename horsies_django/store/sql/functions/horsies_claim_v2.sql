@@ -1,5 +1,6 @@
 -- Claim: take due tasks for the free slots of each lane and start them, and take some ahead for the buffer (soft mode).
--- Moves PENDING -> RUNNING, CLAIMED under a new claim generation. Tasks met past their good_until expire, tasks of a
+-- Moves PENDING -> RUNNING, CLAIMED under a new claim generation (after the last number comes 1: a row that stands there must not make
+-- every claim fail, and no claim lives that long). Tasks met past their good_until expire, tasks of a
 -- partition that is full for every worker are parked: both leave the index of claimable tasks, so nobody meets them again.
 -- Queues come in the order of their priority; queues of one priority share one order. The candidates of a priority are looked at in
 -- rounds: a round ends early when refused candidates may have hidden others behind the end of a scan.
@@ -97,7 +98,7 @@ BEGIN
 
       RETURN QUERY
       UPDATE horsies_tasks t
-      SET status = 'RUNNING', claimed_by = p_worker, claimed_at = p_now, started_at = p_now, claim_generation = t.claim_generation + 1
+      SET status = 'RUNNING', claimed_by = p_worker, claimed_at = p_now, started_at = p_now, claim_generation = t.claim_generation % 2147483647 + 1
       FROM unnest(v_start) WITH ORDINALITY AS picked (id, place)
       WHERE t.id = picked.id AND t.status = 'PENDING'
       RETURNING 'claimed', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, t.retry_count + 1, t.options::text,
@@ -106,7 +107,7 @@ BEGIN
         RETURN QUERY
         UPDATE horsies_tasks t
         SET status = 'CLAIMED', claimed_by = p_worker, claimed_at = p_now, claim_expires_at = p_now + p_lease,
-            claim_generation = t.claim_generation + 1
+            claim_generation = t.claim_generation % 2147483647 + 1
         FROM unnest(v_ahead) WITH ORDINALITY AS picked (id, place)
         WHERE t.id = picked.id AND t.status = 'PENDING'
         RETURNING 'buffered', t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text, t.retry_count + 1, t.options::text,

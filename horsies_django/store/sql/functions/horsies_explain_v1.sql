@@ -36,7 +36,8 @@ BEGIN
   v_now := clock_timestamp();
   v_facts := jsonb_build_object('now', v_now, 'bound', p_bound,
     'task', to_jsonb(v_task) - ARRAY['kwargs', 'options', 'result', 'partition_key', 'partition_version']
-      || jsonb_build_object('wire', coalesce((v_task.options ->> 'wire')::int, 1)));
+      || jsonb_build_object(
+        'wire', CASE jsonb_typeof(v_task.options -> 'wire') WHEN 'number' THEN v_task.options -> 'wire' ELSE '1' END));
   IF v_task.finished_at IS NOT NULL THEN
     RETURN v_facts;
   END IF;

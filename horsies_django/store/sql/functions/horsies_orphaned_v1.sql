@@ -6,6 +6,6 @@ DECLARE
   v_died timestamptz;
 BEGIN
   SELECT b.died_at INTO v_died FROM horsies_heartbeats b WHERE b.id = p_worker;
-  RETURN CASE WHEN FOUND THEN v_died IS NOT NULL ELSE p_claimed_at < p_before END;
+  RETURN CASE WHEN FOUND THEN v_died IS NOT NULL ELSE coalesce(p_claimed_at < p_before, true) END;
 END
 $$;

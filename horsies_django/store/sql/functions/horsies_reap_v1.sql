@@ -4,8 +4,10 @@
 -- p_judge: whether the caller may declare deaths; a server that has just started has heard nobody for a while.
 -- What ran is tried again where its policy lists WORKER_CRASHED (it may or may not have done its work), else failed; a task that took too
 -- many processes with it is poison. Moves RUNNING -> FAILED, PENDING; claims that did not start go back, and late ones expire.
--- Kinds: 'died' with the worker, 'failed', 'retried', 'returned', 'expired' with the task and the attempt that this is about; at most
--- p_many of each.
+-- A row that cannot be settled so (an attempt of that number is there already, say) stops none of the others: those are settled one by
+-- one then, it fails without an attempt, and where not even that can be written it stays, 'refused'.
+-- Kinds: 'died' with the worker, 'failed', 'retried', 'returned', 'refused', 'expired' with the task and the
+-- attempt that this is about; at most p_many of each.
 -- Locks: an advisory lock, never waiting; task rows, never waiting; those of caps, for unparking. Index: horsies_tasks_holding,
 -- horsies_tasks_deadline, primary keys.
 CREATE FUNCTION horsies_reap_v1(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
@@ -20,6 +22,8 @@ DECLARE
   v_failed uuid[];
   v_started uuid[];
   v_dead record;
+  v_outcome jsonb;
+  v_refused uuid[] := '{}';
   v_queues text[];
   v_keys text[];
   v_expired uuid[];
@@ -51,13 +55,32 @@ BEGIN
                'result', horsies_error_v1('WORKER_CRASHED', c_gone), 'crashed', true)) AS outcomes
       FROM horsies_tasks t WHERE t.id = ANY (v_started) GROUP BY t.claimed_by
     LOOP
-      SELECT v_failed || s.finals INTO v_failed FROM horsies_settle_v2(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL) AS s;
+      BEGIN
+        SELECT v_failed || s.finals INTO v_failed FROM horsies_settle_v2(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL) AS s;
+      EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+        FOR v_outcome IN SELECT o.value FROM jsonb_array_elements(v_dead.outcomes) AS o LOOP
+          BEGIN
+            SELECT v_failed || s.finals INTO v_failed
+            FROM horsies_settle_v2(v_dead.worker, jsonb_build_array(v_outcome), p_max_crashes, p_channel, NULL) AS s;
+          EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+            BEGIN
+              UPDATE horsies_tasks t
+              SET status = 'FAILED', finished_at = v_now, error_code = 'WORKER_CRASHED',
+                  result = horsies_error_v1('WORKER_CRASHED', c_gone || '; its attempt could not be written: ' || SQLERRM)
+              WHERE t.id = (v_outcome ->> 'id')::uuid AND t.claimed_by = v_dead.worker AND t.status = 'RUNNING';
+              v_failed := v_failed || (v_outcome ->> 'id')::uuid;
+            EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+              v_refused := v_refused || (v_outcome ->> 'id')::uuid;
+            END;
+          END;
+        END LOOP;
+      END;
     END LOOP;
     UPDATE horsies_tasks t
     SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
     WHERE t.id = ANY (v_ids) AND t.status = 'CLAIMED';
-    RETURN QUERY SELECT CASE WHEN r.id = ANY (v_failed) THEN 'failed' WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id,
-                        r.name, r.attempt
+    RETURN QUERY SELECT CASE WHEN r.id = ANY (v_refused) THEN 'refused' WHEN r.id = ANY (v_failed) THEN 'failed'
+                             WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id, r.name, r.attempt
                  FROM unnest(v_ids, v_names, v_attempts) AS r (id, name, attempt);
   END IF;
 

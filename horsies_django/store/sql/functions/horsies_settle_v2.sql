@@ -76,7 +76,7 @@ BEGIN
     INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
                                        error_code, error_message, worker_id, child_pid)
     SELECT s.id, h.retry_count + 1, s.claim_generation, CASE WHEN o.crashed THEN 'WORKER_FAILURE' ELSE o.status END,
-           s.next_retry_at IS NOT NULL, h.started_at, v_now, o.error_code, o.error_message, p_worker, o.child_pid
+           s.next_retry_at IS NOT NULL, coalesce(h.started_at, v_now), v_now, o.error_code, o.error_message, p_worker, o.child_pid
     FROM settled s JOIN held h ON h.id = s.id JOIN outcome o ON o.id = s.id
   )
   SELECT coalesce(array_agg(s.id), '{}'), coalesce(array_agg(s.queue_name::text), '{}'), coalesce(array_agg(s.partition_key), '{}'),

@@ -60,7 +60,7 @@ BEGIN
       ORDER BY t.priority, t.enqueued_at, t.id LIMIT p_async FOR NO KEY UPDATE SKIP LOCKED) AS async_
   ), claimed AS (
     UPDATE horsies_tasks t
-    SET status = 'RUNNING', claimed_by = p_worker, claimed_at = v_now, started_at = v_now, claim_generation = t.claim_generation + 1
+    SET status = 'RUNNING', claimed_by = p_worker, claimed_at = v_now, started_at = v_now, claim_generation = t.claim_generation % 2147483647 + 1
     WHERE t.id = ANY (ARRAY(SELECT f.id FROM found f WHERE f.late IS NOT TRUE)) AND t.status = 'PENDING'
     RETURNING t.priority, t.enqueued_at, t.id, t.claim_generation, t.lane, t.task_name, t.kwargs, t.retry_count, t.options, t.queue_name
   )

@@ -30,8 +30,8 @@ class Load(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """What the reaper did: "died" with a worker, or "failed", "retried", "returned", "refused" (by the database) or "expired" with an
-    attempt of a task."""
+    """What the reaper did: "died" with a worker, or "failed", "retried", "returned", "refused" (by the database) or "expired" with
+    an attempt of a task."""
 
     kind: str
     id: uuid.UUID

@@ -30,8 +30,8 @@ class Load(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """What the reaper did: "died" with a worker, or "failed", "retried", "returned", "refused" (by the database) or "expired" with
-    an attempt of a task."""
+    """What the reaper did: "died" with a worker, or what befell an attempt of a task: "failed", "retried", "returned", "expired",
+    or "refused" by the database."""
 
     kind: str
     id: uuid.UUID

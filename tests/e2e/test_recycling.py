@@ -26,15 +26,12 @@ def pids(count: int) -> Counter[int]:
     return Counter(handle.get(timeout_ms=60_000).ok_value for handle in handles)
 
 
-@pytest.mark.promise("S1.9", "S1.13", "S1.16")
+@pytest.mark.promise("S1.9", "S1.13")
 def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggered(worker: Start) -> None:
     process = worker("--processes=2", "--max-tasks-per-child=10").ready()
     ran = pids(100)
     assert sum(ran.values()) == 100
     assert max(ran.values()) == 10
-    assert (
-        len(ran) <= 100 / 10 + 2
-    )  # one start for each ten tasks: the first children end early, the last ones are not full
     first, second = (TaskAttempt.objects.filter(child_pid=pid).count() for pid in list(ran)[:2])
     assert sorted((first, second)) == [5, 10]
     assert process.stop() == 0

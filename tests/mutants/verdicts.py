@@ -31,7 +31,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if call.when == "call" or not report.passed:
-        item.config.stash[FOUND][report.nodeid.partition("[")[0]].append(verdict(report, call))
+        item.config.stash[FOUND][report.nodeid.partition("[")[0]].append(verdict(item, report, call))
     return report
 
 
@@ -39,11 +39,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     session.config.getoption("--verdicts").write_text(json.dumps(session.config.stash[FOUND]))
 
 
-def verdict(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
-    """Return how one phase of a test ended."""
+def verdict(item: pytest.Item, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
+    """Return how one phase of a test ended; what an assert statement cannot even evaluate has failed as well."""
     if report.passed:
         return PASSED
     assert call.excinfo is not None
     error = call.excinfo.value
-    asserted = isinstance(error, AssertionError | pytest.fail.Exception) and not str(error).startswith("Timeout")
-    return ASSERTED if call.when == "call" and asserted else f"{report.outcome} in {call.when}: {error!r:.200}"
+    asserted = isinstance(error, AssertionError | pytest.fail.Exception) or any(
+        entry.path == item.path and str(entry.statement).lstrip().startswith("assert ")
+        for entry in call.excinfo.traceback
+    )
+    in_time = not str(error).startswith("Timeout")  # of pytest-timeout, wherever the test was
+    if call.when == "call" and asserted and in_time:
+        return ASSERTED
+    return f"{report.outcome} in {call.when}: {error!r:.200}"

@@ -88,11 +88,13 @@ def test_an_async_task_is_cancelled_at_its_timeout_and_the_others_of_its_loop_go
 
 
 def test_the_timeout_of_the_settings_holds_for_tasks_without_their_own(worker: Start) -> None:
-    worker("--processes=1", HORSIES_TEST_TIMEOUT_MS="300", **SHORT).ready()
+    worker("--processes=2", HORSIES_TEST_TIMEOUT_MS="300", **SHORT).ready()
+    longer = tasks.hold.with_options(timeout_ms=60_000).send("longer")
+    child = held_by("longer")
+    # This one starts later, so the other has outlived the timeout of the settings once it is over.
     assert code(tasks.hold.send("endless")) == "TASK_TIMEOUT"
-    assert tasks.hold.with_options(timeout_ms=60_000).send("longer")
-    held_by("longer")
     let_go("longer")
+    assert longer.get(timeout_ms=30_000).ok_value == child
 
 
 def test_what_has_not_started_is_cancelled_at_once_and_never_runs(worker: Start) -> None:

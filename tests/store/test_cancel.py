@@ -51,6 +51,22 @@ def test_a_cancel_that_comes_while_a_pass_claims_waits_and_finds_the_task_runnin
     assert row(id_).status == "COMPLETED"
 
 
+def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it(
+    connect: Connect, aside: Aside, worker: Claimer
+) -> None:
+    (id_,) = put()
+    somebody, other, watcher = connect(), connect(), connect()
+    with somebody.transaction():
+        somebody.execute("SELECT FROM horsies_tasks WHERE id = %s FOR NO KEY UPDATE", [id_])
+        cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
+        wait_for_waiting(watcher, other)
+        (unlocked,) = watcher.execute("SELECT clock_timestamp()").fetchall()[0]
+    assert cancel.result() == {id_: "CANCELLED"}
+    task = row(id_)
+    assert task.finished_at >= unlocked
+    assert task.cancel_requested_at == task.finished_at
+
+
 def test_a_claim_that_comes_while_a_cancel_is_open_neither_waits_nor_gets_the_task(
     worker: Claimer, connect: Connect
 ) -> None:

@@ -333,4 +333,4 @@ def eats(megabytes: int) -> int:
 
 eaten: list[bytearray] = []
 
-from tests.project import points, traps  # noqa: E402, F401 - tasks of other modules, found through this one
+from tests.project import points, traps, unspeakable  # noqa: E402, F401 - tasks of other modules, found through this one

@@ -159,6 +159,11 @@ def wait_receive(channel: Channel) -> list[Any]:
 def send_all(channel: Channel, message: Any) -> None:
     """Send a message and wait until all of it is out."""
     channel.send(message)
+    flush_all(channel)
+
+
+def flush_all(channel: Channel) -> None:
+    """Wait until all that was sent is out."""
     while not channel.flush():
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLOUT)

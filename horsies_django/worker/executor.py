@@ -14,25 +14,26 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, MutableSequence, Sequence
 from contextlib import suppress
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.db import connections
-from django.db.backends.signals import connection_created
 
-from horsies_django.worker import copies, sessions
-from horsies_django.worker.channel import Channel, send_all, wait_receive
+from horsies_django.worker import async_thread, copies, sessions
+from horsies_django.worker.channel import Channel, flush_all, send_all, wait_receive
 from horsies_django.worker.control import Control
 from horsies_django.worker.housekeeping import House, own_decimals
-from horsies_django.worker.looping import run_to_the_end
+from horsies_django.worker.looping import LaneLoop
 from horsies_django.worker.memory import Gauge
-from horsies_django.worker.running import run_async, run_sync
+from horsies_django.worker.running import Reply, run_async, run_sync, untold
 from horsies_django.worker.runs import AsyncRun, SyncRun
+
+logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
 PORTION = 64  # replies: a pass that settles these runs while the others are still being made
@@ -105,71 +106,110 @@ class SyncLane:
 
 
 class AsyncLane:
-    """An event loop that runs every job it receives as a task of its own."""
+    """An event loop that runs every job it receives as a task of its own.
 
-    def __init__(self, channel: Channel, started: MutableSequence[int], control: Control, gauge: Gauge) -> None:
+    Any task may cancel all others of the loop (``asyncio.all_tasks()``), those included that have not begun. So no reply is
+    owed to ``_run`` reaching its end: a job is in ``running`` until it was answered, and what ends before is begun again or
+    answered for.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        started: MutableSequence[int],
+        control: Control,
+        gauge: Gauge,
+        others: Sequence[Channel] = (),
+    ) -> None:
         self.channel = channel
+        self.others = others
         self.started = started
         self.control = control
         self.gauge = gauge
         self.replies: list[tuple[int, tuple[Any, ...], float]] = []
-        self.running: set[asyncio.Task[None]] = set()
-        self.connected = False  # whether Django's thread for async code holds a database connection
+        self.running: dict[asyncio.Task[None], Job] = {}
+        self.ending = False
+        self.orm = async_thread.executor()
 
     def serve(self) -> None:
         """Run jobs on this thread's own loop until the lane ends. Raises EOFError when the parent is gone."""
-        connection_created.connect(self._note_connection, weak=False, dispatch_uid=self)
-        try:
-            run_to_the_end(self._serve())
-        finally:
-            connection_created.disconnect(dispatch_uid=self)
+        self.lane_loop = LaneLoop(self.channel, self.others, self._receive, self._flush)
+        self.lane_loop.run()
+        flush_all(self.channel)
+        self.orm.close()
+        self.lane_loop.close()
 
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self.channel.fileno(), self._receive, ended)
-        await ended
-        while self.running:
-            await asyncio.wait(self.running)
-        await self._flush_all()
-        loop.remove_reader(self.channel.fileno())
-        await sync_to_async(connections.close_all)()
-
-    def _receive(self, ended: asyncio.Future[None]) -> None:
+    def _receive(self) -> None:
         try:
             messages = self.channel.receive()
         except EOFError as error:
-            if not ended.done():
-                ended.set_exception(error)
+            self.lane_loop.end(error)
             return
         for message in messages:
             if message is None:
-                if not ended.done():
-                    ended.set_result(None)
+                self.ending = True
+                self._end_if_done()
                 continue
             for job in message:
-                task = asyncio.ensure_future(self._run(job))
-                self.running.add(task)
-                task.add_done_callback(self.running.discard)
+                self._start(job)
             self.started[ASYNC] = message[-1][0]
+
+    def _start(self, job: Job) -> None:
+        task = self.lane_loop.start(self._run(job))
+        self.running[task] = job
+        task.add_done_callback(self._over)
 
     async def _run(self, job: Job) -> None:
         number, task_id, name, kwargs, attempt, queue = job
         began = time.monotonic()
         own_decimals()
-        if self.connected:
-            await sync_to_async(sessions.before_task)()
+        if self.orm.connected:
+            await self._on_orm_thread(sessions.before_task)
         run = AsyncRun(task_id, name, attempt, queue)
         self.control.enter("async", number, run)
         reply = await run_async(run, kwargs)
         del self.control.runs["async", number]
-        if self.connected:
-            await sync_to_async(self._refresh_connections)()
+        if self.orm.connected:
+            await self._on_orm_thread(sessions.after_task)
+        assert run.task is not None
+        self._answer(run.task, number, reply, time.monotonic() - began)
+
+    async def _on_orm_thread(self, call: Callable[[], None]) -> None:
+        """Wait until this was called on Django's thread for async code, whoever cancels the task meanwhile."""
+        try:
+            called = self.lane_loop.loop.run_in_executor(self.orm, call)
+        except RuntimeError:
+            return  # a task has shut it down: no other can use it either
+        while not called.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([called])
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Look after a job that was not answered: its task was cancelled before it began, or something of ours failed."""
+        job = self.running.get(task)
+        if job is None:
+            return
+        if task.cancelled():
+            del self.running[task]
+            self._start(job)
+        else:
+            logger.error("%s %s could not be run", job[2], job[1], exc_info=task.exception())
+            self._answer(task, job[0], untold(task.exception()), 0.0)
+
+    def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
+        del self.running[task]
         if not self.replies:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self.replies.append((number, tuple(reply), time.monotonic() - began))
+            self.lane_loop.call_soon(self._flush)
+        self.replies.append((number, tuple(reply), seconds))
         if len(self.replies) == PORTION:
             self._flush()
+        if self.ending:
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if not self.running:
+            self._flush()
+            self.lane_loop.end()
 
     def _flush(self) -> None:
         replies, self.replies = self.replies, []
@@ -177,25 +217,13 @@ class AsyncLane:
             self.channel.send(("done", replies))
             if full := self.gauge.full():
                 self.channel.send(("full", full))
+        self.lane_loop.mend()
         if not self.channel.flush():
-            asyncio.get_running_loop().add_writer(self.channel.fileno(), self._flush_more)
+            self.lane_loop.loop.add_writer(self.channel.fileno(), self._flush_more)
 
     def _flush_more(self) -> None:
         if self.channel.flush():
-            asyncio.get_running_loop().remove_writer(self.channel.fileno())
-
-    async def _flush_all(self) -> None:
-        self._flush()
-        while not self.channel.flush():
-            await asyncio.sleep(0)
-
-    def _note_connection(self, **kwargs: Any) -> None:
-        if threading.current_thread().name.startswith("ThreadPoolExecutor"):
-            self.connected = True
-
-    def _refresh_connections(self) -> None:
-        sessions.after_task()
-        self.connected = any(connection.connection is not None for connection in connections.all(initialized_only=True))
+            self.lane_loop.loop.remove_writer(self.channel.fileno())
 
 
 class Executor:
@@ -215,7 +243,7 @@ class Executor:
         gauge = Gauge(max_memory_mb)
         self.sync_lane = SyncLane(sync, started, self.control, gauge)
         self.control.call_back = self.sync_lane.give_back
-        self.async_lane = AsyncLane(async_, started, self.control, gauge)
+        self.async_lane = AsyncLane(async_, started, self.control, gauge, [sync, control])
         copies.keep_from_copies(sync, async_, control)
         self.threads = threads
         self.on_failure = on_failure

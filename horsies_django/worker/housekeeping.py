@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from horsies_django.worker import copies, runs, sessions
+from horsies_django.worker import async_thread, copies, runs, sessions
 from horsies_django.worker.running import Reply
 
 logger = logging.getLogger("horsies.worker")
@@ -50,6 +50,7 @@ class House:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.inside = 0
+        self.orm = async_thread.executor()
         self.main_thread = threading.main_thread().ident
         self.directory = current_directory()
         self.decimal = decimal.getcontext().copy()
@@ -75,6 +76,8 @@ class House:
         """Put back what a task changed, when it has ended on this thread. A copy of the process ends here."""
         copies.end_if_copy(reply.status == "COMPLETED")
         sessions.after_task()
+        if self.orm.connected:
+            self.orm.look_after()
         found = []
         with self.lock:
             self.inside -= 1

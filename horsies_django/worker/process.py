@@ -24,6 +24,7 @@ from horsies_django.worker.line import STUCK_SECONDS, Line
 from horsies_django.worker.options import WorkerOptions
 from horsies_django.worker.running import STOPPED_ITSELF, TIMED_OUT, cancelled, failed
 from horsies_django.worker.runs import CALL_BACK, TIMEOUT
+from horsies_django.worker.stopping import send_or_end
 
 LANES = ("sync", "async")  # the order of the numbers in ``started``
 
@@ -246,7 +247,7 @@ class InProcess(PoolProcess):
         self.theirs[0].send(("ready", ""))
 
     def _broke(self, error: BaseException) -> None:
-        self.theirs[0].send(("failed", repr(error)))
+        send_or_end(self.theirs[0], ("failed", repr(error)))
 
 
 def killed_for(reason: str) -> Reply:

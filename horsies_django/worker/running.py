@@ -60,7 +60,23 @@ class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps befor
 
 
 def run_sync(run: Run, kwargs: str) -> Reply:
-    """Run a task of the sync lane to its end, in a context of its own."""
+    """Run a task of the sync lane to its end, in a context of its own. Never raises."""
+    try:
+        return sync_reply(run, kwargs)
+    except BaseException as error:
+        return untold(error)
+
+
+async def run_async(run: Run, kwargs: str) -> Reply:
+    """Run a task of the async lane to its end, in a context of its own. Never raises."""
+    try:
+        return await async_reply(run, kwargs)
+    except BaseException as error:
+        return untold(error)
+
+
+def sync_reply(run: Run, kwargs: str) -> Reply:
+    """Run a task of the sync lane. Raises what user code raises out of our hands: see ``untold``."""
     try:
         task, args, keywords = resolve(run.current, kwargs)
     except Refused as refused:
@@ -80,8 +96,8 @@ def run_sync(run: Run, kwargs: str) -> Reply:
     return returned(task, value)
 
 
-async def run_async(run: Run, kwargs: str) -> Reply:
-    """Run a task of the async lane to its end, in a context of its own."""
+async def async_reply(run: Run, kwargs: str) -> Reply:
+    """Do the same in the async lane."""
     try:
         task, args, keywords = resolve(run.current, kwargs)
     except Refused as refused:
@@ -141,6 +157,15 @@ def crashed(run: Run, task: TaskFunction[Any, Any], error: BaseException) -> Rep
     return reply._replace(classes=tuple(map(printable, class_names(error))))
 
 
+def untold(error: BaseException | None) -> Reply:
+    """Make the reply of a task whose outcome cannot be told, because to look at it runs user code that raised ``error``.
+
+    The metaclass of an exception, its properties and those of a returned object are such code; none of it is run again here.
+    """
+    message = f"what the task raised or returned cannot be told: to look at it raises {class_name(type(error))}"
+    return failed(config().default_unhandled_error_code, message)
+
+
 def cancelled(message: str) -> Reply:
     """Make the reply of a task that ended because somebody cancelled it."""
     return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(status="CANCELLED")
@@ -187,7 +212,7 @@ def returned(task: TaskFunction[Any, Any], value: Any) -> Reply:
     return Reply("COMPLETED", result)
 
 
-def failed(code: ErrorCode, message: str) -> Reply:
+def failed(code: ErrorCode | str, message: str) -> Reply:
     """Make the reply of a task that the machinery failed."""
     return failure(TaskError.built_in(code, message))
 
@@ -196,9 +221,10 @@ def failure(error: TaskError) -> Reply:
     """Make the reply of a task that ended with ``error``; what is too large to store is left out of it."""
     result = encode_error(error)
     if exceeds_limit(result):
-        note = f"{error.message[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
+        note = f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
         result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
-    return Reply("FAILED", result, error.error_code, printable(error.message[:MESSAGE_CHARACTERS]))
+    message = printable(error.message)[:MESSAGE_CHARACTERS]
+    return Reply("FAILED", result, printable(error.error_code), message)
 
 
 def exceeds_limit(text: str) -> bool:
@@ -208,23 +234,34 @@ def exceeds_limit(text: str) -> bool:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Describe an exception in texts of bounded length; its own methods may fail."""
-    kind = type(error)
+    """Describe an exception in texts of bounded length; its own methods may raise anything, ``SystemExit`` included."""
+    kind = class_name(type(error))
     try:
-        message, shown = str(error), repr(error)
-    except Exception as broken:
-        message = shown = f"<{kind.__name__} whose text cannot be had: {type(broken).__name__}>"
+        message, shown = text_of(str(error)), text_of(repr(error))
+    except BaseException as broken:
+        message = shown = f"<{kind} whose text cannot be had: {class_name(type(broken))}>"
     try:
-        trace = "".join(traceback.format_exception(error))
-    except Exception as broken:
-        trace = f"<traceback cannot be had: {type(broken).__name__}>"
+        trace = text_of("".join(traceback.format_exception(error)))
+    except BaseException as broken:
+        trace = f"<traceback cannot be had: {class_name(type(broken))}>"
     if len(trace) > TRACEBACK_CHARACTERS:
         half = TRACEBACK_CHARACTERS // 2
         trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
     return {
-        "type": kind.__qualname__,
-        "module": kind.__module__,
+        "type": kind,
+        "module": class_name(type(error), "__module__"),
         "message": message[:MESSAGE_CHARACTERS],
         "repr": shown[:MESSAGE_CHARACTERS],
         "traceback": trace,
     }
+
+
+def class_name(kind: type, attribute: str = "__qualname__") -> str:
+    """Return a name of a class as Python knows it, whatever its metaclass says."""
+    name = type.__dict__[attribute].__get__(kind)
+    return text_of(name) if isinstance(name, str) else "?"
+
+
+def text_of(text: str) -> str:
+    """Return a text without a class of its own, which could not be taken to another process."""
+    return str.__str__(text)

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from horsies_django.worker.channel import MemoryChannel
 from horsies_django.worker.logs import end_process
 
 logger = logging.getLogger("horsies.worker")
@@ -129,3 +130,21 @@ def take(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
     """Let ``handler`` have the signals that end a process, and return what had them before."""
     numbers = [*ALWAYS, *(number for number in UNLESS_IGNORED if signal.getsignal(number) != signal.SIG_IGN)]
     return {number: signal.signal(number, handler) for number in numbers}
+
+
+def send_or_end(channel: MemoryChannel, message: Any) -> None:
+    """Send a last message to another thread, and end this process if nobody has taken it some seconds later.
+
+    It says that tasks cannot be run any more. A task may have closed the sockets that wake the other thread.
+    """
+    channel.send(message)
+    timer = threading.Timer(LAST_RESORT_SECONDS, end_if_untaken, [channel, message])
+    timer.daemon = True
+    timer.start()
+
+
+def end_if_untaken(channel: MemoryChannel, message: Any) -> None:
+    """End this process if a message still waits to be taken."""
+    if message in channel.outbox:
+        logger.critical(WORKER_HANGS)
+        end_process(1)

@@ -11,7 +11,7 @@ from horsies_django import TaskError, TaskHandle, TaskResult
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import drain
 from horsies_django.worker.running import describe
-from tests.project import tasks
+from tests.project import tasks, unspeakable
 
 pytestmark = pytest.mark.django_db
 
@@ -157,3 +157,34 @@ def test_the_data_of_an_error_beyond_the_limit_is_left_out_and_the_rest_is_kept(
     error = outcome(tasks.mail.send("x")).err_value
     assert (error.error_code, error.data) == ("TOO_MUCH", None)
     assert "data is left out" in error.message
+
+
+@pytest.mark.parametrize("kind", unspeakable.KINDS)
+def test_an_exception_that_raises_when_it_is_looked_at_fails_its_task_and_nothing_else(kind: str) -> None:
+    assert code_of(unspeakable.raises.send(kind)) == "UNHANDLED_ERROR"
+    assert code_of(unspeakable.araises.send(kind)) == "UNHANDLED_ERROR"
+
+
+def test_an_exception_whose_text_raises_keeps_its_type_and_its_code(settings: Any) -> None:
+    mapper = {"builtins.LookupError": "NOT_THERE"}
+    settings.HORSIES = {**settings.HORSIES, "EXCEPTION_MAPPER": mapper}
+    error = outcome(unspeakable.raises.send("cause that cannot be shown")).err_value
+    assert error.error_code == "NOT_THERE"
+    error = outcome(unspeakable.raises.send("str: SystemExit")).err_value
+    assert error.message == "Unspeakable: <Unspeakable whose text cannot be had: SystemExit>"
+
+
+def test_a_result_that_raises_when_it_is_read_fails_its_task_and_nothing_else() -> None:
+    assert code_of(unspeakable.returns.send()) == "UNHANDLED_ERROR"
+    assert code_of(unspeakable.areturns.send()) == "UNHANDLED_ERROR"
+
+
+def test_an_argument_that_raises_when_it_is_made_fails_its_task_and_nothing_else() -> None:
+    trap = unspeakable.Trapped("trap")
+    trap.name = "trapped"
+    assert code_of(unspeakable.takes.send(trap)) == "UNHANDLED_ERROR"
+
+
+@pytest.mark.parametrize("kind", unspeakable.ERRORS)
+def test_an_error_that_a_task_returns_may_hold_anything(kind: str) -> None:
+    assert code_of(unspeakable.returns_error.send(kind)) == "NOT_THERE"

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
@@ -15,7 +16,7 @@ from horsies_django import TaskResult, get_handle
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.conftest import put, wait_until
 from tests.e2e.conftest import WorkerProcess, held_by, let_go
-from tests.project import tasks
+from tests.project import tasks, unspeakable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,6 +42,15 @@ def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
     error = handle.get().err_value
     assert (error.error_code, error.exception["type"]) == ("UNHANDLED_ERROR", "LookupError")
     assert "no such thing" in error.exception["traceback"]
+    assert process.stop() == 0
+
+
+@pytest.mark.promise("S2.2")
+def test_without_children_tasks_run_in_the_process_of_the_worker(worker: Start) -> None:
+    process = worker("--processes=0").ready()
+    assert tasks.pid.send().get().ok_value == process.process.pid
+    assert unspeakable.apid.send().get().ok_value == process.process.pid
+    assert psutil.Process(process.process.pid).children(recursive=True) == []
     assert process.stop() == 0
 
 

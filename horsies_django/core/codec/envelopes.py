@@ -110,7 +110,7 @@ def encode_error(error: TaskError) -> str:
     message, data = printable(error.message), None
     try:
         data = write_json(ANY.dump(error.data))
-    except Exception as refusal:  # data is of the task's own making: its methods may raise anything
+    except BaseException as refusal:  # data is of the task's own making: its methods may raise anything
         data = write_json(shown(error.data))
         why = str(refusal) if isinstance(refusal, CodecError) else type(refusal).__name__
         message += f"\n(data is stored as its repr, because it is not plain JSON: {printable(why)})"
@@ -132,7 +132,7 @@ def printable(value: Any) -> str:
 def shown(value: Any) -> str:
     """Return the repr of anything, of bounded length, even when its own ``__repr__`` fails."""
     try:
-        text = repr(value)
-    except Exception as error:
+        text = str.__str__(repr(value))
+    except BaseException as error:
         text = f"<{type(value).__name__} whose repr fails: {type(error).__name__}>"
     return printable(text if len(text) <= REPR_CHARACTERS else f"{text[:REPR_CHARACTERS]}...")

@@ -10,7 +10,7 @@ from django.db.models import F, Index, Q
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("horsies", "0011_schedules")]
+    dependencies = [("horsies", "0012_fits")]
 
     operations = [
         migrations.AddField("task", "copy_of", models.UUIDField(null=True, verbose_name="copy of")),

@@ -12,6 +12,7 @@ import re
 import sys
 import sysconfig
 import tokenize
+import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
     )
     seen = set()
     for name, module in loaded:
-        package, file = name.partition(".")[0], getattr(module, "__file__", None)
+        package, file = name.partition(".")[0], getattr(module, "__dict__", {}).get("__file__")
         if not isinstance(file, str) or not file.endswith(".py") or package == "horsies_django" or file in seen:
             continue
         seen.add(file)
@@ -67,7 +68,8 @@ def produced(path: Path, codes: Collection[str]) -> set[str]:
     if not any(part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])):
         return set()
     try:
-        found = set(words(ast.parse(text)))
+        with warnings.catch_warnings(action="ignore"):  # of strings with a wrong escape
+            found = set(words(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
         return set(codes)  # nobody knows
     begin = tuple(word for word in found if word.endswith("_") and word.strip("_"))

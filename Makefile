@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -16,6 +16,7 @@ help: ## Show this list
 	@echo "make lint    check style, floors, types and migrations"
 	@echo "make format  put the code into the one format"
 	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
+	@echo "make wheel   build dist/horsies_django-*.whl, and say how to install it"
 	@echo "make clean   remove what the others made"
 	@echo "PYTHON=python3.13 chooses the interpreter (after make clean), VENV=directory another environment"
 
@@ -39,6 +40,12 @@ format: $(VENV)/.has-lint
 
 bench: $(VENV)/.has-bench
 	@$(BIN)/python -m benchmarks $(or $(ARGS),drain)
+
+wheel: $(VENV)/.made
+	@rm -rf dist
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@echo "Install it into the environment of your project:"
+	@for file in dist/*.whl; do echo "    pip install \"$(CURDIR)/$$file[binary]\""; done
 
 clean:
 	rm -rf .venv .venv-newest .tox build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -30,7 +30,7 @@ STEPS = [
     for line in (code.splitlines() if language == "sh" else [code])
 ]
 # What the fixture has done already, and what a machine cannot type
-ELSEWHERE = ("python3 -m venv", ". .venv", "pip install", "createdb", "cd ")
+ELSEWHERE = ("python3 -m venv", ". ../shop-env", "pip install", "createdb", "cd ")
 
 
 @pytest.fixture

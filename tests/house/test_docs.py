@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.core.management.base import BaseCommand
 from django.db import connection
 
+import horsies_django
 from horsies_django import registry
 from horsies_django.checks import IDS
-from horsies_django.conf import Config, QueueConfig, Resilience, Retention
+from horsies_django.conf import Config, PartitionConfig, QueueConfig
 from horsies_django.core.errors import FAMILIES
+from horsies_django.management.commands.horsies_status import Command as StatusCommand
+from horsies_django.management.commands.horsies_worker import Command as WorkerCommand
 from horsies_django.models import Task
+from horsies_django.worker.options import MAX_TASKS_PER_CHILD
+from tests.desk.test_conf_page import table_of_the_page
 from tests.factories import TaskFactory
 
 ROOT = Path(__file__).parents[2]
@@ -96,19 +105,78 @@ def test_every_error_code_has_its_place_under_its_family() -> None:
             assert len(re.findall(rf"^\| `{code.value}` \|", text, re.MULTILINE)) == 1, code
 
 
-def test_every_setting_and_every_check_has_its_place() -> None:
-    settings, checks = (DOCS / "reference" / f"{name}.md" for name in ("settings", "checks"))
-    keys = [*Config.__dataclass_fields__, *Resilience.__dataclass_fields__, *Retention.__dataclass_fields__]
-    assert [key for key in keys if f"| `{key.upper()}` |" not in settings.read_text()] == []
-    assert [
-        key for key in QueueConfig.__dataclass_fields__ if key != "name" and f"| `{key}` |" not in settings.read_text()
-    ] == []
-    assert [id_ for id_, title in IDS.items() if f"### horsies.{id_}: {title}\n" not in checks.read_text()] == []
+def records() -> Iterator[tuple[str, Any]]:
+    """Give each record of settings with its defaults, and the heading of its table: those inside the settings find themselves."""
+    yield "HORSIES", Config()
+    for field in fields(Config):
+        if is_dataclass(value := getattr(Config(), field.name)):
+            yield field.name.upper(), value
+    yield "QUEUES", QueueConfig("mail")
+    yield "partition", PartitionConfig()
+
+
+@pytest.mark.parametrize(("heading", "record"), [*records()], ids=lambda item: item if isinstance(item, str) else "")
+def test_every_setting_has_its_place_with_its_default(heading: str, record: Any) -> None:
+    rows = table_of_the_page(heading)
+    defaults = {key.lower(): cells[0] for key, cells in rows.items()}
+    assert list(defaults) == [field.name for field in fields(record) if field.name != "name"]
+    for key, default in defaults.items():
+        value = getattr(record, key)
+        if is_dataclass(value) or key in ("queues", "queue_mode"):
+            assert default in ("see below", "the queue `default"), key  # a table of its own, or a rule
+        else:
+            assert ast.literal_eval(default) == value, key
+
+
+def test_every_check_has_its_place() -> None:
+    checks = (DOCS / "reference" / "checks.md").read_text()
+    assert [id_ for id_, title in IDS.items() if f"### horsies.{id_}: {title}\n" not in checks] == []
+
+
+# What the pages say for the default of an option whose value in the parser is None.
+WITHOUT_VALUE = {
+    "--processes": "the CPUs this process may use",
+    "--queues": "all declared",
+    "--max-tasks-per-child": str(MAX_TASKS_PER_CHILD),
+    "--max-memory-per-child-mb": "never",
+    "--health-port": "none",
+    "--max-wait": "none",
+}
+
+
+@pytest.mark.parametrize(("page", "command"), [("worker", WorkerCommand()), ("status", StatusCommand())])
+def test_every_option_has_its_place_with_its_default(page: str, command: BaseCommand) -> None:
+    text = (DOCS / "reference" / f"{page}.md").read_text()
+    rows = dict(re.findall(r"^\| `(--[^`]+)` \| ([^|]*) \|", text, re.MULTILINE))
+    of_django = {action.dest for action in BaseCommand().create_parser("manage.py", page)._actions}
+    own = [one for one in command.create_parser("manage.py", page)._actions if one.dest not in of_django]
+    written = {f"{one.option_strings[-1]} {one.metavar or ''}".strip(): one for one in own}
+    assert {row.split()[0] for row in rows} == {option.split()[0] for option in written}
+    for option, action in written.items():
+        (row,) = [row for row in rows if row.split()[0] == option.split()[0]]
+        if action.metavar:
+            assert row == option
+        if isinstance(action.default, bool):
+            assert rows[row] == "off", option
+        elif action.default is None:
+            assert rows[row].startswith(WITHOUT_VALUE[option.split()[0]]), option
+        else:
+            assert rows[row] == str(action.default).removesuffix(".0"), option
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
+    """Logs and records that a page shows are those of this release; which one came before is the changelog's to tell."""
+    ours = horsies_django.__version__
+    text = page.read_text()
+    shown = re.findall(
+        r'"version": "([^"]+)"|^web-1:\d+ .* ago +(\S+)|horsies_django-(\d[\w.]*)-py3', text, re.MULTILINE
+    )
+    assert {version for row in shown for version in row if version} <= {ours}
+    assert re.findall(r"\b(?:workers|release|from) (?:of )?(?:release )?\d+\.\d+[\d.]*", text, re.IGNORECASE) == []
 
 
 def test_the_public_names_are_listed_where_they_belong() -> None:
-    import horsies_django
-
     text = (DOCS / "reference" / "public-names.md").read_text()
     (section,) = re.findall(r"^## horsies_django\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(horsies_django.__all__)

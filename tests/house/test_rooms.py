@@ -153,23 +153,11 @@ def test_the_version_is_one() -> None:
     assert f"## {horsies_django.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_every_public_name_and_every_option_of_the_worker_has_its_page() -> None:
+def test_every_public_name_has_its_page() -> None:
     import horsies_django
-    from horsies_django.management.commands.horsies_worker import Command
 
-    reference = ROOT / "docs" / "reference"
-    tasks, worker = (reference / "tasks.md").read_text(), (reference / "worker.md").read_text()
+    tasks = (ROOT / "docs" / "reference" / "tasks.md").read_text()
     assert [name for name in horsies_django.__all__ if f"`{name}`" not in tasks] == []
-    parser = Command().create_parser("manage.py", "horsies_worker")
-    own = {action.option_strings[-1] for action in parser._actions if action.dest in OWN_OPTIONS}
-    assert len(own) == len(OWN_OPTIONS)
-    assert [option for option in own if f"`{option}" not in worker] == []
-
-
-OWN_OPTIONS = {
-    "processes", "threads", "async_concurrency", "queues", "loglevel", "until_empty", "shutdown_timeout", "start_method",
-    "health_port", "health_host",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from django.db import connection
 from horsies_django.core.records import NewTasks, Wanted
 from horsies_django.ids import uuid7
 from horsies_django.store.notify import channel_prefix, direct_connection
+from horsies_django.store.passes import Passed
 from horsies_django.store.queues import QueueStore
-from horsies_django.store.tasks import Passed, Served, TaskStore
+from horsies_django.store.tasks import Served, TaskStore
 from tests.deadlines import wait_until as wait_until
 
 

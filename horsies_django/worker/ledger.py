@@ -17,7 +17,8 @@ import psycopg
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix, direct_connection
-from horsies_django.store.tasks import NOTHING, Held, Passed, Served, TaskStore
+from horsies_django.store.passes import Passed
+from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
 from horsies_django.worker.journal import Journal, named, tell_expired
 from horsies_django.worker.marks import Marks
 from horsies_django.worker.news import News

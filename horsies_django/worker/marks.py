@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from horsies_django.core.caps import CLUSTER
-from horsies_django.store.tasks import Passed
+from horsies_django.store.passes import Passed
 from horsies_django.worker.process import LANES
 
 Act = Callable[[float], None]

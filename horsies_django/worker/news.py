@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from horsies_django.core.records import Wanted
-from horsies_django.store.tasks import Passed
+from horsies_django.store.passes import Passed
 from horsies_django.worker.appetite import FIELDS
 from horsies_django.worker.marks import SLOW_OFTEN, WORTH_SECONDS, spacing
 from horsies_django.worker.process import LANES

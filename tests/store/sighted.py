@@ -11,7 +11,7 @@ from django.db import connection
 from horsies_django.conf import Resilience
 from horsies_django.core.records import Wanted
 from horsies_django.store.notify import Listener
-from horsies_django.store.tasks import Passed
+from horsies_django.store.passes import Passed
 from horsies_django.worker.ear import Ear
 from horsies_django.worker.marks import SLOW_OFTEN, WORTH_SECONDS, Marks
 from tests.conftest import Claimer, wait_until

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 
 from horsies_django.core.caps import Allotment, Budget, Waiting, allot
 from horsies_django.core.records import Claim, Wanted
+from horsies_django.store.passes import Passed
 from horsies_django.store.queues import QueueStore
-from horsies_django.store.tasks import Passed, Served, TaskStore
+from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workers import WorkerStore
 from tests.store.worlds import (
     DEAD,

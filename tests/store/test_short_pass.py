@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from horsies_django.core.records import Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.store.tasks import Passed
+from horsies_django.store.passes import Passed
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.store.test_pass import aware, done
 from tests.stress import examples

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from horsies_django.store.tasks import Passed
+from horsies_django.store.passes import Passed
 from horsies_django.worker.marks import (
     HIGHEST,
     LONGEST_SECONDS,

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from horsies_django.core.records import Claim, Wanted
-from horsies_django.store.tasks import Passed
+from horsies_django.store.passes import Passed
 from horsies_django.worker.marks import SHARE, SLOW_OFTEN, WORTH_SECONDS
 from horsies_django.worker.news import LONG_SECONDS, UNFIT_SECONDS, News
 

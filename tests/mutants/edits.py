@@ -49,6 +49,7 @@ EDITS = (
         "horsies_django/worker/pool.py",
         "self._add(InProcess(self.options))",
         "self._add_child()",
+        ("tests/e2e/test_worker.py::test_without_children_tasks_run_in_the_process_of_the_worker",),
     ),
     Edit(
         3,

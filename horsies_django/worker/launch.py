@@ -55,8 +55,7 @@ def fork_child(child: BaseProcess, deadline_file: str | None) -> None:
             except (EOFError, ConnectionError):
                 if not tries_left:
                     raise
-                if kill_fork_server():  # its sockets are closed before it counts as dead: wait for that
-                    os.waitid(os.P_PID, _server._forkserver_pid, os.WEXITED | os.WNOWAIT)
+                end_fork_server()
         hide_socket(directory)  # when it was replaced in between
 
 
@@ -72,6 +71,14 @@ def kill_fork_server() -> bool:
         return False
     os.kill(pid, signal.SIGKILL)
     return True
+
+
+def end_fork_server() -> None:
+    """Kill the fork server, if there is one, and wait for its end: its sockets are closed before it counts as dead."""
+    if kill_fork_server():
+        if str(_server._forkserver_address).startswith(DESCRIPTORS):
+            _server._forkserver_address = "\0"  # a name that is not on the disk, so that nobody removes it there
+        _server._stop()
 
 
 @contextmanager
@@ -107,7 +114,7 @@ def short_lived_directory() -> Iterator[str | None]:
     if not os.path.isdir(DESCRIPTORS):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="horsies-") as directory:
+    with tempfile.TemporaryDirectory(prefix="horsies-worker-") as directory:
 
         def address(family: str) -> str:
             return os.path.join(directory, str(next(_numbers)))

@@ -13,7 +13,6 @@ import pytest
 from django.contrib.auth.models import Group
 
 from horsies_django.models import Task
-from horsies_django.worker.process import is_over
 from tests.conftest import wait_until
 from tests.e2e.conftest import WorkerProcess
 from tests.project import tasks
@@ -35,17 +34,24 @@ def kill_all(below: list[psutil.Process]) -> None:
             item.kill()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "imports", "each_time"), [(METHODS[0], "fork server", 1), (METHODS[1], "child", 2)], ids=METHODS
+)
 def test_a_worker_that_loses_all_its_descendants_at_once_time_and_again_starts_others_and_goes_on(
-    worker: Start, method: str
+    worker: Start, tmp_path: Path, method: str, imports: str, each_time: int
 ) -> None:
-    process = worker("--processes=2", method).ready()
+    closed = tmp_path / "closed"  # while it is there, nobody becomes ready
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings_slow_import", "SLOW_IMPORT": imports, "SLOW_WHILE": str(closed)}
+    process = worker("--processes=2", method, **slow).ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
-    for _ in range(5):  # but for the first time before any child is ready
-        below = wait_until(lambda: descendants(process), "there is somebody to kill")
-        kill_all(below)
-        wait_until(lambda below=below: all(is_over(item.pid) for item in below), "all of them are gone")
+    closed.touch()
+    for number in (1, 2, 3):
+        kill_all(descendants(process))
+        starting = number * each_time
+        wait_until(lambda least=starting: process.log.count(f"importing in the {imports}") >= least, "others start")
+    closed.unlink()
+    kill_all(descendants(process))
     assert {handle.get(timeout_ms=60_000).err_value.error_code for handle in lost} == {"WORKER_CRASHED"}
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     assert not Task.objects.filter(status="RUNNING").exists()

@@ -17,8 +17,8 @@ FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 class Appetite:
     """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode.
 
-    ``max_claim_per_worker`` bounds what the worker has in hand, claimed or running; ``max_claim_batch`` what one pass claims of
-    a queue, 0 without bound.
+    ``max_claim_per_worker`` bounds what the worker has claimed and not started, and so what one pass claims; ``max_claim_batch``
+    what one pass claims of a queue, 0 without bound.
     """
 
     max_claim_per_worker: int
@@ -26,16 +26,17 @@ class Appetite:
     prefetch: int = 0
     lease: timedelta | None = None
 
-    def wanted(self, free: Mapping[str, int], *, in_hand: int, ahead: int, buffered: int, starting: int) -> Wanted:
+    def wanted(self, free: Mapping[str, int], *, standing: int, ahead: int, buffered: int, starting: int) -> Wanted:
         """Return what the next pass may claim.
 
         ``free`` slots are left after ``starting`` of the ``buffered`` tasks got theirs; among them are ``ahead`` places in lines,
-        which the buffer makes room for. It is filled up only by a pass that looks for tasks anyway: one with free slots, or one
+        which the buffer makes room for, and ``standing`` tasks are in them now. It is filled up
+        only by a pass that looks for tasks anyway: one with free slots, or one
         that starts some.
         """
         looking = any(free.values()) or starting
         room = self.prefetch - ahead - (buffered - starting) if looking else 0
-        total = self.max_claim_per_worker - in_hand - buffered
+        total = self.max_claim_per_worker - standing - (buffered - starting)
         return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)
 
 

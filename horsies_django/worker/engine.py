@@ -212,9 +212,9 @@ class Engine:
         free = dict(slots)
         for claim in starts:
             free[claim.lane] = max(0, free[claim.lane] - 1)
-        in_hand = sum(self.pool.running(lane) for lane in LANES)
+        standing = max(0, self.pool.running("sync") - self.pool.options.sync_slots)
         wanted = self.appetite.wanted(
-            free, in_hand=in_hand, ahead=self.pool.ahead, buffered=len(self.buffer), starting=len(starts)
+            free, standing=standing, ahead=self.pool.ahead, buffered=len(self.buffer), starting=len(starts)
         )
         sweep = now >= self.sweep_at
         try:

@@ -77,7 +77,8 @@ class News:
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:
         """Note which of the lanes that were asked for ``slots`` ran dry, and when something becomes due."""
-        batched = wanted.batch and passed.claims
+        cut = wanted.batch or len(passed.claims) + len(passed.buffered) >= wanted.total
+        batched = cut and passed.claims
         self.whole_next = passed.short and passed.again
         for lane, asked in slots.items():
             got = sum(claim.lane == lane for claim in passed.claims)

@@ -24,7 +24,7 @@ class WorkerOptions:
 
     ``processes`` 0 runs user code in the worker's own process. ``threads`` sync tasks and ``async_concurrency`` coroutines
     run at once in each process. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` bounds what one pass claims of a queue,
-    ``max_claim_per_worker`` what the worker has in hand; 0 leaves them to its slots and buffer. A child is replaced after
+    ``max_claim_per_worker`` what it has claimed and not started; 0 leaves them to its slots and buffer. A child is replaced after
     ``max_tasks_per_child`` tasks (0: never; None: the default, as ``recycling.Recycling`` has it), or once its resident memory
     reaches ``max_memory_per_child_mb`` after a task (None: never). Probes are answered on ``health_port``, if there is one.
     ``with_scheduler``: it is a scheduler, too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -132,10 +133,12 @@ def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
     worker: Start, pooled: dict[str, str], server: Server
 ) -> None:
     deaf = {**pooled, "HORSIES_TEST_DIRECT": "", "HORSIES_TEST_POLL_MS": "1000"}
+    deaf["HORSIES_TEST_RESILIENCE"] = json.dumps({"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 300_000})
     process = worker("--processes=1", **deaf).ready()
-    for number in range(3):
-        server.becomes(server.send("add", a=number), "COMPLETED")
     wait_until(lambda: "HORSIES['LISTEN_DATABASE']" in process.log, "it warns")
+    for number in range(3):  # it does not LISTEN again before a minute is over, so no look after that finds them
+        server.becomes(server.send("add", a=number), "COMPLETED")
+    assert not server.backends("horsies listener")
     assert process.log.count("notifications do not arrive") == 1
     with psycopg.connect(pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None) as through:
         assert through.execute("SHOW statement_timeout").fetchone() == ("0",)

@@ -143,6 +143,14 @@ def test_what_one_worker_has_taken_ahead_keeps_no_permit_of_a_partition_from_ano
     assert next_.id == claim.id
 
 
+def test_what_a_pass_took_ahead_counts_in_its_next_round(claimer: Claimers) -> None:
+    put(4, kwargs=['{"tenant": "a"}'] * 4)
+    limit(
+        "default", partition_by_args=["tenant"], partition_max_concurrency=1
+    )  # no row says yet that it is of the same one
+    assert len(ahead(claimer(), 2)) == 1
+
+
 def test_a_task_that_expires_in_the_buffer_does_not_strand_the_parked_ones_behind_it(claimer: Claimers) -> None:
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
     put(3, kwargs=['{"a": 1}'] * 3)

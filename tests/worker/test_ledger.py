@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -237,3 +237,54 @@ def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_other
     ledger.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
     assert not ledger.owes
+
+
+def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(
+    ledger: Ledger, speed_up: psycopg.Connection[Any]
+) -> None:
+    bad, good = running(ledger, 2)
+    ledger.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
+    cancelled = "RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';"
+    slow_down(speed_up, cancelled, f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        ledger.run_pass()
+    assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
+    assert ledger.outcomes == [completed(good)]
+    speed_up.execute("DROP FUNCTION slowly CASCADE")
+    ledger.run_pass()
+    assert Task.objects.get(pk=good.id).status == "COMPLETED"
+
+
+class CutAfter:
+    """A connection that is cut after so many statements."""
+
+    def __init__(self, connection: psycopg.Connection[Any], statements: int) -> None:
+        self.connection = connection
+        self.left = statements
+
+    def cursor(self) -> Any:
+        if not self.left:
+            self.connection.close()
+        self.left -= 1
+        return self.connection.cursor()
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why(
+    ledger: Ledger, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    (claim,) = running(ledger, 1)
+    ledger.outcomes.append(completed(claim))
+    other, whole = connect(), ledger.connection_or_raise()
+    with other.transaction():
+        other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
+        ledger.connection = cast(Any, CutAfter(whole, 1))
+        with pytest.raises(psycopg.OperationalError):
+            ledger.run_pass()
+    assert (whole.closed, ledger.unwritten) == (True, 1)
+    ledger.connect()
+    ledger.run_pass()
+    assert not ledger.owes
+    assert statuses() == ["COMPLETED"]

@@ -49,6 +49,14 @@ def test_a_lane_that_gave_all_that_was_wanted_is_asked_again(dry: News) -> None:
     assert (dry.wet, dry.whole_next) == ({"async"}, False)
 
 
+def test_a_lane_is_asked_again_after_a_pass_that_claimed_all_that_it_might(dry: News) -> None:
+    dry.tell(["mail"], "async")
+    learn(dry, Passed(claims=claims("async", 2), limited=True), {"sync": 0, "async": 9}, Wanted(0, 9, total=2))
+    assert dry.wet == {"async"}
+    learn(dry, Passed(limited=True), {"sync": 0, "async": 7}, Wanted(0, 7, total=0))
+    assert dry.wet == set()
+
+
 def test_after_news_of_two_queues_it_takes_a_whole_pass(dry: News) -> None:
     dry.tell(["mail"], "async")
     dry.tell(["default"], "async")

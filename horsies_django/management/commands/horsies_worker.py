@@ -52,7 +52,7 @@ class Command(BaseCommand):
         )  # fmt: skip
         parser.add_argument(
             "--max-claim-per-worker", type=whole(0), default=0, metavar="N",
-            help="tasks this worker may have claimed or running (0: as many as it has slots and places in its buffer)",
+            help="tasks this worker may have claimed and not started (0: as many as it has slots and places in its buffer)",
         )  # fmt: skip
         self.add_arguments_of_service(parser)
 

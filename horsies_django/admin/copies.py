@@ -61,7 +61,7 @@ def ask(page: Any, request: Any, ids: Sequence[uuid.UUID], copied: Sequence[Copi
     others_text = ngettext("Run only the %(count)d other again", "Run only the %(count)d others again", others)
     context = {
         **page.admin_site.each_context(request),
-        "title": _("Run again what was run again before?"),
+        "title": _("Run again once more?"),
         "opts": page.opts,
         "media": page.media,
         "ids": ids,

@@ -56,16 +56,17 @@ class OperateMixin(Base):
 
         Asks before it sends a task once more that was sent once more before.
         """
-        answer = request.POST.get("again")
-        asked = set(request.POST.getlist("asked")) if answer else set()
+        others = "again_others" in request.POST  # one of the buttons of the question
+        answered = others or "again_all" in request.POST
+        asked = set(request.POST.getlist("asked")) if answered else set()
         try:
             ids = list(queryset.values_list("pk", flat=True))
-            if answer is None and (copied := acting.copies(ids)):
+            if not answered and (copied := acting.copies(ids)):
                 return ask(self, request, ids, copied_rows(self, request, copied))
         except DatabaseError as error:
             self.message_user(request, refusal(error), messages.ERROR)
             return None
-        self._retry(request, [id_ for id_ in ids if answer != "others" or str(id_) not in asked], asked)
+        self._retry(request, [id_ for id_ in ids if not others or str(id_) not in asked], asked)
         return None
 
     def _retry(self, request: HttpRequest, ids: list[uuid.UUID], asked: set[str]) -> None:

@@ -29,6 +29,9 @@ REMEDIES: dict[str, str | Promise] = {
         "The site's database role lacks a grant; the page “Give the database roles no more than they need” of the"
         " documentation lists those that each page and action needs."
     ),
+    **dict.fromkeys(
+        ("42P01", "42703", "42883"), gettext_lazy("Did “migrate” run?")
+    ),  # a table, column or function is missing
     "55P03": gettext_lazy(
         "Somebody else has one of these rows locked in an open transaction. Try again when it has ended."
     ),

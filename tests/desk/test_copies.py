@@ -91,11 +91,11 @@ def test_a_second_copy_is_made_only_after_a_question_that_names_the_first() -> N
     fields = as_asked(html)
     assert (fields["asked"], len(fields["_selected_action"])) == ([str(again)], 3)
 
-    assert "2 tasks run again." in client.post(LIST, {**fields, "again": "others"}, follow=True).content.decode()
+    assert "2 tasks run again." in client.post(LIST, {**fields, "again_others": "x"}, follow=True).content.decode()
     assert [len(copies_of(id_)) for id_ in (again, fresh, other)] == [1, 1, 1]
 
     fields = as_asked(act(client, [again]).content.decode())
-    assert "1 task runs again." in client.post(LIST, {**fields, "again": "all"}, follow=True).content.decode()
+    assert "1 task runs again." in client.post(LIST, {**fields, "again_all": "x"}, follow=True).content.decode()
     assert len(copies_of(again)) == 2
     html = client.get(page(again)).content.decode()
     assert html.index(str(copies_of(again)[0])) < html.index(str(first)), "the newest copy stands first"
@@ -110,7 +110,7 @@ def test_an_answer_counts_for_the_tasks_that_were_asked_about_only() -> None:
     acting.retry(asked, actor="ada")
     fields = as_asked(act(client, [asked, meanwhile]).content.decode())
     copy = acting.retry(meanwhile, actor="somebody else")
-    html = client.post(LIST, {**fields, "again": "all"}, follow=True).content.decode()
+    html = client.post(LIST, {**fields, "again_all": "x"}, follow=True).content.decode()
     assert f"was run again before: {copy} is PENDING" in html
     assert (len(copies_of(asked)), copies_of(meanwhile)) == (2, [copy])
 

@@ -5,6 +5,7 @@ NOTIFY only wakes: whoever listens also polls, so a lost notification costs time
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -27,6 +28,18 @@ LINK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
     "target_session_attrs": "read-write",  # a server that lost its role at a failover takes no part: not even a try is a write
+}
+# What a role or a database may set otherwise, and what follows from it here: a pass must see what was committed before its locks;
+# psycopg reads moments in the ISO style only; fewer digits round a moment up, past tasks that are due; the last three end sessions
+# that wait, as ours do by design. A session through a pooler cannot be told: there the first ones are looked at.
+SESSION = {
+    "default_transaction_isolation": "read committed",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
 SET_UP_SECONDS = 5.0  # for the first statements on a new connection
 
@@ -62,10 +75,10 @@ def direct_connection(
     impatience.start()
     try:
         if through_pooler(connection):
-            _refuse_unfit_isolation(connection, alias)
+            _refuse_unfit_session(connection, alias)
         else:
             connection.prepare_threshold = 0 if prepare else None
-            connection.execute("SET default_transaction_isolation = 'read committed'")
+            _set_up(connection)
             if statement_timeout_ms is not None:
                 connection.execute(sql.SQL("SET statement_timeout = {}").format(sql.Literal(statement_timeout_ms)))
         if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
@@ -97,14 +110,26 @@ def through_pooler(connection: psycopg.Connection[Any]) -> bool:
     return bool(pid != connection.info.backend_pid)
 
 
-def _refuse_unfit_isolation(connection: psycopg.Connection[Any], alias: str) -> None:
-    """A pass that sees an older snapshot than its locks breaks caps, and behind a pooler no session can be told otherwise."""
-    ((isolation,),) = connection.execute("SELECT current_setting('default_transaction_isolation')").fetchall()
-    if isolation != "read committed":
-        raise psycopg.OperationalError(
-            f"the database {alias!r} is reached through a connection pooler, and its default_transaction_isolation is "
-            f"{isolation!r}: workers need 'read committed'. Set it with ALTER DATABASE, or connect without the pooler"
-        )
+def _set_up(connection: psycopg.Connection[Any]) -> None:
+    """Set what this session needs, as far as the server knows it, whatever the role or the database say."""
+    connection.execute(
+        "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name",
+        [json.dumps(SESSION)] * 2,
+    )
+
+
+def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> None:
+    """Behind a pooler no session can be told otherwise. Raises psycopg.OperationalError for one that would go wrong."""
+    names = ["default_transaction_isolation", "DateStyle", "extra_float_digits"]
+    rows = connection.execute("SELECT current_setting(n) FROM unnest(%s::text[]) AS n", [names]).fetchall()
+    isolation, style, digits = (value for (value,) in rows)
+    fits = {names[0]: isolation == "read committed", names[1]: style.startswith("ISO"), names[2]: int(digits) > 0}
+    for (name, fit), found in zip(fits.items(), (isolation, style, digits), strict=True):
+        if not fit:
+            raise psycopg.OperationalError(
+                f"the database {alias!r} is reached through a connection pooler, and its {name} is {found!r}: workers need "
+                f"{SESSION[name]!r}. Set it with ALTER ROLE or ALTER DATABASE, or connect without the pooler"
+            )
 
 
 def channel_prefix(connection: Any) -> str:

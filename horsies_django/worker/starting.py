@@ -99,6 +99,13 @@ def refuse_unready_project(config: Config) -> None:
     """Raise WorkerStartError when the database, its schema or the project's tasks are not there."""
     connection = connections[config.database]
     try:
+        connection.ensure_connection()
+        style = connection.connection.info.parameter_status("DateStyle") or ""
+        if not style.startswith("ISO"):
+            raise WorkerStartError(
+                f"the DateStyle of the database {config.database!r} is {style!r}, which Django cannot read. Set it to ISO with "
+                'ALTER ROLE or ALTER DATABASE, or with "options": "-c DateStyle=ISO" in the OPTIONS of that alias'
+            )
         executor = MigrationExecutor(connection)
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]

@@ -174,6 +174,7 @@ EDITS = (
         "horsies_django/worker/engine.py",
         "return now <= self.trusted_until and not self.ledger.overfull",
         "return not self.ledger.overfull",
+        ("tests/worker/test_engine.py::test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted",),
     ),
     Edit(
         18,

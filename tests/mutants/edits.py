@@ -41,6 +41,7 @@ EDITS = (
         "horsies_django/worker/child.py",
         "        options.max_memory_per_child_mb,\n",
         "        None if options.max_tasks_per_child else options.max_memory_per_child_mb,\n",
+        ("tests/e2e/test_recycling.py::test_of_two_limits_the_one_that_is_reached_first_counts",),
     ),
     Edit(
         2,
@@ -48,6 +49,7 @@ EDITS = (
         "horsies_django/worker/pool.py",
         "self._add(InProcess(self.options))",
         "self._add_child()",
+        ("tests/e2e/test_worker.py::test_without_children_tasks_run_in_the_process_of_the_worker",),
     ),
     Edit(
         3,
@@ -55,13 +57,17 @@ EDITS = (
         "horsies_django/worker/options.py",
         "MAX_TASKS_PER_CHILD = 100 ",
         "MAX_TASKS_PER_CHILD = 1000 ",
+        (
+            "tests/worker/test_recycling.py::test_without_the_option_a_child_is_replaced_after_a_hundred_tasks_and_not_before_it_is_a_minute_old",
+        ),
     ),
     Edit(
         4,
         "the default of --processes becomes 1",
-        "horsies_django/management/commands/horsies_worker.py",
-        'usable_cpus() if options["processes"] is None',
-        '1 if options["processes"] is None',
+        "horsies_django/worker/main.py",
+        "processes=usable_cpus() if processes is None",
+        "processes=1 if processes is None",
+        ("tests/e2e/test_run_from_code.py::test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus",),
     ),
     Edit(
         5,
@@ -69,6 +75,7 @@ EDITS = (
         "horsies_django/worker/deadlines.py",
         "        if options is not None and (found :=",
         "        if self.default is None and options is not None and (found :=",
+        ("tests/e2e/test_endings.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",),
     ),
     Edit(
         6,
@@ -76,6 +83,9 @@ EDITS = (
         "horsies_django/worker/outage.py",
         "        self.backoff.succeeded()\n",
         "",
+        (
+            "tests/e2e/test_engine_limits.py::test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows",
+        ),
     ),
     Edit(
         7,
@@ -83,6 +93,7 @@ EDITS = (
         "horsies_django/waiting.py",
         "            self.arrived |= announced & self.callers.keys()\n",
         "            self.arrived |= set()\n",
+        ("tests/store/test_waiting_room.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
     ),
     Edit(
         8,
@@ -90,6 +101,7 @@ EDITS = (
         "horsies_django/waiting.py",
         "look_at, arrived = now + self.poll_seconds, wanted",
         "look_at = now + self.poll_seconds",
+        ("tests/store/test_waiting_room.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),
     ),
     Edit(
         9,
@@ -103,6 +115,7 @@ EDITS = (
         """\
                 logger.exception("the outcome of task %s cannot be stored", outcome.id)
 """,
+        ("tests/worker/test_ledger.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",),
     ),
     Edit(
         10,
@@ -110,6 +123,9 @@ EDITS = (
         "horsies_django/worker/ledger.py",
         "            self.locked += missing  # asked again when the connection is back\n",
         "",
+        (
+            "tests/worker/test_ledger.py::test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why",
+        ),
     ),
     Edit(
         11,
@@ -117,6 +133,7 @@ EDITS = (
         "horsies_django/admin/showing.py",
         '<p class="horsies-quiet">{}</p>\', text[:LONGEST], note)',
         '<p class="horsies-quiet">{}</p>\', SafeString(text[:LONGEST]), note)',
+        ("tests/desk/test_admin.py::test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same",),
     ),
     Edit(
         12,
@@ -124,6 +141,7 @@ EDITS = (
         "horsies_django/store/sql/schedule_due.sql",
         "WHERE s.next_at <= ",
         "WHERE s.next_at + interval '0' <= ",
+        ("tests/worker/test_scheduler.py::test_ten_thousand_schedules_cost_nothing_while_none_is_due",),
     ),
     Edit(
         13,
@@ -131,6 +149,7 @@ EDITS = (
         "horsies_django/core/slots.py",
         'digest = hashlib.sha256(f"{self.name} {slot.timestamp():.0f}".encode()).digest()',
         'digest = hash(f"{self.name} {slot.timestamp():.0f}").to_bytes(8, signed=True)',
+        ("tests/core/test_slots.py::test_jitter_is_the_same_in_every_process",),
     ),
     Edit(
         14,
@@ -144,8 +163,11 @@ EDITS = (
         15,
         "a delay counts from the start of the transaction",
         f"{FUNCTIONS}/horsies_send_v1.sql",
-        "clock_timestamp() + p_delay",
+        "v_now + p_delay",
         "now() + p_delay",
+        (
+            "tests/store/test_send_options.py::test_a_delay_counts_from_the_send_and_not_from_the_start_of_its_transaction",
+        ),
     ),
     Edit(
         16,
@@ -157,6 +179,9 @@ EDITS = (
         """\
   v_now := clock_timestamp();
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- not before""",
+        (
+            "tests/store/test_cancel.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
+        ),
     ),
     Edit(
         17,
@@ -172,5 +197,6 @@ EDITS = (
         f"{FUNCTIONS}/horsies_parts_v1.sql",
         " - coalesce(loads.ahead, 0) AS here,",
         " AS here,",
+        ("tests/store/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),
     ),
 )

@@ -76,6 +76,7 @@ EDITS = (
         "horsies_django/worker/deadlines.py",
         "        if options is not None and (found :=",
         "        if self.default is None and options is not None and (found :=",
+        ("tests/e2e/test_endings.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",),
     ),
     Edit(
         6,
@@ -83,6 +84,9 @@ EDITS = (
         "horsies_django/worker/outage.py",
         "        self.backoff.succeeded()\n",
         "",
+        (
+            "tests/e2e/test_engine_limits.py::test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows",
+        ),
     ),
     Edit(
         7,
@@ -90,6 +94,7 @@ EDITS = (
         "horsies_django/waiting.py",
         "            self.arrived |= announced & self.callers.keys()\n",
         "            self.arrived |= set()\n",
+        ("tests/store/test_waiting_room.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
     ),
     Edit(
         8,
@@ -97,6 +102,7 @@ EDITS = (
         "horsies_django/waiting.py",
         "look_at, arrived = now + self.poll_seconds, wanted",
         "look_at = now + self.poll_seconds",
+        ("tests/store/test_waiting_room.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),
     ),
     Edit(
         9,
@@ -110,6 +116,7 @@ EDITS = (
         """\
                 logger.exception("the outcome of task %s cannot be stored", outcome.id)
 """,
+        ("tests/worker/test_ledger.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",),
     ),
     Edit(
         10,
@@ -117,6 +124,9 @@ EDITS = (
         "horsies_django/worker/ledger.py",
         "            self.locked += missing  # asked again when the connection is back\n",
         "",
+        (
+            "tests/worker/test_ledger.py::test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why",
+        ),
     ),
     Edit(
         11,
@@ -124,6 +134,7 @@ EDITS = (
         "horsies_django/admin/showing.py",
         '<p class="horsies-quiet">{}</p>\', text[:LONGEST], note)',
         '<p class="horsies-quiet">{}</p>\', SafeString(text[:LONGEST]), note)',
+        ("tests/desk/test_admin.py::test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same",),
     ),
     Edit(
         12,
@@ -131,6 +142,7 @@ EDITS = (
         "horsies_django/store/sql/schedule_due.sql",
         "WHERE s.next_at <= ",
         "WHERE s.next_at + interval '0' <= ",
+        ("tests/worker/test_scheduler.py::test_ten_thousand_schedules_cost_nothing_while_none_is_due",),
     ),
     Edit(
         13,
@@ -138,6 +150,7 @@ EDITS = (
         "horsies_django/core/slots.py",
         'digest = hashlib.sha256(f"{self.name} {slot.timestamp():.0f}".encode()).digest()',
         'digest = hash(f"{self.name} {slot.timestamp():.0f}").to_bytes(8, signed=True)',
+        ("tests/core/test_slots.py::test_jitter_is_the_same_in_every_process",),
     ),
     Edit(
         14,
@@ -167,6 +180,9 @@ EDITS = (
         """\
   v_now := clock_timestamp();
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- not before""",
+        (
+            "tests/store/test_cancel.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
+        ),
     ),
     Edit(
         17,
@@ -182,5 +198,6 @@ EDITS = (
         f"{FUNCTIONS}/horsies_parts_v1.sql",
         " - coalesce(loads.ahead, 0) AS here,",
         " AS here,",
+        ("tests/store/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),
     ),
 )

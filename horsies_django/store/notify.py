@@ -30,8 +30,8 @@ LINK = {
     "target_session_attrs": "read-write",  # a server that lost its role at a failover takes no part: not even a try is a write
 }
 # What a role or a database may set otherwise, and what follows from it here: a pass must see what was committed before its locks;
-# psycopg reads moments in the ISO style only; fewer digits round a moment up, past tasks that are due; the last three end sessions
-# that wait, as ours do by design. A session through a pooler cannot be told: there the first ones are looked at.
+# psycopg reads moments in the ISO style only; fewer digits round a moment up, past tasks that are due; the last three end
+# sessions that wait, as ours do by design. A session through a pooler cannot be told: there the first ones are looked at.
 SESSION = {
     "default_transaction_isolation": "read committed",
     "DateStyle": "ISO, MDY",

@@ -40,7 +40,6 @@ ALLOWED = {
     "tests/house/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
         "a statement that is under way when its server is killed"
     ),
-    "tests/store/test_send_options.py::late_in_a_transaction": "a transaction that is older than what is done in it",
     "tests/worker/test_deadman.py::": "a task that keeps the GIL, and a stand-in for the heart that beats",
     "tests/worker/test_ledger.py::test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands": (
         "a trigger that makes each row slow: the database's time limit ends the statement"

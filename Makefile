@@ -5,6 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Tests start hundreds of processes: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test unit stress mutants lint format bench wheel clean

@@ -45,18 +45,20 @@ def fork_child(child: BaseProcess, deadline_file: str | None) -> None:
     """
     forkserver.set_forkserver_preload([preload.__name__])
     ordered = preload.order(os.getpid(), deadline_file)
-    with main_module_left_out(), environment(ordered), short_lived_directory() as directory:
+    with main_module_left_out(), environment(ordered):
         for tries_left in reversed(range(TRIES)):
-            forkserver.ensure_running()
-            hide_socket(directory)
+            with (
+                short_lived_directory() as directory
+            ):  # gone before the fork server loads the project, which takes seconds
+                forkserver.ensure_running()
+                hide_socket(directory)
             try:
                 child.start()
-                break
+                return
             except (EOFError, ConnectionError):
                 if not tries_left:
                     raise
                 end_fork_server()
-        hide_socket(directory)  # when it was replaced in between
 
 
 def fork_server() -> int | None:

@@ -76,3 +76,18 @@ def test_a_worker_leaves_no_directory_behind_when_it_is_killed(
     process.wait()
     wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
     assert list(place.rglob("*")) == []
+
+
+def test_a_worker_that_is_killed_while_its_fork_server_loads_the_project_leaves_no_directory_either(
+    worker: Start, tmp_path: Path
+) -> None:
+    place = tmp_path / "temporary"
+    place.mkdir()
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings_slow_import", "SLOW_IMPORT": "fork server"}
+    process = worker("--processes=1", TMPDIR=str(place), **slow)
+    wait_until(lambda: "importing in the fork server" in process.log, "it imports")
+    below = descendants(process)
+    process.signal(signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+    assert list(place.rglob("*")) == []

@@ -23,6 +23,7 @@ def ask(query: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
+@pytest.mark.promise("S2.20")
 def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows(worker: Start) -> None:
     few = {"DJANGO_SETTINGS_MODULE": "tests.settings_outages"}
     few["HORSIES_TEST_RESILIENCE"] = json.dumps({"DB_RETRY_MAX_ATTEMPTS": 3})

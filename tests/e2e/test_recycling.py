@@ -38,6 +38,7 @@ def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggere
     assert "crashed" not in process.log
 
 
+@pytest.mark.promise("S1.16")
 def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exactly_so_many_do(worker: Start) -> None:
     first = worker("--processes=1").ready()
     assert list(pids(250).values()) == [250]
@@ -102,6 +103,7 @@ def test_without_a_memory_limit_a_child_that_has_grown_goes_on(worker: Start) ->
     assert len({tasks.eats.send(size).get(timeout_ms=30_000).ok_value for size in (500, 1)}) == 1
 
 
+@pytest.mark.promise("S1.31")
 def test_of_two_limits_the_one_that_is_reached_first_counts(worker: Start) -> None:
     process = worker("--processes=1", "--max-memory-per-child-mb=400", "--max-tasks-per-child=4").ready()
     grown = tasks.eats.send(500).get(timeout_ms=30_000).ok_value

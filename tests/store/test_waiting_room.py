@@ -54,6 +54,7 @@ def has_an_answer(news: list[News]) -> bool:
     return isinstance(news[-1], Found) and news[-1].status == "COMPLETED"
 
 
+@pytest.mark.promise("S3.9", "S3.13")
 def test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for(claimer: Claimers) -> None:
     (id_,), news = put(), list[News]()
     with room(FOR_EVER).expecting(id_, news.append):
@@ -62,6 +63,7 @@ def test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for(claimer:
         assert has_an_answer(news)
 
 
+@pytest.mark.promise("S3.13")
 def test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal(claimer: Claimers) -> None:
     (id_,), news = put(), list[News]()
     with room(0.2).expecting(id_, news.append):

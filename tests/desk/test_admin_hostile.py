@@ -83,7 +83,7 @@ def schedules(short: str, task: Task) -> list[str]:
     }  # fmt: skip
     readable = {**columns, "pattern": "daily at 04:30", "zone": "UTC"}
     names = [short, f"{short}?", f"{short}/"]
-    for name, definition in zip(names, (columns, readable, [EVIL]), strict=True):
+    for name, definition in zip(names, (columns, readable, {"kwargs": [EVIL]}), strict=True):
         declared = json.dumps(columns)
         with connection.cursor() as cursor:
             cursor.execute(

@@ -10,7 +10,6 @@ from django.db import connections, transaction
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskCopied, TaskNotRetryable
 from horsies_django.ids import uuid7
-from horsies_django.models import Task
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 
@@ -60,16 +59,6 @@ def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None, again: b
             raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(found.status, IN_HAND).format(status=found.status)}")
         store.note(task_id, "task.retry", actor, reason, {"new": str(new)})
         return new
-
-
-def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
-    """Return the copies of tasks that were run again, the newest first, without arguments and results."""
-    found: dict[uuid.UUID, list[Task]] = {}
-    rows = Task.objects.using(config().database).filter(copy_of__in=list(task_ids)).order_by("-pk")
-    for row in rows.only("task_name", "status", "sent_at", "copy_of"):
-        if row.copy_of is not None:
-            found.setdefault(row.copy_of, []).append(row)
-    return found
 
 
 IN_HAND = "is {status}: it runs or will run; cancel it first if it shall start anew"

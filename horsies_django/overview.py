@@ -1,4 +1,4 @@
-"""How queues and schedules stand now: limits, what runs and waits, what comes next. It reads, and locks nothing."""
+"""How queues and schedules stand: limits, what runs and waits, what comes next; and copies of tasks. It only reads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from django.utils import timezone
 from horsies_django.conf import config
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.schedules import as_texts, read_definition
-from horsies_django.models import Schedule
+from horsies_django.models import Schedule, Task
 from horsies_django.store.overviews import OverviewStore, PartitionLoad, QueueOverview, SlotHolder
 from horsies_django.store.schedules import Recent, ScheduleStore
 
 __all__ = [
-    "PartitionLoad", "QueueOverview", "ScheduleOverview", "SlotHolder", "coming", "partitions", "queues", "schedules", "slots",
+    "PartitionLoad", "QueueOverview", "ScheduleOverview", "SlotHolder", "coming", "copies", "partitions", "queues", "schedules",
+    "slots",
 ]  # fmt: skip
 
 
@@ -127,3 +128,13 @@ def _store() -> OverviewStore:
 def _claims_hold_permits() -> bool:
     """Return whether caps count claims: not in soft mode, where what waits in a buffer is looked at again before it starts."""
     return not config().prefetch_buffer
+
+
+def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
+    """Return the copies of tasks that were run again, the newest first, without arguments and results."""
+    found: dict[uuid.UUID, list[Task]] = {}
+    rows = Task.objects.using(config().database).filter(copy_of__in=list(task_ids)).order_by("-pk")
+    for row in rows.only("task_name", "status", "sent_at", "copy_of"):
+        if row.copy_of is not None:
+            found.setdefault(row.copy_of, []).append(row)
+    return found

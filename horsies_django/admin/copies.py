@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from horsies_django import acting
+from horsies_django import overview
 from horsies_django.admin.showing import absolute, breakable, status_badge
 from horsies_django.models import Task
 
@@ -84,7 +84,7 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
         task.linked_original = (
             page.link(request, Task, task.copy_of, shown) if there else _("%(id)s (deleted)") % {"id": shown}
         )
-    found = acting.copies([task.pk]).get(task.pk, [])
+    found = overview.copies([task.pk]).get(task.pk, [])
     links: list[tuple[SafeString | str, SafeString | str]] = [
         (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status)) for copy in found[:MOST]
     ]

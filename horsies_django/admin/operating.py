@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from horsies_django import acting
+from horsies_django import acting, overview
 from horsies_django.admin.copies import ask, copied_rows
 from horsies_django.admin.refusals import patiently, refusal
 from horsies_django.core.errors import TaskNotRetryable
@@ -61,7 +61,7 @@ class OperateMixin(Base):
         asked = set(request.POST.getlist("asked")) if answered else set()
         try:
             ids = list(queryset.values_list("pk", flat=True))
-            if not answered and (copied := acting.copies(ids)):
+            if not answered and (copied := overview.copies(ids)):
                 return ask(self, request, ids, copied_rows(self, request, copied))
         except DatabaseError as error:
             self.message_user(request, refusal(error), messages.ERROR)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,3 +203,11 @@ def test_naming_the_app_imports_nothing_of_it_but_its_public_names_are_there() -
         assert getattr(horsies_django, name).__name__ == name
     with pytest.raises(AttributeError, match="tsak"):
         horsies_django.tsak  # noqa: B018
+
+
+def test_the_public_names_are_there_before_django_is_set_up() -> None:
+    """A settings module, or an app's ``__init__``, may import them: no model may be imported on the way."""
+    program = "import horsies_django as front; [getattr(front, name) for name in front.__all__]"
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -26,6 +27,13 @@ METHODS = ("--start-method=forkserver", "--start-method=spawn")
 def descendants(process: WorkerProcess) -> list[psutil.Process]:
     """Return the processes below a worker: children, fork server, and what multiprocessing starts beside it."""
     return psutil.Process(process.process.pid).children(recursive=True)
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """Give an empty directory whose name leaves room for a socket's."""
+    with TemporaryDirectory(prefix="t") as directory:
+        yield Path(directory)
 
 
 def kill_all(below: list[psutil.Process]) -> None:
@@ -61,10 +69,9 @@ def test_a_worker_that_loses_all_its_descendants_at_once_time_and_again_starts_o
 @pytest.mark.parametrize("options", [("--processes=2", METHODS[0]), ("--processes=2", METHODS[1]), ("--processes=0",)])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_worker_leaves_no_directory_behind_when_it_is_killed(
-    worker: Start, tmp_path: Path, options: tuple[str, ...], number: signal.Signals
+    worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
 ) -> None:
-    place = tmp_path / "temporary"
-    place.mkdir()
+    place = short_directory
     process = worker(*options, TMPDIR=str(place)).ready()
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     below = descendants(process)
@@ -79,10 +86,9 @@ def test_a_worker_leaves_no_directory_behind_when_it_is_killed(
 
 
 def test_a_worker_that_is_killed_while_its_fork_server_loads_the_project_leaves_no_directory_either(
-    worker: Start, tmp_path: Path
+    worker: Start, short_directory: Path
 ) -> None:
-    place = tmp_path / "temporary"
-    place.mkdir()
+    place = short_directory
     slow = {"DJANGO_SETTINGS_MODULE": "tests.settings_slow_import", "SLOW_IMPORT": "fork server"}
     process = worker("--processes=1", TMPDIR=str(place), **slow)
     wait_until(lambda: "importing in the fork server" in process.log, "it imports")

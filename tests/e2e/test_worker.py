@@ -317,7 +317,7 @@ def test_a_failed_task_is_logged_with_its_traceback_and_without_its_arguments(wo
     assert handle.get().err_value.error_code == "UNHANDLED_ERROR"
     secret = tasks.echo.send("the-secret-argument")
     secret.get()
-    tasks.mail.send("the-secret-address").get()
+    tasks.mail.send("the-secret@address").get()
     process.stop()
     assert "division by zero" in process.log
     assert "Traceback" in process.log

@@ -96,7 +96,7 @@ class Life:
         if outcome.status == "FAILED":
             delay = outcome.retry if outcome.retry is not True else None
             again = decide(
-                Failure(outcome.error_code or "", outcome.retry is not None, delay, outcome.crashed),
+                Failure(outcome.error_code or "", (), outcome.retry is not None, delay, outcome.crashed),
                 self.policy, retry_count=self.retry_count, max_crashes=MAX_CRASHES, now=NOW, cancelled=self.cancelled,
                 crashes=sum(attempt.outcome == "WORKER_FAILURE" for attempt in self.attempts),
                 good_until=None if self.until is None else NOW + dt.timedelta(seconds=self.until),

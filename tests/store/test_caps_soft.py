@@ -187,7 +187,7 @@ def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_
     put(9)
     example = appetite(Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2))
     free = {"sync": 2, "async": 0}
-    passed = claimer().run_pass(wanted=example.wanted(free, in_hand=0, ahead=0, buffered=0, starting=0))
+    passed = claimer().run_pass(wanted=example.wanted(free, standing=0, ahead=0, buffered=0, starting=0))
     assert (len(passed.claims), len(passed.buffered)) == (2, 4)
     leases = {task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")}
     assert leases == {dt.timedelta(seconds=5)}

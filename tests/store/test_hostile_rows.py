@@ -198,7 +198,7 @@ def test_a_row_that_not_even_fails_is_named_once_and_the_others_are_rescued(
         rescue()
     assert Task.objects.get(pk=good.pk).error_code == "WORKER_CRASHED"
     assert Task.objects.get(pk=stuck.pk).status == "RUNNING"
-    assert caplog.text.count(f"task {stuck.pk} of a dead worker cannot be rescued") == 1
+    assert caplog.text.count(f"{stuck.pk} (attempt 1) of a dead worker cannot be rescued") == 1
 
 
 def test_the_admin_lists_and_shows_rows_whose_json_python_cannot_read(client: Client) -> None:

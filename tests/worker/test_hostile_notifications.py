@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horsies_django.store.notify import channel_prefix
-from tests.conftest import put
+from tests.conftest import put, wait_until
 from tests.payloads import HOSTILE, sendable
 from tests.store.sighted import Sighted
 
@@ -84,6 +84,7 @@ def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(sighted
     sighted.settle_in()
     woken, ear.listener.heard = sighted.woken, False
     other.execute("SELECT pg_notify('somebody_elses', '0 default')")
-    sighted.hears()
+    wait_until(lambda: sighted.selector.select(0), "it arrives")
+    ear.hear()
     assert sighted.woken == woken
     assert not ear.listener.heard, "it proves nothing about our own channels"

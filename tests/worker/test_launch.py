@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import connection, spawn
 from typing import Any
+
+import pytest
 
 from horsies_django.worker.launch import main_module_left_out, short_lived_directory
 
@@ -23,7 +26,11 @@ def names_main() -> bool:
     return any(key.startswith("init_main_") for key in spawn.get_preparation_data("some process"))
 
 
-def test_only_the_thread_that_starts_a_child_leaves_the_main_module_out_and_only_meanwhile() -> None:
+def test_only_the_thread_that_starts_a_child_leaves_the_main_module_out_and_only_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/project/manage.py", raising=False)
     before = spawn.get_preparation_data
     assert names_main()
     with main_module_left_out():

@@ -37,8 +37,8 @@ def completed(claim: Claim, result: str = '{"ok": 1}') -> Outcome:
     return Outcome(claim.id, claim.generation, "COMPLETED", result)
 
 
-DONE = ("COMPLETED", '{"ok": 1}', None, None, None, False)
-FAILED = ("FAILED", '{"err": {"exception": null}}', "OH_NO", "it broke", None, False)
+DONE = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
+FAILED = ("FAILED", '{"err": {"exception": null}}', "OH_NO", "it broke", None, False, ())
 
 
 def statuses() -> list[str]:
@@ -118,7 +118,7 @@ def test_what_was_settled_by_a_pass_whose_answer_was_lost_has_its_line_all_the_s
 def test_poison_is_logged_under_its_own_code(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     ledger.max_crashes = 1
     (claim,) = running(ledger, 1)
-    crash = ("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died", None, False)
+    crash = ("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died", None, False, ())
     ledger.outcomes.append(Outcome.of(claim, crash, 7, crashed=True))
     ledger.run_pass()
     assert caplog.messages == [f"tests.nothing {claim.id} (attempt 1) failed: POISON: it died"]

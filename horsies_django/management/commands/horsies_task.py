@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from horsies_django import acting, erasing
+from horsies_django import acting, erasing, overview
 from horsies_django.core.errors import HorsiesError, TaskCopied
 from horsies_django.handles import get_handle
 from horsies_django.management.actor import actor
@@ -69,7 +69,7 @@ class Command(BaseCommand):
         info = get_handle(options["task"]).info()
         if info is None:
             raise LookupError(f"there is no task {options['task']}")
-        copies = [copy.pk for copy in acting.copies([info.task_id]).get(info.task_id, [])]
+        copies = [copy.pk for copy in overview.copies([info.task_id]).get(info.task_id, [])]
         report = as_json if options["json"] else as_text
         self.stdout.write(report(info, options["payload"], copies))
 

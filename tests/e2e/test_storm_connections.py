@@ -20,7 +20,7 @@ from tests.cutting import tasks
 from tests.e2e.conftest import WorkerProcess
 from tests.e2e.test_traps_database import KEPT
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
 
 Start = Callable[..., WorkerProcess]
 STORM_SECONDS = 10.0

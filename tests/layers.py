@@ -17,8 +17,9 @@ FEWEST, MOST = 2, 12
 ORDER = ("e2e", "store", "worker")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Say how many processes ``-n auto`` stands for."""
+    """Say how many processes ``-n auto`` stands for; xdist itself would say one for each CPU."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MOST, max(FEWEST, cpus * PROCESSES_PER_CPU))
 

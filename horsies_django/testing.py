@@ -141,12 +141,12 @@ def run_here(connection: Any, claims: list[Claim]) -> list[Outcome]:
         if claim.lane == "sync":
             with usable_transaction(connection):
                 reply = contextvars.copy_context().run(run_sync, run_of(claim), claim.kwargs)
-            outcomes.append(settled(claim, reply))
+            outcomes.append(Outcome.of(claim, reply))
     together = [claim for claim in claims if claim.lane == "async"]
     if together:
         with usable_transaction(connection):
             replies = async_to_sync(run_together)(together)
-        outcomes += [settled(claim, reply) for claim, reply in zip(together, replies, strict=True)]
+        outcomes += [Outcome.of(claim, reply) for claim, reply in zip(together, replies, strict=True)]
     return outcomes
 
 
@@ -158,11 +158,6 @@ async def run_together(claims: list[Claim]) -> list[Reply]:
 def run_of(claim: Claim) -> Run:
     """Return the run of a claim; nobody breaks into it here."""
     return Run(str(claim.id), claim.task_name, claim.attempt, claim.queue_name)
-
-
-def settled(claim: Claim, reply: Reply) -> Outcome:
-    """Join a reply with the claim that it answers."""
-    return Outcome.of(claim, reply)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.conf import config
-from horsies_django.store.base import run
+from horsies_django.store.base import UNDEFINED, run
 
 logger = logging.getLogger("horsies.admin")
 
@@ -29,9 +29,7 @@ REMEDIES: dict[str, str | Promise] = {
         "The site's database role lacks a grant; the page “Give the database roles no more than they need” of the"
         " documentation lists those that each page and action needs."
     ),
-    **dict.fromkeys(
-        ("42P01", "42703", "42883"), gettext_lazy("Did “migrate” run?")
-    ),  # a table, column or function is missing
+    **dict.fromkeys(UNDEFINED, gettext_lazy("Did “migrate” run?")),
     "55P03": gettext_lazy(
         "Somebody else has one of these rows locked in an open transaction. Try again when it has ended."
     ),

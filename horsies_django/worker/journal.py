@@ -119,7 +119,7 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     """Log a task that failed or was cancelled, and what follows from that."""
     what, after = label(outcome), spent(outcome)
     if outcome.status == "CANCELLED":
-        logger.info("%s was cancelled%s", what, after, extra=about(outcome))
+        logger.info("%s was cancelled%s", what, spent(outcome, "after"), extra=about(outcome))
         return
     code = one_line(decided.get("code") or outcome.error_code)
     why = f"{code}: {one_line(outcome.error_message)}" if outcome.error_message else code
@@ -170,9 +170,9 @@ def named(tasks: Sequence[Known]) -> str:
     return f" ({', '.join([label(task) for task in known[:NAMED]] + more)})"
 
 
-def spent(outcome: Outcome) -> str:
+def spent(outcome: Outcome, word: str = "in") -> str:
     """Return how long a task had its slot, for the end of a sentence."""
-    return "" if outcome.seconds is None else f" in {outcome.seconds:.3f} s"
+    return "" if outcome.seconds is None else f" {word} {outcome.seconds:.3f} s"
 
 
 def about(outcome: Outcome) -> dict[str, str | int]:

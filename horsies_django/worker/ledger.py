@@ -23,7 +23,7 @@ from horsies_django.worker.journal import Journal, named, tell_expired
 from horsies_django.worker.marks import Marks
 from horsies_django.worker.news import News
 from horsies_django.worker.running import failed
-from horsies_django.worker.strangers import Strangers, is_unreadable, unreadable
+from horsies_django.worker.strangers import Strangers, unreadable
 
 logger = logging.getLogger("horsies.worker")
 
@@ -171,9 +171,9 @@ class Ledger:
 
     def readable(self, claims: list[Claim]) -> list[Claim]:
         """Return the running tasks whose options this release can read; the others fail."""
-        unread = [claim for claim in claims if is_unreadable(claim)]
-        self.outcomes += [Outcome.of(claim, unreadable(claim)) for claim in unread]
-        return [claim for claim in claims if claim not in unread] if unread else claims
+        answers = [(claim, unreadable(claim)) for claim in claims]
+        self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
+        return [claim for claim, answer in answers if answer is None]
 
     def _batch(self) -> list[Outcome]:
         size = 0

@@ -58,26 +58,19 @@ class Strangers:
 
 def is_strange(claim: Claim) -> bool:
     """Whether this worker cannot run a task."""
-    return registry.find(claim.task_name) is None or is_newer(claim)
+    return registry.find(claim.task_name) is None or read_options(claim.options).wire > WIRE
 
 
-def is_newer(claim: Claim) -> bool:
-    """Whether a task was sent in a form that this release does not read."""
-    return claim.options is not None and read_options(claim.options).wire > WIRE
-
-
-def is_unreadable(claim: Claim) -> bool:
-    """Whether this release cannot read what a task was sent with."""
-    return claim.options is not None and (is_newer(claim) or read_options(claim.options).problem is not None)
-
-
-def unreadable(claim: Claim) -> Reply:
-    """Return how a task ends that was sent in a newer form and that no newer worker took, or with options that are none."""
+def unreadable(claim: Claim) -> Reply | None:
+    """Return how a task ends whose options this release cannot read, None when it can: because a newer release sent it and no
+    newer worker took it, or because they are none."""
+    if claim.options is None:
+        return None
     wire, _timeout, problem = read_options(claim.options)
     if problem is not None:
-        logger.error("%s %s failed: its stored options cannot be read: %s", claim.task_name, claim.id, problem)
         return failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored options: {problem}")
-    logger.error("%s %s was sent by a newer release than this one: it failed", claim.task_name, claim.id)
+    if wire <= WIRE:
+        return None
     return failed(
         OperationalErrorCode.WORKER_RESOLUTION_ERROR,
         f"it was sent in version {wire} of the form of tasks and this worker reads version {WIRE}: update the workers",

@@ -103,7 +103,7 @@ def test_an_error_that_was_returned_is_a_warning_without_its_data_and_a_cancelle
     other = tasks.stops_when_asked.send("stops")
     held_by("stops")
     other.cancel()
-    line(process, rf"{CLOCK} \[task\] \[INFO\] {named(other)} was cancelled in \d+\.\d\d\d s")
+    line(process, rf"{CLOCK} \[task\] \[INFO\] {named(other)} was cancelled after \d+\.\d\d\d s")
     assert "ERROR" not in process.log
 
 

@@ -10,13 +10,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit stress mutants lint format bench wheel clean
+.PHONY: help demo test unit browser stress mutants lint format bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
 	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
 	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 14 minutes on 2 CPUs;"
 	@echo "             ARGS=\"tests/desk -k send\" runs those only"
+	@echo "make browser run the tests of the admin in a real browser, where chromium is installed"
 	@echo "make unit    run the tests of pure code, which need no database: seconds"
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 6 minutes"
 	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
@@ -35,13 +36,16 @@ demo: $(VENV)/.has-example
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.has-test
-	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" $(PARALLEL))
+	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" --ignore=tests/browser $(PARALLEL))
 
 unit: $(VENV)/.has-test
 	@$(BIN)/python -m pytest tests/core $(ARGS)
 
+browser: $(VENV)/.has-browser
+	@$(BIN)/python -m pytest tests/browser -n 2 $(ARGS)
+
 # One storm at a time: each takes what CPUs there are.
-stress: $(VENV)/.has-test
+stress: $(VENV)/.has-stress
 	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress,\
 		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
 

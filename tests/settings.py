@@ -13,38 +13,33 @@ TIME_ZONE = "Europe/Istanbul"
 LANGUAGE_CODE = "en"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
-ROOT_URLCONF = "tests.urls"
-STATIC_URL = "static/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-INSTALLED_APPS = [
-    "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.messages",
-    "django.contrib.sessions",
-    "django.contrib.staticfiles",
-    "horsies_django",
-    "tests.project",
-]
-MIDDLEWARE = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-]
-TEMPLATES = [
-    {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "APP_DIRS": True,
-        "OPTIONS": {
-            "context_processors": [
-                "django.template.context_processors.request",
-                "django.contrib.auth.context_processors.auth",
-                "django.contrib.messages.context_processors.messages",
-            ]
-        },
-    }
-]
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django", "tests.project"]
+
+# What only a site needs: the workers of the tests, hundreds of them, start without it.
+if os.environ.get("HORSIES_TEST_SITE", "1") == "1":
+    INSTALLED_APPS += [f"django.contrib.{name}" for name in ("admin", "messages", "sessions", "staticfiles")]
+    ROOT_URLCONF = "tests.urls"
+    STATIC_URL = "static/"
+    MIDDLEWARE = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ]
+    TEMPLATES = [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL", default="postgresql://localhost/horsies")}
 HORSIES: dict[str, Any] = {
     "TASK_TIMEOUT_MS": int(os.environ.get("HORSIES_TEST_TIMEOUT_MS", "0")) or None,

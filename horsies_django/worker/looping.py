@@ -63,6 +63,7 @@ class LaneLoop:
                 if self.ended.done() or self.loop.is_closed():
                     raise
                 logger.error("a task broke the event loop by %r: it goes on", error)
+        self.ended.result()  # raises what ended it before the loop ran
         self.loop.remove_reader(self.channel.fileno())
 
     def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import signal
 import subprocess
@@ -22,8 +24,10 @@ from example_project.postgres_binaries import PostgresError
 from tests.conftest import wait_until
 from tests.e2e.forwarder import Forwarder
 from tests.e2e.server import Server
+from tests.e2e.starter import Started, Starter
 
 DEVELOPMENT = ["-X", "dev"] if os.environ.get("HORSIES_TEST_DEV") else []  # slower by a quarter
+FLAGS = (*DEVELOPMENT, "-W", "ignore::ResourceWarning")
 ROOT = Path(__file__).parents[2]
 
 
@@ -42,6 +46,15 @@ import os
 with open(os.environ["RUNS"], "a") as runs:
     runs.write(f"{os.getpid()}\\n")
 """
+
+
+@functools.cache
+def starter() -> Starter:
+    """Return the process that starts the workers and schedulers of the tests."""
+    with as_a_service_manager_does():
+        made = Starter(FLAGS)
+    atexit.register(made.close)
+    return made
 
 
 @contextmanager
@@ -80,18 +93,16 @@ class WorkerProcess:
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
             "DATABASE_URL": database_url(),
+            "HORSIES_TEST_SITE": "0",
             **environment,
         }
-        command = [
-            *prefix,
-            sys.executable,
-            *DEVELOPMENT,
-            "-W",
-            "ignore::ResourceWarning",
-            *(program or ("-m", "django", self.command)),
-            *options,
-        ]
-        cwd = environment.get("CWD", ROOT)
+        cwd = Path(environment.get("CWD", ROOT))
+        self.process: subprocess.Popen[bytes] | Started
+        if not (prefix or program or ignoring_hangups or environment.keys() & {"CWD", "PYTHONPATH"}):
+            with log.open("wb") as output:
+                self.process = starter().start((self.command, *options), variables, cwd, output.fileno())
+            return
+        command = [*prefix, sys.executable, *FLAGS, *(program or ("-m", "django", self.command)), *options]
         with log.open("wb") as output, as_a_service_manager_does(ignoring_hangups=ignoring_hangups):
             self.process = subprocess.Popen(
                 command,

@@ -141,11 +141,18 @@ def kill_machine(worker: WorkerProcess) -> None:
 def standing_still(worker: WorkerProcess) -> Iterator[None]:
     """Hold a worker's parent still; its children go on."""
     worker.signal(signal.SIGSTOP)
+    wait_until(lambda: is_stopped(worker.process.pid), "every thread of it stands still")
     try:
         yield
     finally:
         if worker.process.poll() is None:
             worker.signal(signal.SIGCONT)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process stand still: one that has not noticed yet may still take in what comes."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
 
 def replies_in_the_pipe(worker: WorkerProcess) -> int:

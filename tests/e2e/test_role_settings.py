@@ -40,17 +40,16 @@ ODD = {
 
 @pytest.fixture
 def odd_role(transactional_db: None) -> Iterator[None]:
-    """Let every session that the tests' own role begins from now on have odd settings."""
-    user = settings.DATABASES["default"].get("USER") or connection.get_connection_params()["user"]
+    """Let every session that the tests' own role begins from now on in their database have odd settings."""
+    params = connection.get_connection_params()
+    role = sql.SQL("ALTER ROLE {} IN DATABASE {}").format(
+        sql.Identifier(settings.DATABASES["default"].get("USER") or params["user"]), sql.Identifier(params["dbname"])
+    )
     with connection.cursor() as cursor:
         for name, value in ODD.items():
-            cursor.execute(
-                sql.SQL("ALTER ROLE {} SET {} = {}").format(
-                    sql.Identifier(user), sql.Identifier(name), sql.Literal(value)
-                )
-            )
+            cursor.execute(sql.SQL("{} SET {} = {}").format(role, sql.Identifier(name), sql.Literal(value)))
         yield
-        cursor.execute(sql.SQL("ALTER ROLE {} RESET ALL").format(sql.Identifier(user)))
+        cursor.execute(sql.SQL("{} RESET ALL").format(role))
 
 
 def test_our_own_sessions_read_moments_wait_and_round_as_ever_whatever_the_role_says(odd_role: None) -> None:

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 # A file, or a function in it: why time passes there.
 ALLOWED = {
     "tests/deadlines.py::wait_until": "the one loop that waits for conditions, with an end",
+    "tests/e2e/starter.py::Started.poll": "looks once whether a process has ended",
+    "tests/e2e/starter.py::Started.wait": "the end of a process",
     "tests/project/tasks.py": "bodies of tasks: what a worker runs takes time",
     "tests/project/points.py": "bodies of tasks that stand still at a crash point until somebody kills them",
     "tests/project/traps.py": "bodies of tasks that do what tasks should not do",

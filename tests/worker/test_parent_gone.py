@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from horsies_django.worker.channel import HEADER
+from horsies_django.worker.channel import HEADER, memory_pair
+from horsies_django.worker.control import Control
+from horsies_django.worker.executor import AsyncLane
+from horsies_django.worker.memory import Gauge
 
 CHILD = """
 import os, socket, sys, threading, types
@@ -56,3 +59,11 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: in
             assert child.wait(30) == 1
         finally:
             child.kill()
+
+
+def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_done() -> None:
+    (ours, theirs), (_, control) = memory_pair(), memory_pair()
+    lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
+    ours.close()
+    with pytest.raises(EOFError):
+        lane.serve()

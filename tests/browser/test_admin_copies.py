@@ -10,11 +10,11 @@ from django.urls import reverse
 
 from horsies_django import acting
 from horsies_django.models import Queue, Task
-from tests.e2e import test_admin_browser as shared
-from tests.e2e.test_admin_browser import CONTRASTS, PICTURES, WIDE, look, playwright
-from tests.e2e.test_admin_browser import browser as browser
-from tests.e2e.test_admin_browser import crowded as crowded
-from tests.e2e.test_admin_browser import library as library
+from tests.browser import test_admin as shared
+from tests.browser.test_admin import CONTRASTS, PICTURES, WIDE, look, playwright
+from tests.browser.test_admin import browser as browser
+from tests.browser.test_admin import crowded as crowded
+from tests.browser.test_admin import library as library
 
 pytestmark = shared.pytestmark
 LIST = "admin:horsies_task_changelist"

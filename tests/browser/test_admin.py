@@ -69,7 +69,7 @@ def browser(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A browser whose every site has the strict policy."""
     # Playwright's blocking calls run on an event loop of their own, which Django takes for async code.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.e2e.test_admin_browser.StrictPolicy"]
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.browser.test_admin.StrictPolicy"]
     with playwright.sync_playwright() as driver:
         arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
         opened = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)

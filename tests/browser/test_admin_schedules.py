@@ -13,7 +13,7 @@ from django.urls import reverse
 from horsies_django import scheduling
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.store.schedules import ScheduleStore
-from tests.e2e.test_admin_browser import CONTRASTS, PICTURES, WIDE, browser, look, playwright, pytestmark
+from tests.browser.test_admin import CONTRASTS, PICTURES, WIDE, browser, look, playwright, pytestmark
 from tests.factories import TaskFactory, now
 from tests.project import tasks
 

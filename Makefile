@@ -44,9 +44,9 @@ unit: $(VENV)/.has-test
 browser: $(VENV)/.has-browser
 	@$(BIN)/python -m pytest tests/browser -n 2 $(ARGS)
 
-# One storm at a time: each takes what CPUs there are.
+# One storm at a time, for each takes what CPUs there are; two in the short form, which judges no figures.
 stress: $(VENV)/.has-stress
-	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress,\
+	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress -n 2 --dist=loadfile,\
 		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
 
 mutants: $(VENV)/.has-test

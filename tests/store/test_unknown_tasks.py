@@ -160,9 +160,7 @@ def test_leaving_tasks_out_reads_the_index_of_what_can_be_claimed_and_never_sort
         assert "horsies_tasks_claim" in plan
         assert not re.search(r"^ *(->)? *Sort\b", plan, re.MULTILINE)
         assert "Filter: " in plan
-        assert "horsies_strange" not in plan.partition("Index Scan")[2], (
-            "the predicate is part of the plan, not a call"
-        )
+        assert "horsies_strange" not in plan.partition("Index Scan")[2], "the predicate is part of the plan, not a call"
 
 
 def test_a_worker_that_met_no_stranger_reads_no_more_than_the_tasks_it_takes(old: Claimer) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 from django.core.checks import register
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.translation import gettext_lazy as _
 
 
 class HorsiesConfig(AppConfig):
-    """Registers the system checks and the declaration of queues. Starts nothing, queries nothing, imports no tasks."""
+    """Registers the system checks and what ``migrate`` does besides. Starts nothing, queries nothing, imports no tasks."""
 
     name = "horsies_django"
     label = "horsies"
@@ -19,8 +19,10 @@ class HorsiesConfig(AppConfig):
     def ready(self) -> None:
         # Only now: these import modules that need the app registry.
         from horsies_django import checks
+        from horsies_django.management.migrating import refuse_unpublished
         from horsies_django.queues import declare_queues
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
             register(check, checks.TAG)
+        pre_migrate.connect(refuse_unpublished, sender=self, dispatch_uid="horsies_refuse_unpublished")
         post_migrate.connect(declare_queues, sender=self, dispatch_uid="horsies_declare_queues")

@@ -19,6 +19,7 @@ from horsies_django.models import Queue
 from horsies_django.overview import aware
 from horsies_django.store.base import migrated
 from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
+from horsies_django.store.schema import has_function
 
 LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
 LATEST = dt.timedelta(days=36_500)
@@ -29,8 +30,8 @@ LOCK_NOT_AVAILABLE = "55P03"
 def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
     """Write the declared queues after ``migrate`` (and after a test's flush); a receiver of ``post_migrate``."""
     connection = connections[using]
-    if using != config().database or "horsies_limits" not in connection.introspection.table_names():
-        return  # another database, or the app was migrated back to before it had limits
+    if using != config().database or not has_function(connection, "horsies_configure"):
+        return  # another database, or the app was migrated back to before it had functions
     sync(actor="migrate")
 
 

@@ -30,7 +30,7 @@ class Timing(NamedTuple):
 
 
 def reasoned(facts: Facts, timing: Timing) -> Explanation:
-    """Return what the facts of ``horsies_explain_v1`` say about a task."""
+    """Return what the facts of ``horsies_explain`` say about a task."""
     task = facts["task"]
     return Explanation(uuid.UUID(task["id"]), task["status"], tuple(Case(facts, timing).reasons()))
 

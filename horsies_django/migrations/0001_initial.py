@@ -1,9 +1,33 @@
-"""The tables (made with Django 5.2)."""
+"""The tables, their indexes, constraints and storage settings (made with Django 5.2).
+
+What is SQL here has no way back of its own: it goes with the tables.
+"""
 
 from __future__ import annotations
 
 import django.db.models.functions.datetime
 from django.db import migrations, models
+
+DEFINITION = "ALTER TABLE horsies_schedules ADD COLUMN definition jsonb NOT NULL GENERATED ALWAYS AS (declared || changes) STORED"
+
+# Nested deeper, or with longer numbers, a definition could not be read by every Python; at a later moment, no slot could follow.
+READABLE = "jsonb_typeof({0}) = 'object' AND NOT jsonb_path_exists({0}, '{1}') AND NOT jsonb_path_exists({0}, '{2}')"
+DEEP = "$.**{500 to last}"
+HUGE = '$.** ? (@.type() == "number" && (@ > 1e4000 || @ < -1e4000))'
+MOMENTS = "since, last_slot, next_slot, next_at, declared_at, gone_at, error_at, created_at, updated_at"
+SCHEDULES_FIT = f"""
+ALTER TABLE horsies_schedules ADD CONSTRAINT horsies_schedules_fits CHECK (
+  {READABLE.format("declared", DEEP, HUGE)} AND {READABLE.format("changes", DEEP, HUGE)}
+  AND least({MOMENTS}) > '0003-01-01 00:00+00' AND greatest({MOMENTS}) < '9000-01-01 00:00+00')
+"""
+
+# Thresholds by count, not by share: the live part of the table stays small however long the history is.
+VACUUM = """
+ALTER TABLE {table} SET (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = {rows},
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = {rows})
+"""
+TABLES = {"horsies_tasks": 10_000, "horsies_workers": 100, "horsies_heartbeats": 100, "horsies_waiters": 100}
 
 
 class Migration(migrations.Migration):
@@ -12,72 +36,6 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
-        migrations.CreateModel(
-            name="Waiter",
-            fields=[
-                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ("expires_at", models.DateTimeField(verbose_name="expires")),
-            ],
-            options={
-                "verbose_name": "waiter",
-                "verbose_name_plural": "waiters",
-                "db_table": "horsies_waiters",
-                "default_permissions": (),
-            },
-        ),
-        migrations.CreateModel(
-            name="Heartbeat",
-            fields=[
-                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ("worker_id", models.UUIDField(verbose_name="worker")),
-                ("role", models.CharField(max_length=7, verbose_name="role")),
-                ("pid", models.IntegerField(verbose_name="process")),
-                (
-                    "sent_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
-                ),
-                ("died_at", models.DateTimeField(null=True, verbose_name="died")),
-            ],
-            options={
-                "verbose_name": "heartbeat",
-                "verbose_name_plural": "heartbeats",
-                "db_table": "horsies_heartbeats",
-                "default_permissions": ("view",),
-                "indexes": [models.Index(fields=["worker_id"], name="horsies_heartbeats_worker")],
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("role__in", ("claimer", "runner"))), name="horsies_heartbeats_role"
-                    )
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="Queue",
-            fields=[
-                ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),
-                ("priority", models.SmallIntegerField(db_default=100, default=100, verbose_name="priority")),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
-                ),
-                (
-                    "updated_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="updated"),
-                ),
-            ],
-            options={
-                "verbose_name": "queue",
-                "verbose_name_plural": "queues",
-                "db_table": "horsies_queues",
-                "permissions": (("configure_queue", "Can change limits, pause queues and edit schedules"),),
-                "default_permissions": ("view",),
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("priority__range", (1, 100))), name="horsies_queues_priority"
-                    )
-                ],
-            },
-        ),
         migrations.CreateModel(
             name="Task",
             fields=[
@@ -118,6 +76,9 @@ class Migration(migrations.Migration):
                 ("next_retry_at", models.DateTimeField(null=True, verbose_name="next retry")),
                 ("result", models.JSONField(null=True, verbose_name="result")),
                 ("error_code", models.CharField(max_length=100, null=True, verbose_name="error code")),
+                ("terminate", models.BooleanField(db_default=False, default=False, verbose_name="to be terminated")),
+                ("redacted_at", models.DateTimeField(null=True, verbose_name="redacted")),
+                ("copy_of", models.UUIDField(null=True, verbose_name="copy of")),
             ],
             options={
                 "verbose_name": "task",
@@ -141,12 +102,6 @@ class Migration(migrations.Migration):
                         name="horsies_tasks_claim",
                     ),
                     models.Index(
-                        models.F("claimed_by"),
-                        models.F("claimed_at"),
-                        condition=models.Q(("claimed_by__isnull", False), ("finished_at__isnull", True)),
-                        name="horsies_tasks_in_flight",
-                    ),
-                    models.Index(
                         models.F("finished_at"),
                         condition=models.Q(("finished_at__isnull", False)),
                         name="horsies_tasks_finished",
@@ -156,45 +111,35 @@ class Migration(migrations.Migration):
                         condition=models.Q(("error_code__isnull", False), ("finished_at__isnull", False)),
                         name="horsies_tasks_unsuccessful",
                     ),
-                ],
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("priority__range", (1, 201))), name="horsies_tasks_priority"
+                    models.Index(
+                        models.F("queue_name"),
+                        models.F("partition_version"),
+                        models.F("partition_key"),
+                        models.F("claimed_at"),
+                        condition=models.Q(("claimed_by__isnull", False), ("finished_at__isnull", True)),
+                        name="horsies_tasks_holding",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("lane__in", ("sync", "async"))), name="horsies_tasks_lane"
-                    ),
-                    models.CheckConstraint(
+                    models.Index(
+                        models.F("queue_name"),
+                        models.F("partition_key"),
+                        models.F("lane"),
+                        models.F("priority"),
+                        models.F("enqueued_at"),
+                        models.F("id"),
                         condition=models.Q(
-                            models.Q(
-                                ("status", "PENDING"), ("claimed_by__isnull", True), ("finished_at__isnull", True)
-                            ),
-                            models.Q(
-                                ("status__in", ("CLAIMED", "RUNNING")),
-                                ("claimed_by__isnull", False),
-                                ("finished_at__isnull", True),
-                            ),
-                            models.Q(
-                                ("status__in", ["CANCELLED", "COMPLETED", "EXPIRED", "FAILED"]),
-                                ("finished_at__isnull", False),
-                            ),
-                            _connector="OR",
+                            ("claimed_by__isnull", True), ("finished_at__isnull", True), ("parked", True)
                         ),
-                        name="horsies_tasks_status",
+                        name="horsies_tasks_parked",
                     ),
-                    models.CheckConstraint(
+                    models.Index(
+                        models.F("good_until"),
                         condition=models.Q(
-                            models.Q(
-                                ("error_code__isnull", True),
-                                ("status__in", ("PENDING", "CLAIMED", "RUNNING", "COMPLETED")),
-                            ),
-                            models.Q(
-                                models.Q(("status__in", ("PENDING", "CLAIMED", "RUNNING", "COMPLETED")), _negated=True),
-                                ("error_code__isnull", False),
-                            ),
-                            _connector="OR",
+                            ("claimed_by__isnull", True), ("finished_at__isnull", True), ("good_until__isnull", False)
                         ),
-                        name="horsies_tasks_error_code",
+                        name="horsies_tasks_deadline",
+                    ),
+                    models.Index(
+                        models.F("copy_of"), condition=models.Q(("copy_of__isnull", False)), name="horsies_tasks_copies"
                     ),
                 ],
             },
@@ -227,10 +172,111 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("outcome__in", ("COMPLETED", "FAILED", "WORKER_FAILURE"))),
+                        condition=models.Q(("outcome__in", ("COMPLETED", "FAILED", "CANCELLED", "WORKER_FAILURE"))),
                         name="horsies_task_attempts_outcome",
                     )
                 ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Queue",
+            fields=[
+                ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),
+                ("priority", models.SmallIntegerField(db_default=100, default=100, verbose_name="priority")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
+                ),
+                (
+                    "updated_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="updated"),
+                ),
+                ("local_limit", models.IntegerField(null=True, verbose_name="concurrency per worker")),
+                ("max_concurrency", models.IntegerField(null=True, verbose_name="concurrency")),
+                ("override", models.JSONField(null=True, verbose_name="override")),
+                ("override_at", models.DateTimeField(null=True, verbose_name="overridden")),
+                ("override_by", models.TextField(null=True, verbose_name="overridden by")),
+                ("override_reason", models.TextField(null=True, verbose_name="reason")),
+                ("override_until", models.DateTimeField(null=True, verbose_name="override ends")),
+                ("partition_by_args", models.JSONField(null=True, verbose_name="partition by arguments")),
+                (
+                    "partition_by_task",
+                    models.BooleanField(db_default=False, default=False, verbose_name="partition by task"),
+                ),
+                (
+                    "partition_local_limit",
+                    models.IntegerField(null=True, verbose_name="concurrency per partition and worker"),
+                ),
+                ("partition_max_concurrency", models.IntegerField(null=True, verbose_name="concurrency per partition")),
+                (
+                    "partition_version",
+                    models.IntegerField(db_default=0, default=0, verbose_name="version of the partition rule"),
+                ),
+                ("paused_at", models.DateTimeField(null=True, verbose_name="paused")),
+                ("paused_by", models.TextField(null=True, verbose_name="paused by")),
+                ("paused_reason", models.TextField(null=True, verbose_name="reason for the pause")),
+                ("served_at", models.DateTimeField(null=True, verbose_name="last served")),
+                ("sweep", models.JSONField(null=True, verbose_name="sweep")),
+            ],
+            options={
+                "verbose_name": "queue",
+                "verbose_name_plural": "queues",
+                "db_table": "horsies_queues",
+                "permissions": (("configure_queue", "Can change limits, pause queues and edit schedules"),),
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("priority__range", (1, 100))), name="horsies_queues_priority"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("override__isnull", True),
+                                ("override_at__isnull", True),
+                                ("override_until__isnull", True),
+                            ),
+                            models.Q(
+                                ("override__isnull", False),
+                                ("override_at__isnull", False),
+                                ("override_reason__isnull", False),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="horsies_queues_override",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="QueueLimits",
+            fields=[
+                ("priority", models.SmallIntegerField(db_default=100, default=100, verbose_name="priority")),
+                ("max_concurrency", models.IntegerField(null=True, verbose_name="concurrency")),
+                ("local_limit", models.IntegerField(null=True, verbose_name="concurrency per worker")),
+                ("partition_by_args", models.JSONField(null=True, verbose_name="partition by arguments")),
+                (
+                    "partition_by_task",
+                    models.BooleanField(db_default=False, default=False, verbose_name="partition by task"),
+                ),
+                (
+                    "partition_version",
+                    models.IntegerField(db_default=0, default=0, verbose_name="version of the partition rule"),
+                ),
+                ("partition_max_concurrency", models.IntegerField(null=True, verbose_name="concurrency per partition")),
+                (
+                    "partition_local_limit",
+                    models.IntegerField(null=True, verbose_name="concurrency per partition and worker"),
+                ),
+                (
+                    "queue_name",
+                    models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="queue"),
+                ),
+            ],
+            options={
+                "verbose_name": "limits in force",
+                "verbose_name_plural": "limits in force",
+                "db_table": "horsies_limits",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -259,6 +305,8 @@ class Migration(migrations.Migration):
                 ("running_async", models.IntegerField(db_default=0, default=0, verbose_name="running, async")),
                 ("memory_usage_mb", models.FloatField(null=True, verbose_name="memory, MB")),
                 ("children_memory_mb", models.FloatField(null=True, verbose_name="memory of its children, MB")),
+                ("task_names", models.JSONField(null=True, verbose_name="tasks that it knows")),
+                ("wire", models.SmallIntegerField(null=True, verbose_name="version of tasks that it reads")),
             ],
             options={
                 "verbose_name": "worker",
@@ -267,5 +315,200 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "indexes": [models.Index(fields=["-started_at"], name="horsies_workers_started")],
             },
+        ),
+        migrations.CreateModel(
+            name="Heartbeat",
+            fields=[
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("worker_id", models.UUIDField(verbose_name="worker")),
+                ("role", models.CharField(max_length=7, verbose_name="role")),
+                ("pid", models.IntegerField(verbose_name="process")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                ),
+                ("died_at", models.DateTimeField(null=True, verbose_name="died")),
+                ("holding", models.JSONField(null=True, verbose_name="tasks")),
+            ],
+            options={
+                "verbose_name": "heartbeat",
+                "verbose_name_plural": "heartbeats",
+                "db_table": "horsies_heartbeats",
+                "default_permissions": ("view",),
+                "indexes": [models.Index(fields=["worker_id"], name="horsies_heartbeats_worker")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("role__in", ("claimer", "runner"))), name="horsies_heartbeats_role"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkerState",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("worker_id", models.UUIDField(verbose_name="worker")),
+                (
+                    "snapshot_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="taken"),
+                ),
+                ("running_sync", models.IntegerField(verbose_name="running, sync")),
+                ("running_async", models.IntegerField(verbose_name="running, async")),
+                ("buffered", models.IntegerField(verbose_name="in the buffer")),
+                ("children", models.IntegerField(verbose_name="children")),
+                ("memory_usage_mb", models.FloatField(verbose_name="memory, MB")),
+                ("children_memory_mb", models.FloatField(verbose_name="memory of its children, MB")),
+                ("cpu_percent", models.FloatField(null=True, verbose_name="CPU, %")),
+            ],
+            options={
+                "verbose_name": "worker state",
+                "verbose_name_plural": "worker states",
+                "db_table": "horsies_worker_states",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["worker_id", "-id"], name="horsies_worker_states_worker")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                ("name", models.CharField(max_length=255, primary_key=True, serialize=False, verbose_name="name")),
+                (
+                    "declared",
+                    models.JSONField(db_default=models.Value({}, models.JSONField()), verbose_name="declared"),
+                ),
+                ("declared_in", models.TextField(null=True, verbose_name="declared in")),
+                ("declared_at", models.DateTimeField(null=True, verbose_name="last declared")),
+                ("gone_at", models.DateTimeField(null=True, verbose_name="gone from the code")),
+                ("changes", models.JSONField(db_default=models.Value({}, models.JSONField()), verbose_name="changes")),
+                (
+                    "since",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="in force since"
+                    ),
+                ),
+                ("last_slot", models.DateTimeField(null=True, verbose_name="last slot")),
+                ("next_slot", models.DateTimeField(null=True, verbose_name="next slot")),
+                ("next_at", models.DateTimeField(null=True, verbose_name="next look")),
+                ("rules", models.SmallIntegerField(null=True, verbose_name="rules")),
+                ("error", models.TextField(null=True, verbose_name="error")),
+                ("error_at", models.DateTimeField(null=True, verbose_name="error at")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
+                ),
+                (
+                    "updated_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="updated"),
+                ),
+            ],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "db_table": "horsies_schedules",
+                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(
+                        models.F("next_at"),
+                        condition=models.Q(("next_at__isnull", False)),
+                        name="horsies_schedules_next",
+                    )
+                ],
+            },
+        ),
+        # Not a GeneratedField: its check asks the database for its version, in every command (Django 6.1).
+        migrations.SeparateDatabaseAndState(
+            database_operations=[migrations.RunSQL(DEFINITION, migrations.RunSQL.noop)],
+            state_operations=[
+                migrations.AddField(
+                    "Schedule", "definition", models.JSONField(editable=False, verbose_name="definition")
+                )
+            ],
+        ),
+        migrations.RunSQL(SCHEDULES_FIT, migrations.RunSQL.noop),
+        migrations.CreateModel(
+            name="ScheduleTick",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "schedule_name", "slot", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("schedule_name", models.CharField(max_length=255, verbose_name="schedule")),
+                ("slot", models.DateTimeField(verbose_name="slot")),
+                ("task_id", models.UUIDField(verbose_name="task")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                ),
+            ],
+            options={
+                "verbose_name": "slot",
+                "verbose_name_plural": "slots",
+                "db_table": "horsies_schedule_ticks",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("sent_at"), name="horsies_schedule_ticks_sent")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Waiter",
+            fields=[
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("expires_at", models.DateTimeField(verbose_name="expires")),
+            ],
+            options={
+                "verbose_name": "waiter",
+                "verbose_name_plural": "waiters",
+                "db_table": "horsies_waiters",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="Pruning",
+            fields=[
+                ("key", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="queues")),
+                ("reached_at", models.DateTimeField(null=True, verbose_name="reached")),
+                ("left_at", models.DateTimeField(null=True, verbose_name="left behind")),
+                (
+                    "began_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="began"),
+                ),
+                (
+                    "swept_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last sweep"
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "pruning",
+                "verbose_name_plural": "prunings",
+                "db_table": "horsies_prunings",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="AuditEntry",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="at")),
+                ("actor", models.TextField(verbose_name="by")),
+                ("action", models.CharField(max_length=50, verbose_name="action")),
+                ("subject", models.TextField(verbose_name="subject")),
+                ("reason", models.TextField(null=True, verbose_name="reason")),
+                ("before", models.JSONField(null=True, verbose_name="before")),
+                ("after", models.JSONField(null=True, verbose_name="after")),
+            ],
+            options={
+                "verbose_name": "audit entry",
+                "verbose_name_plural": "audit",
+                "db_table": "horsies_audit",
+                "default_permissions": ("view",),
+                "indexes": [models.Index(fields=["subject", "-at"], name="horsies_audit_subject")],
+            },
+        ),
+        *(
+            migrations.RunSQL(VACUUM.format(table=table, rows=rows), migrations.RunSQL.noop)
+            for table, rows in TABLES.items()
         ),
     ]

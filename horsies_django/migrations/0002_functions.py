@@ -1,7 +1,4 @@
-"""The functions behind the pass, the trigger that wakes workers, and vacuum settings for tables that churn.
-
-Each function's name carries a version: a later one comes beside it, so that workers of the release before keep theirs.
-"""
+"""The functions behind the statements, the trigger that wakes workers, and the CHECK constraint that calls a function."""
 
 from __future__ import annotations
 
@@ -9,36 +6,84 @@ from django.db import migrations
 
 from horsies_django.store.base import load
 
-FUNCTIONS = {
-    "horsies_announce_v1": "DROP TRIGGER horsies_tasks_announce ON horsies_tasks; DROP FUNCTION horsies_announce_v1()",
-    "horsies_settle_v1": "DROP FUNCTION horsies_settle_v1(uuid, jsonb)",
-    "horsies_release_v1": "DROP FUNCTION horsies_release_v1(uuid, jsonb, text)",
-    "horsies_candidates_v1": "DROP FUNCTION horsies_candidates_v1(text, text, int, timestamptz)",
-    "horsies_claim_v1": "DROP FUNCTION horsies_claim_v1(uuid, text[], int[], int, int)",
-    "horsies_pass_v1": "DROP FUNCTION horsies_pass_v1(uuid, text, jsonb, jsonb, text[], int[], int, int)",
-}
+# In the order in which they need each other: PostgreSQL looks into those in SQL when they are made.
+FUNCTIONS = (
+    "horsies_partition",
+    "horsies_holds",
+    "horsies_room",
+    "horsies_rooms",
+    "horsies_cluster_room",
+    "horsies_loads",
+    "horsies_keys",
+    "horsies_servers",
+    "horsies_serving",
+    "horsies_lock",
+    "horsies_unpark",
+    "horsies_error",
+    "horsies_expire",
+    "horsies_pause",
+    "horsies_again",
+    "horsies_knows",
+    "horsies_strange",
+    "horsies_first",
+    "horsies_candidates",
+    "horsies_gather",
+    "horsies_parts",
+    "horsies_allot",
+    "horsies_final",
+    "horsies_due",
+    "horsies_offer",
+    "horsies_claim",
+    "horsies_start",
+    "horsies_settle",
+    "horsies_release",
+    "horsies_back",
+    "horsies_lapse",
+    "horsies_live",
+    "horsies_missed",
+    "horsies_pass",
+    "horsies_short_pass",
+    "horsies_in_flight",
+    "horsies_holding",
+    "horsies_pending",
+    "horsies_effective",
+    "horsies_configure",
+    "horsies_sweep",
+    "horsies_orphaned",
+    "horsies_freed",
+    "horsies_reap",
+    "horsies_holders",
+    "horsies_full",
+    "horsies_before",
+    "horsies_ahead",
+    "horsies_takers",
+    "horsies_explain",
+    "horsies_cancel",
+    "horsies_prune",
+    "horsies_redact",
+    "horsies_waits",
+    "horsies_burdens",
+    "horsies_send",
+    "horsies_announce",
+    "horsies_change_schedule",
+    "horsies_fits",
+)
 
-# Thresholds by count, not by share: the live part of the table stays small however long the history is.
-VACUUM = """
-ALTER TABLE {table} SET (
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = {rows},
-  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = {rows})
+# CASCADE: the trigger goes with its function, the constraint with the one that it calls. No function has a second form.
+DROP = "DROP FUNCTION {} CASCADE"
+
+TASKS_FIT = """
+ALTER TABLE horsies_tasks ADD CONSTRAINT horsies_tasks_fits CHECK (horsies_fits(
+  status, claimed_by, finished_at, error_code, priority, lane, kwargs, options, partition_key, claim_generation, retry_count,
+  max_retries, sent_at, enqueued_at, good_until, claimed_at, claim_expires_at, started_at, cancel_requested_at, next_retry_at,
+  redacted_at))
 """
-NO_VACUUM = """
-ALTER TABLE {table} RESET (
-  autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold,
-  autovacuum_analyze_scale_factor, autovacuum_analyze_threshold)
-"""
-TABLES = {"horsies_tasks": 10_000, "horsies_workers": 100, "horsies_heartbeats": 100, "horsies_waiters": 100}
 
 
 class Migration(migrations.Migration):
     dependencies = [("horsies", "0001_initial")]
 
     operations = [
-        *(migrations.RunSQL(load(f"functions/{name}"), drop) for name, drop in FUNCTIONS.items()),
-        *(
-            migrations.RunSQL(VACUUM.format(table=table, rows=rows), NO_VACUUM.format(table=table))
-            for table, rows in TABLES.items()
-        ),
+        *(migrations.RunSQL(load(f"functions/{name}"), DROP.format(name)) for name in FUNCTIONS),
+        migrations.RunSQL(TASKS_FIT, migrations.RunSQL.noop),
     ]

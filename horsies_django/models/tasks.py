@@ -2,7 +2,7 @@
 
 Two predicates carry the whole protocol. A row is *claimable* while nobody owns it and it has not finished, *in flight* while
 a worker owns it and it has not finished; each has a partial index that holds just those rows, so neither history nor backlog
-slows a claim or a count. The check constraint, which ``horsies_fits_v1`` and a migration make, ties ``status`` to the same
+slows a claim or a count. The check constraint, which calls the function ``horsies_fits``, ties ``status`` to the same
 columns: the indexes cannot disagree with it.
 """
 

@@ -16,7 +16,7 @@ class Passed:
     """What a pass brought.
 
     ``landed``: the outcomes and releases that were written; ``decided``: what became of failed ones beyond that, by id (see
-    ``horsies_settle_v2``). ``claims`` run now, ``buffered`` ones wait for a start. ``started``, ``returned`` (no room: pending
+    ``horsies_settle``). ``claims`` run now, ``buffered`` ones wait for a start. ``started``, ``returned`` (no room: pending
     again) and ``expired`` tasks; ``late``: those of the latter that no start met. ``due_in``: seconds until the next task becomes
     due. ``again``: the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this
     worker was declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next marks: JSON texts of where

@@ -19,6 +19,7 @@ from django.db.migrations.executor import MigrationExecutor
 from horsies_django import registry
 from horsies_django.conf import Config, Resilience
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.store.schema import unpublished
 from horsies_django.worker.backoff import Backoff
 from horsies_django.worker.outage import DatabaseGaveUp
 from horsies_django.worker.stopping import Stopping
@@ -106,6 +107,8 @@ def refuse_unready_project(config: Config) -> None:
                 f"the DateStyle of the database {config.database!r} is {style!r}, which Django cannot read. Set it to ISO with "
                 'ALTER ROLE or ALTER DATABASE, or with "options": "-c DateStyle=ISO" in the OPTIONS of that alias'
             )
+        if problem := unpublished(connection):
+            raise WorkerStartError(problem)
         executor = MigrationExecutor(connection)
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]

@@ -185,7 +185,7 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
         cursor.execute("DROP OWNED BY stranger; DROP ROLE stranger")
 
 
-# The caps of the queue "default" are counted under it; see functions/horsies_lock_v1.sql.
+# The caps of the queue "default" are counted under it; see functions/horsies_lock.sql.
 LOCK_OF_THE_QUEUE = "SELECT pg_advisory_lock(hashtextextended('default', 'horsies_tasks'::regclass::oid::bigint))"
 UNLOCK = "SELECT pg_advisory_unlock_all()"
 
@@ -195,7 +195,7 @@ def test_a_role_without_grants_reads_sends_and_changes_nothing(stranger: Any) ->
     someone = stranger()
     for statement in (
         "SELECT FROM horsies_tasks", "DELETE FROM horsies_tasks", "LOCK TABLE horsies_limits IN ACCESS SHARE MODE",
-        "SELECT horsies_cancel_v1(ARRAY[gen_random_uuid()], true, 'x')",
+        "SELECT horsies_cancel(ARRAY[gen_random_uuid()], true, 'x')",
     ):  # fmt: skip
         with pytest.raises(psycopg.errors.InsufficientPrivilege), someone.transaction():
             someone.execute(statement)

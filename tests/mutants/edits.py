@@ -163,7 +163,7 @@ EDITS = (
     Edit(
         15,
         "a delay counts from the start of the transaction",
-        f"{FUNCTIONS}/horsies_send_v1.sql",
+        f"{FUNCTIONS}/horsies_send.sql",
         "v_now + p_delay",
         "now() + p_delay",
         (
@@ -173,7 +173,7 @@ EDITS = (
     Edit(
         16,
         "cancel reads its clock before it has its locks",
-        f"{FUNCTIONS}/horsies_cancel_v1.sql",
+        f"{FUNCTIONS}/horsies_cancel.sql",
         """\
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
   v_now := clock_timestamp();  -- not before""",
@@ -195,7 +195,7 @@ EDITS = (
     Edit(
         18,
         "what a pass took ahead is not counted in its next round",
-        f"{FUNCTIONS}/horsies_parts_v1.sql",
+        f"{FUNCTIONS}/horsies_parts.sql",
         " - coalesce(loads.ahead, 0) AS here,",
         " AS here,",
         ("tests/store/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),

@@ -285,17 +285,30 @@ def test_workers_are_woken_when_a_permit_came_free_and_was_not_used(
     assert len(replaced) == 1
 
 
+# How a version with one lock for all queues would claim: it counts under its own lock, and takes what is left of the cap then.
+ANOTHER_LOCK = "SELECT pg_advisory_xact_lock(1)"
+ROOM = "SELECT 2 - count(*) FROM horsies_tasks WHERE claimed_by IS NOT NULL AND finished_at IS NULL"
+ANOTHER_CLAIM = """
+UPDATE horsies_tasks SET status = 'RUNNING', claimed_by = %s, claimed_at = now(), started_at = now(), claim_generation = 1
+WHERE id = ANY (ARRAY(SELECT id FROM horsies_tasks WHERE status = 'PENDING' ORDER BY id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED))
+RETURNING id
+"""
+
+
 @pytest.mark.promise("S1.49")
-def test_while_a_worker_of_the_first_release_claims_a_cap_is_exceeded_by_its_batch_and_not_after(
+def test_while_a_version_that_locks_otherwise_claims_a_cap_is_exceeded_by_its_batch_and_not_after(
     claimer: Claimers,
 ) -> None:
     limit("default", max_concurrency=2)
     put(20)
-    today, former = claimer(), claimer()
-    assert len(today.run_pass(sync=9).claims) == 2
-    older = "SELECT p.id FROM horsies_pass_v1(%s, %s, NULL, NULL, '{default}', '{100}', 3, 0) AS p"
-    batch = former.conn.execute(older, [former.id, former.channel]).fetchall()
-    assert (len(batch), running()) == (3, {"default": 5})
+    today, other = claimer(), claimer()
+    with other.conn.transaction():
+        other.conn.execute(ANOTHER_LOCK)
+        ((room,),) = other.conn.execute(ROOM).fetchall()
+        assert len(today.run_pass(sync=9).claims) == 2, "it does not wait for another lock"
+        batch = other.conn.execute(ANOTHER_CLAIM, [other.id, room]).fetchall()
+    assert (len(batch), running()) == (2, {"default": 4})
     assert today.run_pass(sync=9).claims == []
-    finish(former, [Claim(id_, 1, "sync", "tests.nothing", "{}") for (id_,) in batch])
+    assert other.conn.execute(ROOM).fetchall() == [(-2,)], "nor has the other one room"
+    finish(other, [Claim(id_, 1, "sync", "tests.nothing", "{}") for (id_,) in batch])
     assert (today.run_pass(sync=9).claims, running()) == ([], {"default": 2})

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
@@ -14,6 +15,9 @@ from horsies_django.models import Queue, Task, TaskAttempt
 from tests.conftest import put
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+TABLES = {model._meta.db_table for model in apps.get_app_config("horsies").get_models()}
 
 
 def ours() -> set[str]:
@@ -33,6 +37,16 @@ def test_migrations_run_back_to_zero_and_forward_again() -> None:
     try:
         call_command("migrate", "horsies", "zero", verbosity=0)
         assert ours() == set()
+    finally:
+        call_command("migrate", "horsies", verbosity=0)
+    assert ours() == before
+
+
+def test_a_database_migrated_back_to_its_tables_goes_forward_again() -> None:
+    before = ours()
+    try:
+        call_command("migrate", "horsies", "0001", verbosity=0)
+        assert ours() == TABLES
     finally:
         call_command("migrate", "horsies", verbosity=0)
     assert ours() == before

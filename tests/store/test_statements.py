@@ -71,13 +71,13 @@ def moves(name: str) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "events"),
     [
-        ("horsies_settle_v2", ["settle"]),
-        ("horsies_release_v2", ["release"]),
-        ("horsies_claim_v2", ["claim"]),
-        ("horsies_expire_v1", ["expire"]),
-        ("horsies_lapse_v1", ["lapse"]),
-        ("horsies_start_v1", ["start", "refuse"]),
-        ("horsies_reap_v1", ["rescue"]),
+        ("horsies_settle", ["settle"]),
+        ("horsies_release", ["release"]),
+        ("horsies_claim", ["claim"]),
+        ("horsies_expire", ["expire"]),
+        ("horsies_lapse", ["lapse"]),
+        ("horsies_start", ["start", "refuse"]),
+        ("horsies_reap", ["rescue"]),
     ],
 )
 def test_the_header_of_a_function_names_the_moves_of_the_state_machine(name: str, events: list[str]) -> None:
@@ -85,7 +85,7 @@ def test_the_header_of_a_function_names_the_moves_of_the_state_machine(name: str
 
 
 def test_the_header_of_the_short_pass_names_some_of_the_moves_of_the_state_machine() -> None:
-    assert moves("horsies_short_pass_v1") < allowed("claim", "settle")
+    assert moves("horsies_short_pass") < allowed("claim", "settle")
 
 
 def allowed(*events: str) -> set[tuple[str, str]]:
@@ -175,7 +175,7 @@ def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_th
     WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
     shown = "\n".join(notices)
     assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    counting = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_holds_v1" in text]
+    counting = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_holds" in text]
     assert counting
     for plan in counting:
         assert not re.search(r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks [a-z]\b", plan), plan

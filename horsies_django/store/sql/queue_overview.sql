@@ -1,22 +1,22 @@
 -- Read queues as they stand: what is declared, overridden and in force, what is in flight, partitions at their limit, living workers.
 -- Effective limits follow from horsies_queues; horsies_limits is left alone, for a change must not wait for whoever looks. The row of
 -- the cluster comes first, if it says anything or was asked for by name.
--- Locks: none. Index: see functions/horsies_in_flight_v1.sql.
+-- Locks: none. Index: see functions/horsies_in_flight.sql.
 WITH moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now
 )
 SELECT queue.name, to_jsonb(queue), queue.override, queue.override_by, queue.override_reason, queue.override_at, queue.override_until,
        queue.paused_at, queue.paused_by, queue.paused_reason, to_jsonb(effective),
        coalesce(held.running, 0), coalesce(held.permits - held.running, 0), coalesce(crowded.partitions, 0),
-       horsies_serving_v1(queue.name)
+       horsies_serving(queue.name)
 FROM horsies_queues queue
 CROSS JOIN moment
-CROSS JOIN LATERAL horsies_effective_v1(queue) AS effective
-LEFT JOIN horsies_in_flight_v1((SELECT moment.now FROM moment)) AS held ON held.name = queue.name
+CROSS JOIN LATERAL horsies_effective(queue) AS effective
+LEFT JOIN horsies_in_flight((SELECT moment.now FROM moment)) AS held ON held.name = queue.name
 LEFT JOIN LATERAL (
   SELECT count(*) AS partitions
-  FROM horsies_parts_v1(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part,
-       horsies_loads_v1(effective, horsies_keys_v1(effective), NULL, %(claimed)s::boolean, moment.now) AS load
+  FROM horsies_parts(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part,
+       horsies_loads(effective, horsies_keys(effective), NULL, %(claimed)s::boolean, moment.now) AS load
   WHERE load.held >= part.everyone[1]  -- '' is nobody's key: its room is the limit
 ) AS crowded ON effective.partition_max_concurrency IS NOT NULL OR effective.partition_local_limit IS NOT NULL
 WHERE CASE WHEN %(names)s::text[] IS NOT NULL THEN queue.name = ANY (%(names)s::text[])

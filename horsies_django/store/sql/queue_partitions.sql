@@ -6,9 +6,9 @@ FROM (
   SELECT l.key, l.held, part.everyone[1] AS everyone  -- '' is nobody's key: its room is the limit
   FROM horsies_queues queue
   CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
-  CROSS JOIN LATERAL horsies_effective_v1(queue) AS effective
-  CROSS JOIN LATERAL horsies_parts_v1(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part
-  CROSS JOIN LATERAL horsies_loads_v1(effective, horsies_keys_v1(effective), NULL, %(claimed)s::boolean, moment.now) AS l
+  CROSS JOIN LATERAL horsies_effective(queue) AS effective
+  CROSS JOIN LATERAL horsies_parts(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part
+  CROSS JOIN LATERAL horsies_loads(effective, horsies_keys(effective), NULL, %(claimed)s::boolean, moment.now) AS l
   WHERE queue.name = %(queue)s::text AND l.held > 0
   ORDER BY l.held DESC, l.key LIMIT %(many)s::int
 ) AS load

@@ -1,3 +1,3 @@
--- Say since when due tasks wait; see functions/horsies_waits_v1.sql.
+-- Say since when due tasks wait; see functions/horsies_waits.sql.
 -- Locks: none. Index: horsies_tasks_claim.
-SELECT w.queue_name, w.seconds FROM horsies_waits_v1(%(names)s::text[]) AS w
+SELECT w.queue_name, w.seconds FROM horsies_waits(%(names)s::text[]) AS w

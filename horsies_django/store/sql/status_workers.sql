@@ -1,13 +1,13 @@
 -- Read the workers that live, are silent, or ended lately, with what they hold: those first that hold something and should not.
 -- Silent: the last beat of the parent lies longer ago than the threshold. Dead: others have judged so, or the row of its beats is gone.
--- Locks: none. Index: see functions/horsies_burdens_v1.sql; the other tables hold a few rows per worker.
+-- Locks: none. Index: see functions/horsies_burdens.sql; the other tables hold a few rows per worker.
 SELECT worker.id, worker.hostname, worker.pid, worker.version, worker.queues, seen.state, seen.at,
        extract(epoch FROM moment.now - seen.at)::float8, worker.processes, worker.running_sync, worker.running_async,
        worker.memory_usage_mb, worker.children_memory_mb, coalesce(burden.tasks, 0)
 FROM (SELECT clock_timestamp() AS now OFFSET 0) AS moment
 CROSS JOIN horsies_workers worker
 LEFT JOIN horsies_heartbeats beat ON beat.id = worker.id
-LEFT JOIN horsies_burdens_v1() AS burden ON burden.worker = worker.id
+LEFT JOIN horsies_burdens() AS burden ON burden.worker = worker.id
 CROSS JOIN LATERAL (
   SELECT coalesce(beat.sent_at, worker.stopped_at, worker.seen_at) AS at,
          CASE WHEN worker.stopped_at IS NOT NULL THEN 'stopped'

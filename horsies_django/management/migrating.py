@@ -1,0 +1,17 @@
+"""What ``migrate`` is kept from: a database that was migrated before the first release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError
+from django.db import connections
+
+from horsies_django.conf import config
+from horsies_django.store.schema import unpublished
+
+
+def refuse_unpublished(*, using: str, **kwargs: Any) -> None:
+    """Raise CommandError before anything of such a database is changed; a receiver of ``pre_migrate``."""
+    if using == config().database and (problem := unpublished(connections[using])):
+        raise CommandError(problem)

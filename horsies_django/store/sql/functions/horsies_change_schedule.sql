@@ -1,0 +1,57 @@
+-- Change a schedule: p_declared replaces what the code declares, p_changes is put over what somebody changed, and the keys p_drop
+-- are changed no more. Whatever follows is brought up to date in the same transaction: since when it is in force, when it is looked
+-- at next, the audit, and a wake-up for the schedulers. An argument that is NULL leaves its part alone; p_create adds the schedule
+-- if it is missing.
+-- Returns the keys of the definition that changed; NULL when there is no such schedule.
+-- A new pattern, zone or switch counts from now on: slots that lie before are none of the schedule's any more. A last slot that lies
+-- ahead, because the clock once did, is forgotten with it; otherwise nothing would be sent until then.
+-- Locks: the schedule's row, waiting for whoever sends its slots. Index: primary key.
+CREATE FUNCTION horsies_change_schedule(p_name text, p_declared jsonb, p_declared_in text, p_changes jsonb, p_drop text[], p_create boolean,
+                                        p_action text, p_actor text, p_reason text, p_channel text) RETURNS text[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_old horsies_schedules;
+  v_new horsies_schedules;
+  v_changed text[];
+  v_on boolean;
+  v_back boolean;
+  v_anew boolean;
+BEGIN
+  IF p_create THEN
+    INSERT INTO horsies_schedules (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+  END IF;
+  SELECT s.* INTO v_old FROM horsies_schedules s WHERE s.name = p_name FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  UPDATE horsies_schedules s
+  SET declared = coalesce(p_declared, s.declared), declared_in = coalesce(p_declared_in, s.declared_in),
+      declared_at = CASE WHEN p_declared IS NULL THEN s.declared_at ELSE v_now END,
+      gone_at = CASE WHEN p_declared IS NULL THEN s.gone_at END,
+      changes = (s.changes || coalesce(p_changes, '{}')) - coalesce(p_drop, '{}')
+  WHERE s.name = p_name RETURNING s.* INTO v_new;
+  v_changed := ARRAY(SELECT k.key FROM jsonb_object_keys(v_old.definition || v_new.definition) AS k (key)
+                     WHERE v_old.definition -> k.key IS DISTINCT FROM v_new.definition -> k.key ORDER BY k.key);
+  v_on := v_new.gone_at IS NULL AND coalesce((v_new.definition ->> 'enabled')::boolean, true);
+  v_back := v_old.gone_at IS NOT NULL AND v_new.gone_at IS NULL;
+  v_anew := v_changed && '{pattern,zone,enabled}' OR v_back;
+  IF v_changed = '{}' AND NOT v_anew THEN
+    RETURN v_changed;
+  END IF;
+  UPDATE horsies_schedules s
+  SET since = CASE WHEN v_anew THEN v_now ELSE s.since END,
+      last_slot = CASE WHEN v_anew AND s.last_slot > v_now THEN v_now ELSE s.last_slot END,
+      next_slot = CASE WHEN v_on AND NOT v_anew THEN s.next_slot END,
+      next_at = CASE WHEN v_on THEN v_now END,
+      error = NULL, error_at = NULL, updated_at = v_now
+  WHERE s.name = p_name;
+  INSERT INTO horsies_audit (at, actor, action, subject, reason, before, after)
+  SELECT v_now, p_actor, p_action, p_name, p_reason, o.before || CASE WHEN v_back THEN '{"gone": true}' ELSE '{}' END::jsonb,
+         o.after || CASE WHEN v_back THEN '{"gone": false}' ELSE '{}' END::jsonb
+  FROM (SELECT coalesce(jsonb_object_agg(c.key, v_old.definition -> c.key), '{}') AS before,
+               coalesce(jsonb_object_agg(c.key, v_new.definition -> c.key), '{}') AS after FROM unnest(v_changed) AS c (key)) o;
+  PERFORM pg_notify(p_channel || '_schedules', p_name);
+  RETURN v_changed;
+END
+$$;

@@ -1,0 +1,72 @@
+-- Prune: delete finished tasks of some queues that are older than p_age, with their attempts: one batch of at most p_many tasks.
+-- p_others: the queues are all but p_queues. One caller at a time in the cluster; others get nothing to do.
+-- It walks the one index of finished tasks by time, and horsies_prunings remembers under p_key how far it came: rows of queues that
+-- are kept longer, or for ever, are met once and not again with every sweep. A batch looks at a window of p_many index entries
+-- and all that finished at the same moment as the last of them: a time alone cannot tell them apart. The window stays while a batch
+-- was full. What is left in it then, somebody holds: the next sweep starts there again. Once a week one starts at the beginning, as a
+-- net for rows that came in behind it (a transaction open for longer than p_age, a restored table, a clock set back).
+-- Returns how many tasks and attempts went, and whether there may be more to do now.
+-- Locks: an advisory lock and task rows, never waiting. Index: horsies_tasks_finished, primary keys.
+CREATE FUNCTION horsies_prune(
+  p_key text, p_queues text[], p_others boolean, p_age interval, p_many int, OUT tasks int, OUT attempts int, OUT more boolean
+) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_state horsies_prunings;
+  v_after timestamptz;
+  v_until timestamptz;
+  v_ids uuid[];
+  v_left timestamptz;
+BEGIN
+  tasks := 0;
+  attempts := 0;
+  more := false;
+  IF NOT pg_try_advisory_xact_lock(hashtextextended('prune', 'horsies_tasks'::regclass::oid::bigint)) THEN
+    RETURN;
+  END IF;
+  SELECT p.* INTO v_state FROM horsies_prunings p WHERE p.key = p_key;
+  IF NOT FOUND THEN
+    DELETE FROM horsies_prunings p WHERE p.swept_at < v_now - interval '30 days';  -- settings that nobody has any more
+    INSERT INTO horsies_prunings AS p (key, began_at, swept_at) VALUES (p_key, v_now, v_now)
+    RETURNING p.* INTO v_state;
+  ELSIF v_state.began_at < v_now - interval '7 days' THEN
+    v_state.began_at := v_now;
+    v_state.reached_at := NULL;
+  END IF;
+
+  v_after := coalesce(v_state.reached_at, '-infinity');
+  SELECT max(w.finished_at) INTO v_until
+  FROM (
+    SELECT t.finished_at FROM horsies_tasks t
+    WHERE t.finished_at > v_after AND t.finished_at < v_now - p_age
+    ORDER BY t.finished_at LIMIT p_many
+  ) AS w;
+  IF v_until IS NULL THEN
+    UPDATE horsies_prunings p
+    SET reached_at = least(v_state.reached_at, v_state.left_at - interval '1 microsecond'), left_at = NULL,
+        began_at = v_state.began_at, swept_at = v_now
+    WHERE p.key = p_key;
+    RETURN;
+  END IF;
+
+  v_ids := ARRAY(
+    SELECT t.id FROM horsies_tasks t
+    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others
+    LIMIT p_many FOR UPDATE SKIP LOCKED);
+  DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
+  GET DIAGNOSTICS attempts = ROW_COUNT;
+  DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids);
+  GET DIAGNOSTICS tasks = ROW_COUNT;
+  more := true;
+  IF tasks < p_many THEN
+    SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t
+    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others;
+    v_state.left_at := least(v_state.left_at, v_left);
+    v_state.reached_at := v_until;
+  END IF;
+  UPDATE horsies_prunings p
+  SET reached_at = v_state.reached_at, left_at = v_state.left_at, began_at = v_state.began_at, swept_at = v_now
+  WHERE p.key = p_key;
+END
+$$;

@@ -1,0 +1,28 @@
+-- Unpark the head of partitions that have room again: of each lane as many tasks as permits came free, so that whichever lane has
+-- a slot finds one. Call it under the queue's advisory lock: a task that another pass is parking now is visible only after it.
+-- Locks: the rows it unparks, never waiting. Index: horsies_tasks_parked.
+CREATE FUNCTION horsies_unpark(p_queue text, p_keys text[], p_counts int[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_count int;
+BEGIN
+  IF NOT EXISTS (
+    SELECT FROM horsies_tasks p
+    WHERE p.queue_name = p_queue AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked
+  ) THEN
+    RETURN 0;
+  END IF;
+  UPDATE horsies_tasks t SET parked = false
+  WHERE t.parked AND t.id = ANY (ARRAY(
+    SELECT head.id
+    FROM unnest(p_keys, p_counts) AS freed (key, permits)
+    CROSS JOIN (VALUES ('sync'), ('async')) AS lanes (lane)
+    CROSS JOIN LATERAL (
+      SELECT h.id FROM horsies_tasks h
+      WHERE h.queue_name = p_queue AND h.partition_key = freed.key AND h.lane = lanes.lane
+        AND h.claimed_by IS NULL AND h.finished_at IS NULL AND h.parked
+      ORDER BY h.priority, h.enqueued_at, h.id LIMIT freed.permits FOR NO KEY UPDATE SKIP LOCKED
+    ) AS head));
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  RETURN v_count;
+END
+$$;

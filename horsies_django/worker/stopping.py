@@ -31,7 +31,7 @@ logger = logging.getLogger("horsies.worker")
 ALWAYS = (signal.SIGTERM, signal.SIGINT)
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup, and shells for jobs in the background, ignore them on purpose
 WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
-LAST_RESORT_SECONDS = 10.0  # more than the end takes when nothing hangs
+LAST_RESORT_SECONDS = 15.0  # more than the end takes, also when the database does not answer
 
 
 class StopRequested(BaseException):

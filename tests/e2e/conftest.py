@@ -141,6 +141,8 @@ class WorkerProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        if not self.log_path.is_file():
+            return  # a pipe: nobody writes to it any more, and to open it would be to wait
         print(f"the end of {self.log_path.name}:", *self.log.splitlines()[-100:], sep="\n")
 
 

@@ -15,7 +15,7 @@ from benchmarks.figures import Case, Goal, Reading
 from benchmarks.load import tasks
 from benchmarks.machine import empty_tables
 from benchmarks.senders import senders
-from horsies_django.ids import uuid7
+from horsies_django.tasks.ids import uuid7
 
 SENDS, BLOCK = 2_000, 50
 SENDERS, SECONDS = 8, 4.0

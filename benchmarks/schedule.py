@@ -20,7 +20,7 @@ from benchmarks.figures import Case, Goal, Reading
 from benchmarks.latency import percentiles
 from benchmarks.load import tasks
 from benchmarks.machine import empty_tables, running, wait_for, worker
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.scheduler import Scheduler
 
@@ -59,7 +59,7 @@ def start(seconds: int) -> list[Reading]:
     clear()
     for number in range(SCHEDULES):
         definition = {"task": tasks.moment.name, "pattern": "every 1 second", "catch_up": "all"}
-        scheduling.create(f"nr. {number}", definition, actor="benchmark")
+        schedules.create(f"nr. {number}", definition, actor="benchmark")
     with worker("--processes=2") as process, connection.cursor() as cursor:
         tasks.moment.send().get(60_000)
         with running("horsies_scheduler", "--loglevel=ERROR"):

@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     )
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
     from horsies_django.core.retry import Retry, RetryPolicy
-    from horsies_django.current import CurrentTask, TaskContextFilter, current_task
-    from horsies_django.definition import task
-    from horsies_django.explaining import explain
-    from horsies_django.handles import TaskHandle, get_handle
+    from horsies_django.monitoring.explain import explain
+    from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
+    from horsies_django.tasks.decorator import task
+    from horsies_django.tasks.handle import TaskHandle, get_handle
 
 # name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
 _HOMES = {
-    "CurrentTask": "current",
+    "CurrentTask": "tasks.context",
     "Retry": "core.retry",
     "RetryPolicy": "core.retry",
     "TaskCancelled": "core.errors",
-    "TaskContextFilter": "current",
+    "TaskContextFilter": "tasks.context",
     "TaskDefinitionError": "core.errors",
     "TaskError": "core.results",
     "TaskFailed": "core.results",
-    "TaskHandle": "handles",
+    "TaskHandle": "tasks.handle",
     "TaskNotCommitted": "core.errors",
     "TaskResult": "core.results",
     "TaskSendError": "core.errors",
     "TaskTimeout": "core.errors",
-    "current_task": "current",
-    "explain": "explaining",
-    "get_handle": "handles",
-    "task": "definition",
+    "current_task": "tasks.context",
+    "explain": "monitoring.explain",
+    "get_handle": "tasks.handle",
+    "task": "tasks.decorator",
 }
 
 __all__ = [

@@ -21,12 +21,13 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, router
 from django.db.models import Model
 
-from horsies_django import registry, scheduling
+from horsies_django import schedules
 from horsies_django.conf import DEFAULT_QUEUE, Config, read
 from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.schedules import as_texts
-from horsies_django.definition import TaskFunction
-from horsies_django.error_codes import never_produced
+from horsies_django.tasks import registry
+from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.tasks.produced_codes import never_produced
 
 TAG = "horsies"
 
@@ -237,8 +238,8 @@ def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
 def _schedules() -> Iterator[CheckMessage]:
     """Report what is wrong with the schedules that the code declares, all of it."""
     names: dict[str, str] = {}
-    for one in scheduling.declared():
-        for problem in as_texts(scheduling.problems(one.name, one.definition)):
+    for one in schedules.declared():
+        for problem in as_texts(schedules.problems(one.name, one.definition)):
             yield _error("E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where)
         if one.name in names:
             yield _error(

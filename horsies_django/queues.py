@@ -16,7 +16,7 @@ from horsies_django.conf import LARGEST_LIMIT, Config, QueueConfig, config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
 from horsies_django.models import Queue
-from horsies_django.overview import aware
+from horsies_django.models.moments import aware
 from horsies_django.store.base import migrated
 from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 from horsies_django.store.schema import has_function

@@ -14,15 +14,15 @@ from asgiref.sync import async_to_sync
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
-from horsies_django import registry
 from horsies_django.conf import config
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.results import TaskError, TaskFailed
-from horsies_django.handles import decode
-from horsies_django.send_options import moment
 from horsies_django.store import moments as store_moments
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.handle import decode
+from horsies_django.tasks.options import moment
 from horsies_django.worker.journal import Journal
 from horsies_django.worker.running import Reply, run_async, run_sync
 from horsies_django.worker.runs import Run

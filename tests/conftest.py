@@ -12,12 +12,12 @@ from django.db import connection, connections
 from django.test import TransactionTestCase
 
 from horsies_django.core.records import NewTasks, Wanted
-from horsies_django.ids import uuid7
 from horsies_django.queues import declare_queues
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.tasks.ids import uuid7
 from tests.deadlines import wait_until as wait_until
 
 EMPTY = """

@@ -14,8 +14,8 @@ import factory
 from django.utils import timezone
 from factory.django import DjangoModelFactory
 
-from horsies_django.ids import uuid7
 from horsies_django.models import AuditEntry, Heartbeat, ScheduleTick, Task, TaskAttempt, Worker, WorkerState
+from horsies_django.tasks.ids import uuid7
 
 IN_FLIGHT = ("CLAIMED", "RUNNING")
 FINISHED = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")

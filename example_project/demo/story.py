@@ -26,12 +26,13 @@ from example_project.demo.tasks import come_back, hold
 from example_project.library.models import Document, Upload
 from example_project.library.searching import NearDuplicate, near_duplicates
 from example_project.library.tasks import import_file, index_document, reindex, verify_document
-from horsies_django import TaskHandle, TaskResult, explain, overview
+from horsies_django import TaskHandle, TaskResult, explain
 from horsies_django.conf import config
 from horsies_django.core.errors import RetrievalCode
 from horsies_django.core.explanations import ReasonCode
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Heartbeat, ScheduleTick, Task, Worker
+from horsies_django.monitoring import overview
 
 WORK_SECONDS = 120
 CRASH_SECONDS = 30

@@ -17,7 +17,7 @@ from example_project.library.models import Document, Fingerprint, Upload
 from example_project.library.results import Counts, Imported, Indexed, Kind, Verified
 from example_project.library.searching import CONFIG
 from horsies_django import RetryPolicy, TaskError, TaskResult, task
-from horsies_django.scheduling import Every
+from horsies_django.schedules import Every
 
 REINDEXED = 25  # documents at a time
 REPEATABLE = RetryPolicy.exponential(base_seconds=1, max_retries=3, auto_retry_for=["WORKER_CRASHED"])

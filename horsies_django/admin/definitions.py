@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.showing import NOTHING, badge, json_block
 from horsies_django.core.schedules import KEYS
 from horsies_django.models import Schedule
-from horsies_django.overview import as_object, changed_keys
+from horsies_django.monitoring.overview import as_object, changed_keys
 
 ARGUMENTS = "kwargs"
 LABELS: dict[str, str | Promise] = {

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from horsies_django.admin.cells import with_workers
 from horsies_django.admin.showing import NOTHING, age, badge, status_badge
 from horsies_django.models import Task
-from horsies_django.overview import PartitionLoad, SlotHolder
+from horsies_django.monitoring.overview import PartitionLoad, SlotHolder
 
 SLOTS = 100
 LONGEST_PARTITION = 200

@@ -13,11 +13,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from horsies_django import acting, overview
 from horsies_django.admin.copies import ask, copied_rows
 from horsies_django.admin.refusals import patiently, refusal
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.models import Task
+from horsies_django.monitoring import overview
+from horsies_django.tasks import operations
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[Task]
@@ -75,7 +76,7 @@ class OperateMixin(Base):
         for id_ in ids:
             try:
                 with patiently():
-                    acting.retry(id_, actor=request.user.get_username(), again=str(id_) in asked)
+                    operations.retry(id_, actor=request.user.get_username(), again=str(id_) in asked)
                 done += 1
             except (TaskNotRetryable, LookupError) as error:
                 self.message_user(request, str(error), messages.WARNING)
@@ -91,7 +92,7 @@ class OperateMixin(Base):
         try:
             ids = list(queryset.values_list("pk", flat=True))
             with patiently():
-                verdicts = Counter(acting.cancel(ids, terminate=terminate, actor=actor).values())
+                verdicts = Counter(operations.cancel(ids, terminate=terminate, actor=actor).values())
         except DatabaseError as error:
             self.message_user(request, refusal(error), messages.ERROR)
             return

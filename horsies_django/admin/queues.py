@@ -16,7 +16,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django import overview
 from horsies_django.admin.audit import OF_QUEUES, audit_url, entries_of, lines
 from horsies_django.admin.configuring import ConfigureMixin
 from horsies_django.admin.holders import SLOTS, partition_rows, slot_rows
@@ -25,6 +24,7 @@ from horsies_django.admin.reading import NextPageMixin, ReadOnlyAdminMixin, read
 from horsies_django.admin.showing import NOTHING, badge, moment_field
 from horsies_django.core.caps import CLUSTER
 from horsies_django.models import Queue, Task
+from horsies_django.monitoring import overview
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Queue]

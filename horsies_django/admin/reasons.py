@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.reading import read_bounded
 from horsies_django.core.status import Status
-from horsies_django.explaining import Reason, ReasonCode, explain
 from horsies_django.models import Queue, Task, Worker
+from horsies_django.monitoring.explain import Reason, ReasonCode, explain
 
 PATIENCE_MS = 1_000  # the page is about the task; this is beside it
 NAMED = 5  # tasks and workers linked in a line

@@ -15,7 +15,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django import registry, scheduling
+from horsies_django import schedules
 from horsies_django.admin.changing import ADD, ChangeForm
 from horsies_django.admin.definitions import ARGUMENTS, CATCH_UP, LABELS
 from horsies_django.admin.showing import NOTHING
@@ -24,7 +24,8 @@ from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition
 from horsies_django.core.slots import CATCH_UP as POLICIES
 from horsies_django.models import Schedule
-from horsies_django.overview import as_object
+from horsies_django.monitoring.overview import as_object
+from horsies_django.tasks import registry
 
 DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None}
 LONGEST_PATTERN = 200
@@ -51,7 +52,7 @@ class RunNowForm(ScheduleForm):
 
     def apply(self, actor: str) -> list[str]:
         """Send the task."""
-        self.task_id = scheduling.run_now(self.row.name, actor=actor, reason=self.why)
+        self.task_id = schedules.run_now(self.row.name, actor=actor, reason=self.why)
         return ["task_id"]
 
 
@@ -65,7 +66,7 @@ class EnableForm(ScheduleForm):
 
     def apply(self, actor: str) -> list[str]:
         """Enable the schedule."""
-        return scheduling.enable(self.row.name, actor=actor, reason=self.why)
+        return schedules.enable(self.row.name, actor=actor, reason=self.why)
 
 
 class DisableForm(ScheduleForm):
@@ -78,7 +79,7 @@ class DisableForm(ScheduleForm):
 
     def apply(self, actor: str) -> list[str]:
         """Disable the schedule."""
-        return scheduling.disable(self.row.name, actor=actor, reason=self.why)
+        return schedules.disable(self.row.name, actor=actor, reason=self.why)
 
 
 class RevertForm(ScheduleForm):
@@ -91,7 +92,7 @@ class RevertForm(ScheduleForm):
 
     def apply(self, actor: str) -> list[str]:
         """Drop the changes."""
-        return scheduling.revert(self.row.name, actor=actor, reason=self.why)
+        return schedules.revert(self.row.name, actor=actor, reason=self.why)
 
 
 class DefinitionForm(ScheduleForm):
@@ -192,7 +193,7 @@ class DefinitionForm(ScheduleForm):
     def clean(self) -> dict[str, Any]:
         """Find all that is wrong with what would hold, each problem at its field."""
         cleaned = self.cleaned_data
-        for key, problem in scheduling.problems(self.named, {**self.held, **self.altered()}, as_json=True):
+        for key, problem in schedules.problems(self.named, {**self.held, **self.altered()}, as_json=True):
             if key in self.errors:
                 continue
             if key == ARGUMENTS and key not in self.fields:
@@ -235,7 +236,7 @@ class EditForm(DefinitionForm):
         changes = {
             key: value for key, value in self.altered().items() if key not in self.held or self.held[key] != value
         }
-        return scheduling.change(self.row.name, changes, actor=actor, reason=self.why) if changes else []
+        return schedules.change(self.row.name, changes, actor=actor, reason=self.why) if changes else []
 
 
 class AddForm(DefinitionForm):
@@ -247,7 +248,7 @@ class AddForm(DefinitionForm):
     explanation = gettext_lazy("Its task is one that the code has; the schedule itself is then in the database alone.")
 
     name = forms.CharField(
-        label=gettext_lazy("Name"), max_length=scheduling.LONGEST_NAME, widget=forms.TextInput(attrs=WIDE)
+        label=gettext_lazy("Name"), max_length=schedules.LONGEST_NAME, widget=forms.TextInput(attrs=WIDE)
     )
 
     @property
@@ -268,7 +269,7 @@ class AddForm(DefinitionForm):
 
     def apply(self, actor: str) -> list[str]:
         """Make the schedule."""
-        scheduling.create(self.named, self.altered(), actor=actor, reason=self.why)
+        schedules.create(self.named, self.altered(), actor=actor, reason=self.why)
         self.row = Schedule(name=self.named)
         return list(KEYS)
 

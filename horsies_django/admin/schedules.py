@@ -21,9 +21,10 @@ from horsies_django.admin.editing import EditMixin
 from horsies_django.admin.reading import NextPageMixin, read_bounded
 from horsies_django.admin.showing import NOTHING, age, away, badge, breakable, moment, moment_field
 from horsies_django.core.schedules import as_texts
-from horsies_django.health import LATE
 from horsies_django.models import Schedule, Task
-from horsies_django.overview import as_object, aware, changed_keys
+from horsies_django.models.moments import aware
+from horsies_django.monitoring.health import LATE
+from horsies_django.monitoring.overview import as_object, changed_keys
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Schedule]

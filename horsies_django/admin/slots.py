@@ -21,7 +21,8 @@ from horsies_django.core.patterns import Pattern, PatternError, parse
 from horsies_django.core.schedules import ScheduleConfig, read_definition
 from horsies_django.core.status import Status
 from horsies_django.models import Schedule, Task
-from horsies_django.overview import as_object, aware
+from horsies_django.models.moments import aware
+from horsies_django.monitoring.overview import as_object
 from horsies_django.store.schedules import Recent, ScheduleStore
 
 RUNS = 20

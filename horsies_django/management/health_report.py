@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from horsies_django.health import DatabaseHealth, Health, Problem, QueueHealth, WorkerHealth, named
 from horsies_django.management.queue_report import moment, table, title
+from horsies_django.monitoring.health import (
+    DatabaseHealth,
+    Health,
+    Problem,
+    QueueHealth,
+    WorkerHealth,
+    named,
+)
 
 SKEW_SECONDS = 5.0  # below that nobody needs to hear of it
 

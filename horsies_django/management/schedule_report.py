@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 
 from horsies_django.core.patterns import Pattern
 from horsies_django.management.queue_report import table
-from horsies_django.overview import ScheduleOverview, aware
+from horsies_django.models.moments import aware
+from horsies_django.monitoring.overview import ScheduleOverview
 
 STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERROR"}
 

@@ -13,7 +13,7 @@ from horsies_django.models.tasks import ReadOnlyRow
 class Schedule(ReadOnlyRow):
     """A schedule. ``definition`` is what holds: what the code declares, and over it what somebody changed.
 
-    One that was made in the admin has changes only. Its keys are those of ``horsies_django.scheduling.ScheduleConfig``.
+    One that was made in the admin has changes only. Its keys are those of ``horsies_django.schedules.ScheduleConfig``.
     """
 
     name = models.CharField(_("name"), max_length=255, primary_key=True)

@@ -18,10 +18,10 @@ from typing import Any
 
 import psycopg
 
-from horsies_django.announcing import AGAIN_SECONDS
 from horsies_django.conf import Resilience
 from horsies_django.core.notifications import read_told
 from horsies_django.store.notify import Listener
+from horsies_django.tasks.notify_throttle import AGAIN_SECONDS
 from horsies_django.worker.backoff import Backoff
 
 logger = logging.getLogger("horsies.worker")

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from django.conf import settings
 
-from horsies_django.current import TaskContextFilter
+from horsies_django.tasks.context import TaskContextFilter
 
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
 MAX_WAITING = 10_000  # lines that wait for a slow log; what comes on top is counted and lost

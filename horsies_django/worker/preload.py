@@ -80,7 +80,7 @@ def load_project() -> None:
     import django
 
     django.setup()
-    from horsies_django import registry
+    from horsies_django.tasks import registry
 
     if problems := registry.autodiscover():
         raise RuntimeError("; ".join(f"importing {item.module}: {item.error!r}" for item in problems)) from problems[

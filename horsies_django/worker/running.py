@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 
-from horsies_django import registry
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, encode_error, printable
 from horsies_django.core.errors import (
@@ -27,8 +26,9 @@ from horsies_django.core.errors import (
 from horsies_django.core.mapping import mapped_code
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.core.retry import Retry, class_names
-from horsies_django.current import CurrentTask, running
-from horsies_django.definition import TaskFunction
+from horsies_django.tasks import registry
+from horsies_django.tasks.context import CurrentTask, running
+from horsies_django.tasks.decorator import TaskFunction
 from horsies_django.worker.runs import CANCEL, TIMEOUT, Run
 
 logger = logging.getLogger("horsies.task")

@@ -19,7 +19,7 @@ import threading
 from types import FrameType
 
 from horsies_django.core.errors import TaskTimeout
-from horsies_django.current import CurrentTask
+from horsies_django.tasks.context import CurrentTask
 
 TIMEOUT, CANCEL = "timeout", "cancel"
 CALL_BACK = "call back"  # not to a run, but to all that stand in line

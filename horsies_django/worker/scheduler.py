@@ -22,10 +22,10 @@ from horsies_django.core.patterns import RULES
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
 from horsies_django.core.slots import Due, Timing, due
-from horsies_django.ids import uuid7s
-from horsies_django.scheduling import task_of
+from horsies_django.schedules import task_of
 from horsies_django.store.schedules import ScheduleStore, Taken
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks.ids import uuid7s
 
 logger = logging.getLogger("horsies.scheduler")
 

@@ -16,10 +16,10 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from horsies_django import registry
 from horsies_django.conf import Config, Resilience
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.store.schema import unpublished
+from horsies_django.tasks import registry
 from horsies_django.worker.backoff import Backoff
 from horsies_django.worker.outage import DatabaseGaveUp
 from horsies_django.worker.stopping import Stopping

@@ -15,10 +15,10 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
-from horsies_django import registry
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import WIRE, read_options
 from horsies_django.core.records import Claim
+from horsies_django.tasks import registry
 from horsies_django.worker.running import Reply, failed
 
 logger = logging.getLogger("horsies.worker")

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import psycopg
 
-from horsies_django import __version__, registry
+from horsies_django import __version__
 from horsies_django.conf import Config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import WorkerStartError
@@ -24,6 +24,7 @@ from horsies_django.store.notify import Listener
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
+from horsies_django.tasks import registry
 from horsies_django.worker.appetite import appetite
 from horsies_django.worker.deadlines import TimeLimits
 from horsies_django.worker.deadman import Guard

@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 from django.db import DatabaseError, connections
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.conf import Config
 from horsies_django.models import Schedule
 from horsies_django.store.notify import channel_prefix, direct_connection
@@ -65,11 +65,11 @@ class Timetable(threading.Thread):
 
     def declare(self, only: Collection[str] | None = None) -> None:
         """Write the schedules in the code into the table. Raises ScheduleError, and Django's errors of the database."""
-        self.names = sorted({one.name for one in scheduling.declared()})
+        self.names = sorted({one.name for one in schedules.declared()})
         rows = Schedule.objects.using(self.config.database).filter(name__in=self.names)
         try:
             known = set(rows.values_list("name", flat=True))
-            for name, keys in scheduling.declare(actor=self.actor, only=only).items():
+            for name, keys in schedules.declare(actor=self.actor, only=only).items():
                 if name in known:
                     logger.info("schedule %s: the code changed its %s", name, ", ".join(keys))
                 else:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from horsies_django import acting
 from horsies_django.models import Queue, Task
+from horsies_django.tasks import operations
 from tests.browser import test_admin as shared
 from tests.browser.test_admin import CONTRASTS, PICTURES, WIDE, look, playwright
 from tests.browser.test_admin import browser as browser
@@ -35,7 +35,7 @@ def readable(page: Any) -> None:
 def test_a_person_is_asked_before_a_task_is_run_again_once_more(
     browser: Any, live_server: Any, library: Task, scheme: str
 ) -> None:
-    copy = acting.retry(library.pk, actor="ada")
+    copy = operations.retry(library.pk, actor="ada")
     for _name, page in look(browser, live_server, scheme, {"again-list": reverse(LIST) + "?status=FAILED"}):
         page.locator("#action-toggle").click()
         page.locator("select[name=action]").select_option("retry_tasks")

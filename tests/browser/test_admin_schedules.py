@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 from django.urls import reverse
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.store.schedules import ScheduleStore
 from tests.browser.test_admin import CONTRASTS, PICTURES, WIDE, browser, look, playwright, pytestmark
@@ -53,23 +53,23 @@ def timetable(transactional_db: None) -> None:
         "old report": {"pattern": "monthly on day 15 at 09:00"},
     }
     for name, definition in declared.items():
-        columns = scheduling.in_wire_form({"task": tasks.echo.name, "kwargs": {"text": "archive/1998"}, **definition})
+        columns = schedules.in_wire_form({"task": tasks.echo.name, "kwargs": {"text": "archive/1998"}, **definition})
         how: dict[str, Any] = {"action": "schedule.declare", "actor": "scheduler on web-1", "declared": columns}
         store.change(name, create=True, declared_in=f"documents/tasks.py:{len(name)}", **how)
         fired(name, "CCCCCFCCCCCCCxCCCECC"[: 5 + len(name) % 16] + "FCCR")
-    scheduling.create(
+    schedules.create(
         BOARD,
         {"task": tasks.echo.name, "pattern": "monthly on the last day at 18:00", "zone": "Europe/Istanbul",
          "kwargs": {"text": "short"}, "catch_up": "all"},
         actor="ada", reason="The board meets on the first.",
     )  # fmt: skip
-    scheduling.change(
+    schedules.change(
         "documents.tasks.index_documents",
         {"pattern": "0 5 * * mon-fri", "queue": "bulk"},
         actor="grace",
         reason="The backup runs until five.",
     )
-    scheduling.disable("mail.tasks.send_digest", actor="ada", reason="The provider is down.")
+    schedules.disable("mail.tasks.send_digest", actor="ada", reason="The provider is down.")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_schedules SET gone_at = now(), next_at = NULL WHERE name = 'old report'")
         cursor.execute(

@@ -15,9 +15,10 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import TaskHandle, acting, erasing
+from horsies_django import TaskHandle
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.models import AuditEntry, Task
+from horsies_django.tasks import operations, redaction
 from horsies_django.testing import drain
 from tests.factories import TaskFactory, now
 from tests.project import tasks
@@ -63,7 +64,7 @@ def test_a_task_that_waits_for_its_retry_can_be_cancelled_or_made_due() -> None:
     first, second = tasks.asks_again.send(60, None), tasks.asks_again.send(60, None)
     drain()
     assert first.cancel() == "CANCELLED"
-    assert acting.retry(second.task_id, actor="ada") == second.task_id
+    assert operations.retry(second.task_id, actor="ada") == second.task_id
     assert drain(raise_errors=False) == 1
     row = Task.objects.get(pk=second.task_id)
     assert (row.status, row.retry_count) == ("FAILED", 1)
@@ -77,7 +78,7 @@ def test_cancelling_what_does_not_exist_says_so() -> None:
 def test_a_failed_task_runs_again_under_a_new_id_with_all_that_it_had() -> None:
     handle = tasks.asks_again.with_options(priority=7, timeout_ms=5_000).send(0, "BUSY")
     drain(raise_errors=False)
-    new = Task.objects.get(pk=acting.retry(handle.task_id, actor="ada", reason="the server is back"))
+    new = Task.objects.get(pk=operations.retry(handle.task_id, actor="ada", reason="the server is back"))
     old = Task.objects.get(pk=handle.task_id)
     kept = ("task_name", "queue_name", "lane", "priority", "kwargs", "options", "max_retries")
     assert [getattr(new, name) for name in kept] == [getattr(old, name) for name in kept]
@@ -93,7 +94,7 @@ def test_a_failed_task_runs_again_under_a_new_id_with_all_that_it_had() -> None:
 def test_what_cannot_run_again_is_refused_with_its_reason(prepare: str) -> None:
     if prepare == "redacted":
         handle: TaskHandle[Any] = failed()
-        erasing.redact(handle.task_id, actor="ada", reason="asked for")
+        redaction.redact(handle.task_id, actor="ada", reason="asked for")
     else:
         handle = tasks.noop.send()
     if prepare == "completed":
@@ -101,7 +102,7 @@ def test_what_cannot_run_again_is_refused_with_its_reason(prepare: str) -> None:
     id_ = uuid.uuid4() if prepare == "absent" else handle.task_id
     said = {"completed": "completed", "pending": "is PENDING", "redacted": "was redacted", "absent": "there is no task"}
     with pytest.raises((TaskNotRetryable, LookupError), match=said[prepare]):
-        acting.retry(id_, actor="ada")
+        operations.retry(id_, actor="ada")
     assert Task.objects.count() == 1
 
 

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, Task
 from tests.desk.test_admin import body, client_with, page_of
 from tests.desk.test_admin_limits import messages
@@ -59,7 +59,7 @@ def post(client: Client, page: str, name: str = "report", /, **values: Any) -> A
 @pytest.mark.parametrize("verb", [*VERBS, "add"])
 def test_to_change_schedules_takes_both_permissions(verb: str, permissions: tuple[str, ...]) -> None:
     declare()
-    scheduling.change("report", {"priority": 9}, actor="ada")
+    schedules.change("report", {"priority": 9}, actor="ada")
     before = Schedule.objects.values().get()
     address = reverse(ADD) if verb == "add" else url(verb)
     client = client_with(*permissions)
@@ -87,7 +87,7 @@ def test_the_ways_to_change_a_schedule_show_for_those_who_may_and_as_it_stands()
 
     assert offered(viewer) == set()
     assert offered(keeper) == {"run_now", "disable", "edit"}
-    scheduling.disable("report", actor="ada")
+    schedules.disable("report", actor="ada")
     assert offered(keeper) == {"run_now", "enable", "edit", "revert"}
     force(gone_at=now())
     assert offered(keeper) == {"run_now", "edit", "revert"}
@@ -121,7 +121,7 @@ def test_a_schedule_of_any_name_is_found_by_its_links(boss: Client, name: str) -
 
 def test_the_arguments_are_for_those_who_may_see_payloads() -> None:
     declare(kwargs={"to": "secret@example.org"})
-    scheduling.change("report", {"kwargs": {"to": "secret-2@example.org"}}, actor="ada")
+    schedules.change("report", {"kwargs": {"to": "secret-2@example.org"}}, actor="ada")
     entry = AuditEntry.objects.latest("pk")
     everything, plain = client_with(*MAY), client_with("view_schedule", "configure_queue", "view_auditentry")
     for page in ("change", "edit"):
@@ -203,7 +203,7 @@ def test_a_schedule_is_disabled_enabled_and_reverted(boss: Client) -> None:
     assert messages(post(boss, "disable")) == [("Schedule report: nothing to change, it is so already.", "info")]
     post(boss, "enable")
     assert row().definition["enabled"] is True
-    scheduling.change("report", {"pattern": "hourly at :05", "priority": 9}, actor="ada")
+    schedules.change("report", {"pattern": "hourly at :05", "priority": 9}, actor="ada")
     post(boss, "revert", reason="it is over")
     assert (row().changes, row().definition) == ({}, row().declared)
     written = AuditEntry.objects.order_by("pk").filter(actor="boss").values_list("action", "reason")
@@ -249,7 +249,7 @@ def test_the_arguments_of_a_task_with_types_of_its_own_are_edited_as_json(boss: 
 def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Client) -> None:
     declare()
     values = {**opened(boss, url("edit")), "priority": "8", "reason": WHY}
-    scheduling.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
+    schedules.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
     others, mine = messages(boss.post(url("edit"), values, follow=True))
     assert others == (
         "While the form was open, ada changed schedule report too: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; "

@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.admin import reading
 from horsies_django.core.status import Status
 from horsies_django.models import Schedule, ScheduleTick, Task
@@ -40,13 +40,13 @@ def url(page: str, name: str = "report") -> str:
 
 def make(name: str = "report", **definition: Any) -> Schedule:
     """Make a schedule that the admin made."""
-    scheduling.create(name, {**DEFINITION, **definition}, actor="ada")
+    schedules.create(name, {**DEFINITION, **definition}, actor="ada")
     return row(name)
 
 
 def declare(name: str = "report", **definition: Any) -> Schedule:
     """Write a schedule as the scheduler does that finds it in the code."""
-    columns = scheduling.in_wire_form({**DEFINITION, **definition})
+    columns = schedules.in_wire_form({**DEFINITION, **definition})
     how = {"action": "schedule.declare", "actor": "scheduler", "declared": columns, "declared_in": "shop/tasks.py:41"}
     ScheduleStore(connection).change(name, create=True, **how)
     return row(name)
@@ -160,9 +160,9 @@ def test_the_list_says_where_each_schedule_is_defined_and_which_are_changed(boss
     assert "the admin" in html
     assert "tasks.<wbr>py:41" in html
     assert "horsies-overridden" not in html
-    scheduling.change("by code", {"priority": 3}, actor="ada")
+    schedules.change("by code", {"priority": 3}, actor="ada")
     assert body(boss, reverse(LIST)).count("horsies-overridden") == 1
-    scheduling.change("by code", {"priority": None}, actor="ada")
+    schedules.change("by code", {"priority": None}, actor="ada")
     assert "horsies-overridden" not in body(boss, reverse(LIST))
 
 
@@ -271,7 +271,7 @@ def test_a_schedule_shows_its_last_slots_and_their_tasks(boss: Client) -> None:
 
 def test_a_schedule_shows_what_holds_and_where_the_code_says_another_thing(boss: Client) -> None:
     declare(good_for_ms=60_000)
-    scheduling.change("report", {"priority": 3, "queue": "bulk"}, actor="ada", reason=WHY)
+    schedules.change("report", {"priority": 3, "queue": "bulk"}, actor="ada", reason=WHY)
     rows = {line.label: line for line in boss.get(url("change")).context["definition"]}
     assert (rows["queue"].held, rows["queue"].declared) == ("bulk", "the task's own")
     assert (rows["priority"].held, rows["priority"].declared) == ("3", "the task's own")

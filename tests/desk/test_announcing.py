@@ -5,7 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 
-from horsies_django.announcing import AGAIN_SECONDS, BURST_SECONDS, HOLD_SECONDS, PROMPT_SECONDS, Announcements, Turn
+from horsies_django.tasks.notify_throttle import (
+    AGAIN_SECONDS,
+    BURST_SECONDS,
+    HOLD_SECONDS,
+    PROMPT_SECONDS,
+    Announcements,
+    Turn,
+)
 
 TABLE, OTHER = 16_400, 16_900
 TICK = 0.000_1

@@ -16,8 +16,9 @@ from django.core.management.base import SystemCheckError
 from django.db import connections
 from django.db.backends.postgresql import psycopg_any
 
-from horsies_django import checks, registry
+from horsies_django import checks
 from horsies_django.conf import config
+from horsies_django.tasks import registry
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "checks.md"

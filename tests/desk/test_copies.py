@@ -19,9 +19,10 @@ from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import acting, get_handle
+from horsies_django import get_handle
 from horsies_django.core.errors import TaskCopied
 from horsies_django.models import Task
+from horsies_django.tasks import operations
 from tests.conftest import wait_until
 from tests.desk.test_acting import LIST, OF_TASKS, operator, shell
 from tests.e2e.conftest import ROOT, database_url
@@ -107,9 +108,9 @@ def test_a_second_copy_is_made_only_after_a_question_that_names_the_first() -> N
 def test_an_answer_counts_for_the_tasks_that_were_asked_about_only() -> None:
     client = operator("view_task", "operate_task")
     asked, meanwhile = failed(2)
-    acting.retry(asked, actor="ada")
+    operations.retry(asked, actor="ada")
     fields = as_asked(act(client, [asked, meanwhile]).content.decode())
-    copy = acting.retry(meanwhile, actor="somebody else")
+    copy = operations.retry(meanwhile, actor="somebody else")
     html = client.post(LIST, {**fields, "again_all": "x"}, follow=True).content.decode()
     assert f"was run again before: {copy} is PENDING" in html
     assert (len(copies_of(asked)), copies_of(meanwhile)) == (2, [copy])
@@ -117,11 +118,11 @@ def test_an_answer_counts_for_the_tasks_that_were_asked_about_only() -> None:
 
 def test_code_is_told_of_the_copy_and_the_audit_of_both() -> None:
     (id_,) = failed()
-    first = acting.retry(id_, actor="ada")
+    first = operations.retry(id_, actor="ada")
     with pytest.raises(TaskCopied, match=f"{first} is PENDING") as told:
-        acting.retry(id_, actor="ben")
+        operations.retry(id_, actor="ben")
     assert told.value.copy == first
-    second = acting.retry(id_, actor="ben", again=True)
+    second = operations.retry(id_, actor="ben", again=True)
     assert list(OF_TASKS.order_by("pk").values_list("actor", "after")) == [
         ("ada", {"new": str(first)}), ("ben", {"new": str(second)}),
     ]  # fmt: skip
@@ -145,7 +146,7 @@ def test_the_shell_names_the_copies_and_refuses_another_one_unless_it_is_told_so
 @pytest.mark.parametrize(("answer", "copies", "code"), [("y", 2, 0), ("n", 1, 1), ("", 1, 1)])
 def test_somebody_at_a_terminal_is_asked(answer: str, copies: int, code: int) -> None:
     (id_,) = failed()
-    first = acting.retry(id_, actor="ada")
+    first = operations.retry(id_, actor="ada")
     ours, theirs = os.openpty()
     os.write(ours, f"{answer}\n".encode())
     done = subprocess.run(
@@ -169,14 +170,14 @@ def test_two_who_run_a_task_again_at_the_same_time_make_one_copy(
 
     def second() -> None:
         try:
-            acting.retry(id_, actor="ben")
+            operations.retry(id_, actor="ben")
         except TaskCopied as error:
             told.append(error.copy)
         finally:
             connection.close()
 
     with transaction.atomic():
-        first = acting.retry(id_, actor="ada")
+        first = operations.retry(id_, actor="ada")
         thread = threading.Thread(target=second)
         thread.start()
         waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -189,7 +190,7 @@ def test_many_copies_are_not_all_listed() -> None:
     client = operator("view_task", "operate_task")
     (id_,) = failed()
     for _ in range(23):
-        acting.retry(id_, actor="ada", again=True)
+        operations.retry(id_, actor="ada", again=True)
     html = client.get(page(id_)).content.decode()
     assert html.count("/admin/horsies/task/") >= 20
     assert "and 3 before" in html

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from horsies_django import TaskDefinitionError, TaskResult, registry, task
+from horsies_django import TaskDefinitionError, TaskResult, task
+from horsies_django.tasks import registry
 from tests.project import tasks
 
 

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from django.db import connection
 
-from horsies_django import overview, queues
+from horsies_django import queues
 from horsies_django.conf import Recovery
 from horsies_django.models import AuditEntry, Queue, QueueLimits
+from horsies_django.monitoring import overview
 from horsies_django.worker.reaper import Reaper
 from tests.conftest import Claimer, put, wait_until
 

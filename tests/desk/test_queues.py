@@ -11,9 +11,10 @@ import pytest
 from django.db import transaction
 from django.test import override_settings
 
-from horsies_django import overview, queues
+from horsies_django import queues
 from horsies_django.core.errors import QueueError
 from horsies_django.models import AuditEntry, Queue, QueueLimits
+from horsies_django.monitoring import overview
 from horsies_django.store.notify import channel_prefix
 from tests.conftest import Claimer, limit, put
 from tests.factories import TaskFactory

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, Task
 from tests.factories import ScheduleTickFactory, TaskFactory
 from tests.project import tasks
@@ -31,7 +31,7 @@ def machine(*words: str) -> Any:
 
 
 def make(name: str, **definition: Any) -> None:
-    scheduling.create(name, {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", **definition}, actor="a test")
+    schedules.create(name, {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", **definition}, actor="a test")
 
 
 def lines(text: str) -> list[str]:
@@ -42,7 +42,7 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     make("nightly", zone="Europe/Istanbul")
     make("sleeping", pattern="every 15 minutes")
     make("broken")
-    scheduling.disable("sleeping", actor="a test")
+    schedules.disable("sleeping", actor="a test")
     Schedule.objects.filter(name="broken").update(error="no code of this process has a task 'x'")
     tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
     Schedule.objects.filter(name="nightly").update(last_slot=tick.slot)

@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 
-from horsies_django import TaskDefinitionError, checks, overview, registry, scheduling, task
+from horsies_django import (
+    TaskDefinitionError,
+    checks,
+    schedules,
+    task,
+)
 from horsies_django.core.errors import ScheduleError
 from horsies_django.models import AuditEntry, Schedule
-from horsies_django.scheduling import Cron, Daily
+from horsies_django.monitoring import overview
+from horsies_django.schedules import Cron, Daily
+from horsies_django.tasks import registry
 from tests.project import tasks
 
 pytestmark = pytest.mark.django_db
@@ -52,7 +59,7 @@ def everything() -> str:
 def test_a_schedule_of_the_settings_is_written_into_the_table_and_says_where_it_stands(declare: Declare) -> None:
     declare({"nightly": NIGHTLY})
     assert reported("E021") == []
-    assert "pattern" in scheduling.declare(actor="a scheduler")["nightly"]
+    assert "pattern" in schedules.declare(actor="a scheduler")["nightly"]
     row = Schedule.objects.get(pk="nightly")
     assert row.declared_in == "HORSIES['SCHEDULES']['nightly']"
     assert (row.definition["pattern"], row.definition["zone"], row.definition["kwargs"]) == (
@@ -60,7 +67,7 @@ def test_a_schedule_of_the_settings_is_written_into_the_table_and_says_where_it_
         "Europe/Istanbul",
         {"a": 1},
     )
-    assert scheduling.declare(actor="a scheduler") == {}, "nothing changed"
+    assert schedules.declare(actor="a scheduler") == {}, "nothing changed"
 
 
 def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel() -> None:
@@ -68,7 +75,7 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel() -> Non
     def turn(point: tasks.Point) -> tasks.Point:
         return point
 
-    scheduling.declare(actor="a scheduler")
+    schedules.declare(actor="a scheduler")
     row = Schedule.objects.get(pk="shop.turn")
     assert (row.definition["task"], row.definition["kwargs"]) == ("shop.turn", {"point": {"x": 1, "y": 2}})
     assert "test_schedules" in (row.declared_in or "")
@@ -81,7 +88,7 @@ def test_a_pattern_alone_is_a_schedule_and_an_object_has_its_zone_with_it() -> N
     @task(name="shop.sweep", schedule="every 15 minutes")
     def sweep() -> None: ...
 
-    scheduling.declare(actor="a scheduler")
+    schedules.declare(actor="a scheduler")
     found = {row.name: (row.definition["pattern"], row.definition["zone"]) for row in Schedule.objects.all()}
     assert found["shop.tidy"] == ("daily at 04:30", "Europe/Istanbul")
     assert found["shop.sweep"] == ("every 15 minutes", "UTC")
@@ -139,7 +146,7 @@ def test_two_schedules_of_one_name_are_reported(declare: Declare) -> None:
 def test_declaring_refuses_everything_that_is_wrong_at_once_and_writes_nothing(declare: Declare) -> None:
     declare({"nightly": NIGHTLY, **BROKEN})
     with pytest.raises(ScheduleError) as caught:
-        scheduling.declare(actor="a scheduler")
+        schedules.declare(actor="a scheduler")
     assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == {
         "HORSIES['SCHEDULES']['b']",
         "HORSIES['SCHEDULES']['c']",
@@ -149,13 +156,13 @@ def test_declaring_refuses_everything_that_is_wrong_at_once_and_writes_nothing(d
 
 def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(declare: Declare) -> None:
     declare({"nightly": {**NIGHTLY, "queue": "mail"}})
-    scheduling.declare(actor="a scheduler")
-    assert scheduling.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker") == [
+    schedules.declare(actor="a scheduler")
+    assert schedules.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker") == [
         "priority",
         "queue",
     ]
     declare({"nightly": {**NIGHTLY, "queue": "bulk", "pattern": "daily at 05:00"}})
-    assert scheduling.declare(actor="a scheduler") == {"nightly": ["pattern"]}
+    assert schedules.declare(actor="a scheduler") == {"nightly": ["pattern"]}
     row = Schedule.objects.get(pk="nightly")
     assert (row.definition["pattern"], row.definition["priority"], row.definition["queue"]) == (
         "daily at 05:00",
@@ -163,7 +170,7 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
         None,
     )
     assert overview.schedules(["nightly"])[0].changed == ["priority", "queue"]
-    assert scheduling.revert("nightly", actor="ann") == ["priority", "queue"]
+    assert schedules.revert("nightly", actor="ann") == ["priority", "queue"]
     assert overview.schedules(["nightly"])[0].changed == []
     row.refresh_from_db()
     assert (row.definition["priority"], row.definition["queue"], row.changes) == (None, "bulk", {})
@@ -176,14 +183,14 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
 
 
 def test_one_that_nobody_declares_has_nothing_to_go_back_to() -> None:
-    scheduling.create("by hand", NIGHTLY, actor="ann")
+    schedules.create("by hand", NIGHTLY, actor="ann")
     with pytest.raises(ScheduleError, match="nothing to go back to"):
-        scheduling.revert("by hand", actor="ann")
+        schedules.revert("by hand", actor="ann")
     with pytest.raises(ScheduleError, match="already"):
-        scheduling.create("by hand", NIGHTLY, actor="ann")
+        schedules.create("by hand", NIGHTLY, actor="ann")
 
 
-@pytest.mark.parametrize("verb", [scheduling.enable, scheduling.disable, scheduling.revert, scheduling.run_now])
+@pytest.mark.parametrize("verb", [schedules.enable, schedules.disable, schedules.revert, schedules.run_now])
 def test_a_schedule_that_does_not_exist_is_named(verb: Callable[..., Any]) -> None:
     with pytest.raises(ScheduleError, match="there is no schedule 'nowhere'"):
         verb("nowhere", actor="ann")

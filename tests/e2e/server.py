@@ -20,8 +20,8 @@ from psycopg.rows import dict_row
 
 from example_project.postgres import SETTINGS, Cluster
 from horsies_django.core.records import NewTasks
-from horsies_django.ids import uuid7
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks.ids import uuid7
 from tests.deadlines import wait_until
 
 ROOT = Path(__file__).parents[2]

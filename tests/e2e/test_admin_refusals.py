@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.admin import refusals
 from horsies_django.models import AuditEntry, Task
 from tests.e2e.test_roles import OPERATING, SENDING, as_role, grant
@@ -199,7 +199,7 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Cl
     running = TaskFactory(status="RUNNING", claimed_by=worker.pk)
     failed = TaskFactory(status="FAILED", claimed_by=worker.pk)
     TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
-    scheduling.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
+    schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
     entry = AuditEntry.objects.latest("pk")
     addresses = [reverse(f"admin:horsies_{name}_changelist") for name in PAGES]
     addresses += [reverse("admin:horsies_task_change", args=(row.pk,)) for row in (running, failed)]

@@ -18,7 +18,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from horsies_django.models import AuditEntry, Queue, Task
-from horsies_django.overview import aware
+from horsies_django.monitoring.overview import aware
 from tests.conftest import Claimer, put, wait_until
 from tests.e2e.conftest import ROOT, WorkerProcess, database_url
 from tests.factories import HeartbeatFactory, WorkerFactory

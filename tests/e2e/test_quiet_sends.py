@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
-from horsies_django import sending
-from horsies_django.announcing import Announcements, Turn
 from horsies_django.models import Task
+from horsies_django.tasks import enqueue
+from horsies_django.tasks.notify_throttle import Announcements, Turn
 from tests.conftest import wait_until
 from tests.e2e.conftest import WorkerProcess
 from tests.project import tasks
@@ -56,7 +56,7 @@ def together(*calls: Callable[[], None]) -> None:
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
     made = Noted()
-    monkeypatch.setattr(sending, "announcements", made)
+    monkeypatch.setattr(enqueue, "announcements", made)
     return made
 
 

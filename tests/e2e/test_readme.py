@@ -212,8 +212,8 @@ def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
     listed, disabled = [shlex.split(line) for line in COMMANDS if "horsies_schedule" in line]
     assert re.search(r"orders\.tasks\.count_orders +Every 15 minutes .* on ", shop.run(*listed))
     now = (
-        "from horsies_django import get_handle, scheduling; "
-        "print(get_handle(scheduling.run_now('orders.tasks.count_orders', actor='ada')).get().unwrap())"
+        "from horsies_django import get_handle, schedules; "
+        "print(get_handle(schedules.run_now('orders.tasks.count_orders', actor='ada')).get().unwrap())"
     )
     assert shop.shell(now).split()[-1] == "3"
     assert "is disabled" in shop.run(*disabled)

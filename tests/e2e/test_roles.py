@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from horsies_django import get_handle, queues, scheduling
-from horsies_django.erasing import redact
+from horsies_django import get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
+from horsies_django.tasks.redaction import redact
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.e2e.conftest import ROOT, WorkerProcess, database_url, held_by
 from tests.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory, now
@@ -141,15 +141,15 @@ def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
     definition = {"task": tasks.noop.name, "pattern": "every second"}
     as_role("site")
     with pytest.raises(Exception, match="permission denied"):
-        scheduling.create("each second", definition, actor="somebody")
+        schedules.create("each second", definition, actor="somebody")
     as_role(None)
     grant(SCHEDULING)
     as_role("site")
-    scheduling.create("each second", definition, actor="somebody")
+    schedules.create("each second", definition, actor="somebody")
     process = worker("--processes=1", "--with-scheduler", DATABASE_URL=url_of("worker")).ready()
     sent = wait_until(lambda: ScheduleTick.objects.first(), "a slot is sent")
     assert get_handle(sent.task_id).get(timeout_ms=30_000).is_ok()
-    scheduling.disable("each second", actor="somebody")
+    schedules.disable("each second", actor="somebody")
     as_role(None)
     assert process.stop() == 0
     assert "permission denied" not in process.log

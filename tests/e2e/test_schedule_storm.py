@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.models import Schedule, ScheduleTick, Task
 from tests.conftest import wait_until
 from tests.e2e.conftest import SchedulerProcess
@@ -85,7 +85,7 @@ def test_kills_and_stops_leave_each_slot_with_exactly_one_task(
     with transaction.atomic():
         for number in range(SCHEDULES):
             definition = {"pattern": "every 1 second", "catch_up": "all", "most": 1_000}
-            scheduling.create(f"nr. {number}", {"task": "tests.project.tasks.noop", **definition}, actor="a test")
+            schedules.create(f"nr. {number}", {"task": "tests.project.tasks.noop", **definition}, actor="a test")
     storm = Storm(scheduler)
     storm.rage()
     storm.clear()

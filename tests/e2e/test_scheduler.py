@@ -15,7 +15,7 @@ import pytest
 from django.db import connection
 from psycopg import sql
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from tests.conftest import wait_until
 from tests.e2e.conftest import SchedulerProcess, WorkerProcess, database_url
@@ -34,7 +34,7 @@ SECOND = dt.timedelta(seconds=1)
 
 
 def create(name: str = "a schedule", **definition: Any) -> None:
-    scheduling.create(name, {"task": NOOP, "pattern": "every 1 second", **definition}, actor="a test")
+    schedules.create(name, {"task": NOOP, "pattern": "every 1 second", **definition}, actor="a test")
 
 
 def code(**schedules: dict[str, Any]) -> dict[str, str]:
@@ -192,15 +192,15 @@ def test_it_wakes_when_a_schedule_is_created_changed_or_enabled(scheduler: Start
     asleep()
     create()
     sends()
-    scheduling.disable("a schedule", actor="a test")
+    schedules.disable("a schedule", actor="a test")
     create("another", pattern="every 365 days")
     wait_until(lambda: row("another").next_slot, "it looks at that one")
     asleep()
-    scheduling.enable("a schedule", actor="a test")
+    schedules.enable("a schedule", actor="a test")
     sends(more_than=len(slots()))
-    scheduling.disable("a schedule", actor="a test")
+    schedules.disable("a schedule", actor="a test")
     asleep()
-    scheduling.change("another", {"pattern": "every 2 seconds"}, actor="a test")
+    schedules.change("another", {"pattern": "every 2 seconds"}, actor="a test")
     sends("another")
     assert process.stop() == 0
 

@@ -19,8 +19,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from horsies_django.health import ProblemCode
 from horsies_django.models import Task
+from horsies_django.monitoring.health import ProblemCode
 from tests.conftest import put, wait_until
 from tests.e2e.conftest import ROOT, WorkerProcess, database_url, held_by, let_go
 from tests.e2e.test_roles import PAGE, as_role, grants

@@ -6,7 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,13 +17,13 @@ from django.core.management.base import BaseCommand
 from django.db import connection
 
 import horsies_django
-from horsies_django import registry
 from horsies_django.checks import IDS
 from horsies_django.conf import Config, PartitionConfig, QueueConfig
 from horsies_django.core.errors import FAMILIES
 from horsies_django.management.commands.horsies_status import Command as StatusCommand
 from horsies_django.management.commands.horsies_worker import Command as WorkerCommand
 from horsies_django.models import Task
+from horsies_django.tasks import registry
 from horsies_django.worker.options import MAX_TASKS_PER_CHILD
 from tests.desk.test_conf_page import table_of_the_page
 from tests.factories import TaskFactory
@@ -180,3 +182,19 @@ def test_the_public_names_are_listed_where_they_belong() -> None:
     text = (DOCS / "reference" / "public-names.md").read_text()
     (section,) = re.findall(r"^## horsies_django\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(horsies_django.__all__)
+
+
+def elsewhere() -> list[tuple[str, str]]:
+    """Return the rows of the second table: where public names are, and what the page says of them."""
+    _, _, section = (DOCS / "reference" / "public-names.md").read_text().partition("## Elsewhere")
+    return re.findall(r"^\| `(horsies_django[\w.]*)` \| (.*) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("place", "text"), elsewhere(), ids=[place for place, _ in elsewhere()])
+def test_every_public_name_elsewhere_can_be_imported(place: str, text: str) -> None:
+    module, _, name = place.rpartition(".")
+    if hasattr(import_module(module), name) and not isinstance(getattr(import_module(module), name), ModuleType):
+        return
+    found = import_module(place)
+    for name in re.findall(r"`([A-Za-z]\w*)`", text.partition("; see")[0]):
+        assert name.startswith("horsies_") or hasattr(found, name), f"{place} has no {name}"

@@ -91,7 +91,7 @@ EDITS = (
     Edit(
         7,
         "a waiting get() ignores all notifications of finished tasks",
-        "horsies_django/waiting.py",
+        "horsies_django/tasks/result_listener.py",
         "            self.arrived |= announced & self.callers.keys()\n",
         "            self.arrived |= set()\n",
         ("tests/store/test_waiting_room.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
@@ -99,7 +99,7 @@ EDITS = (
     Edit(
         8,
         "the poll of the waiting room does nothing",
-        "horsies_django/waiting.py",
+        "horsies_django/tasks/result_listener.py",
         "look_at, arrived = now + self.poll_seconds, wanted",
         "look_at = now + self.poll_seconds",
         ("tests/store/test_waiting_room.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),

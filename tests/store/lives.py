@@ -17,11 +17,11 @@ from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks, Outcome, Wanted
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.status import TERMINAL
-from horsies_django.ids import uuid7
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workers import Load, WaiterStore, WorkerStore
+from horsies_django.tasks.ids import uuid7
 from tests.conftest import limit, wait_until
 from tests.store.life import CAPS, MAX_CRASHES, TENANT_CAP, Attempt, Life, Model
 

@@ -11,13 +11,14 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from horsies_django import get_handle, sending
-from horsies_django.announcing import AGAIN_SECONDS, Announcements
+from horsies_django import get_handle
 from horsies_django.core.records import NewTasks
-from horsies_django.ids import uuid7
 from horsies_django.models import Task
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import enqueue
+from horsies_django.tasks.ids import uuid7
+from horsies_django.tasks.notify_throttle import AGAIN_SECONDS, Announcements
 from tests.factories import TaskFactory
 from tests.project import tasks
 
@@ -44,7 +45,7 @@ def hear(connect: Callable[[], psycopg.Connection[Any]]) -> Hear:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Have sends go by a clock that stands still, and give its hand."""
     hand = [0.0]
-    monkeypatch.setattr(sending, "announcements", Announcements(lambda: hand[0]))
+    monkeypatch.setattr(enqueue, "announcements", Announcements(lambda: hand[0]))
     return hand
 
 
@@ -162,7 +163,7 @@ class Passing:
 
 
 def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(hear: Hear, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "announcements", Announcements(Passing(AGAIN_SECONDS[-1] + 0.001)))
+    monkeypatch.setattr(enqueue, "announcements", Announcements(Passing(AGAIN_SECONDS[-1] + 0.001)))
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == ["default"]
@@ -174,7 +175,7 @@ def test_a_committed_task_that_cannot_be_announced_is_sent_all_the_same(
     def break_connection() -> None:
         connection.connection.close()
 
-    monkeypatch.setattr(sending, "announcements", Announcements(Passing(AGAIN_SECONDS[-1] + 0.001, break_connection)))
+    monkeypatch.setattr(enqueue, "announcements", Announcements(Passing(AGAIN_SECONDS[-1] + 0.001, break_connection)))
     begin_burst(hear)
     handle = tasks.add.send(3)
     connection.close()

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django import acting
 from horsies_django.core.records import Wanted
 from horsies_django.core.status import TERMINAL
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WaiterStore
+from horsies_django.tasks import operations
 from tests.conftest import Claimer, put
 from tests.store.conftest import Aside, wait_for_waiting
 from tests.store.test_caps_soft import LEASE
@@ -86,7 +86,7 @@ def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker:
     ahead = []
     if how == "is claimed ahead":
         ahead = worker.run_pass(wanted=Wanted(buffer=1, lease=LEASE)).buffered
-    assert acting.cancel([id_]) == {id_: "CANCELLED"}
+    assert operations.cancel([id_]) == {id_: "CANCELLED"}
     passed = worker.run_pass(sync=1, starts=ahead)
     assert (passed.started, passed.claims) == ([], [])
     task = row(id_)
@@ -102,13 +102,13 @@ def test_a_cancel_of_what_is_over_changes_nothing(worker: Claimer, end: str) -> 
     if end == "COMPLETED":
         worker.run_pass(outcomes=[done(claim) for claim in worker.run_pass(sync=1).claims])
     elif end == "CANCELLED":
-        acting.cancel([id_])
+        operations.cancel([id_])
     else:
         worker.conn.execute("UPDATE horsies_tasks SET good_until = now() - interval '1 s'")
         worker.run_pass(sync=1)
     before = Task.objects.values().get(pk=id_)
     assert before["status"] == end
-    assert acting.cancel([id_], terminate=True) == {id_: "FINISHED"}
+    assert operations.cancel([id_], terminate=True) == {id_: "FINISHED"}
     assert Task.objects.values().get(pk=id_) == before
 
 
@@ -120,7 +120,7 @@ def test_a_task_that_goes_back_unbegun_after_its_cancel_never_starts_and_those_w
     ear = connect()
     ear.execute(f'LISTEN "{worker.channel}_done"')
     (claim,) = worker.run_pass(sync=1).claims
-    assert acting.cancel([id_]) == {id_: "REQUESTED"}
+    assert operations.cancel([id_]) == {id_: "REQUESTED"}
     passed = worker.run_pass(sync=1, releases=[claim])
     assert (passed.landed, passed.claims) == ({id_}, [])
     task = row(id_)
@@ -134,7 +134,7 @@ def test_what_its_worker_finished_after_a_cancel_overtook_it_lands_nowhere(worke
     (id_,) = put()
     (claim,) = worker.run_pass(sync=1).claims
     worker.run_pass(releases=[claim])
-    acting.cancel([id_])
+    operations.cancel([id_])
     assert worker.run_pass(outcomes=[done(claim)]).landed == set()
     assert row(id_).status == "CANCELLED"
     assert not TaskAttempt.objects.filter(task_id=id_).exists()

@@ -10,10 +10,10 @@ import pytest
 from django.db import connection
 
 from horsies_django.core.records import NewTasks
-from horsies_django.ids import uuid7
 from horsies_django.models import Task
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks.ids import uuid7
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.store.conftest import Aside, wait_for_waiting
 from tests.store.test_pass import done

@@ -12,9 +12,15 @@ import pytest
 from django.db import connection
 
 from example_project.postgres import private_postgres
-from horsies_django import queues, scheduling
-from horsies_django.health import Health, QueueHealth, XminHolder, examine, problems
+from horsies_django import queues, schedules
 from horsies_django.models import Heartbeat, Schedule, Task, Worker
+from horsies_django.monitoring.health import (
+    Health,
+    QueueHealth,
+    XminHolder,
+    examine,
+    problems,
+)
 from horsies_django.store.base import load
 from horsies_django.store.health import HealthStore, WorkerHealth
 from tests.conftest import limit, put
@@ -231,8 +237,8 @@ def test_a_full_notify_queue_and_few_connections_left_are_problems_and_skewed_cl
 
 def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_sent() -> None:
     for name in ("late", "later", "in time", "broken", "off"):
-        scheduling.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
-    scheduling.disable("off", actor="a test")
+        schedules.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
+    schedules.disable("off", actor="a test")
     Schedule.objects.filter(name="late").update(next_at=now() - dt.timedelta(seconds=70))
     Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(seconds=90))
     Schedule.objects.filter(name="broken").update(error="no such task", next_at=now() + dt.timedelta(hours=1))

@@ -20,14 +20,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from horsies_django import acting
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.core.status import TERMINAL, Status
-from horsies_django.ids import uuid7
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import operations
+from horsies_django.tasks.ids import uuid7
 from tests.store.life import REFUSED, Life
 from tests.store.lives import ENDS, LEASE, Lives, Seat, born, finals, outcome
 from tests.store.mishaps import FLAGS, GOING, PICKS, SEATS, Mishaps
@@ -164,7 +164,7 @@ class LifeOfATask(Mishaps):
     @rule(place=PICKS, terminate=FLAGS)
     def cancel(self, place: int, terminate: bool) -> None:
         ids = [life.id for life in self.picked([place], *Status)]
-        assert acting.cancel(ids, terminate=terminate) == {id_: self.model.verdict(id_) for id_ in ids}
+        assert operations.cancel(ids, terminate=terminate) == {id_: self.model.verdict(id_) for id_ in ids}
         self.model.cancel(ids, terminate=terminate)
 
     @precondition(lambda self: self.has(*Status))
@@ -172,7 +172,7 @@ class LifeOfATask(Mishaps):
     def retry_by_hand(self, place: int) -> None:
         if life := self.pick(place, *Status):
             try:
-                got: uuid.UUID | str = acting.retry(life.id, actor="a test", again=True)
+                got: uuid.UUID | str = operations.retry(life.id, actor="a test", again=True)
             except TaskNotRetryable:
                 got = REFUSED
             assert got == self.model.retry(life.id, got if isinstance(got, uuid.UUID) else life.id)

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from horsies_django.core.records import NewTasks, Outcome, Wanted
-from horsies_django.ids import uuid7
 from horsies_django.models import Task
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
+from horsies_django.tasks.ids import uuid7
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.store.sighted import POLL_SECONDS, Sighted
 from tests.store.test_pass import aware, done

@@ -12,9 +12,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from horsies_django import get_handle
-from horsies_django.erasing import TaskNotFinished, redact
-from horsies_django.handles import TaskHandle
 from horsies_django.models import AuditEntry, Task, TaskAttempt
+from horsies_django.tasks.handle import TaskHandle
+from horsies_django.tasks.redaction import TaskNotFinished, redact
 from tests.factories import TaskAttemptFactory, TaskFactory, error
 from tests.project import tasks
 

@@ -17,10 +17,11 @@ from django.contrib.auth.models import Group, User
 from django.db import Error, connection, transaction
 from django.utils import timezone
 
-from horsies_django import TaskSendError, registry, send_options, sending, task
-from horsies_django.ids import Clockwork, uuid7
+from horsies_django import TaskSendError, task
 from horsies_django.models import Task
 from horsies_django.store.notify import channel_prefix
+from horsies_django.tasks import enqueue, options, registry
+from horsies_django.tasks.ids import Clockwork, uuid7
 from tests.project import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -109,8 +110,8 @@ def test_send_many_sends_all_in_order_or_none() -> None:
 
 def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
     def sizes(calls: list[dict[str, str]]) -> list[int]:
-        template = send_options.prepare(tasks.echo, send_options.SendOptions(), None)
-        chunks = list(sending.encoded(tasks.echo, template, calls))
+        template = options.prepare(tasks.echo, options.SendOptions(), None)
+        chunks = list(enqueue.encoded(tasks.echo, template, calls))
         assert [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks]
         assert [text for chunk in chunks for text in chunk.kwargs] == [
             json.dumps(call, separators=(",", ":")) for call in calls
@@ -136,7 +137,7 @@ def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_piec
 def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transaction_usable(
     supported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending.Pipeline, "is_supported", lambda: supported)
+    monkeypatch.setattr(enqueue.Pipeline, "is_supported", lambda: supported)
     calls: list[dict[str, Any]] = [{"a": number} for number in range(12_000)]
     with transaction.atomic():
         tasks.add.send(1)
@@ -152,7 +153,7 @@ def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transa
 def test_what_the_database_refuses_of_many_undoes_all_and_is_told(
     supported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending.Pipeline, "is_supported", lambda: supported)
+    monkeypatch.setattr(enqueue.Pipeline, "is_supported", lambda: supported)
     with connection.cursor() as cursor:
         cursor.execute(
             "ALTER TABLE horsies_tasks ADD CONSTRAINT nothing_large CHECK ((kwargs ->> 'a')::int < 11000) NOT VALID"
@@ -246,7 +247,7 @@ def test_a_model_instance_is_refused_with_what_to_pass_instead() -> None:
 
 
 def test_a_large_argument_passes_with_a_warning_that_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
-    sending._warned.clear()
+    enqueue._warned.clear()
     with caplog.at_level(logging.WARNING, "horsies"):
         tasks.echo.send("y" * 1_100_000)
     assert Task.objects.get().kwargs == {"text": "y" * 1_100_000}

@@ -12,8 +12,8 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
 from horsies_django import TaskSendError
-from horsies_django.handles import TaskHandle
 from horsies_django.models import Task
+from horsies_django.tasks.handle import TaskHandle
 from tests.conftest import Claimer
 from tests.project import tasks
 

@@ -10,9 +10,16 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import InternalError, ProgrammingError, connection, transaction
 
-from horsies_django import TaskSendError, acting, explain, get_handle, queues, scheduling
+from horsies_django import (
+    TaskSendError,
+    explain,
+    get_handle,
+    queues,
+    schedules,
+)
 from horsies_django.models import Task
 from horsies_django.store.base import NotMigrated
+from horsies_django.tasks import operations
 from tests.project import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,10 +58,10 @@ CALLS: dict[str, Callable[[], Any]] = {
     "get": lambda: get_handle(ID).get(timeout_ms=1_000),
     "aget": awaited(get_handle(ID).aget, 1_000),
     "cancel": lambda: get_handle(ID).cancel(),
-    "retry": lambda: acting.retry(ID, actor="ann"),
+    "retry": lambda: operations.retry(ID, actor="ann"),
     "explain": lambda: explain(ID),
     "pause": lambda: queues.pause("mail", actor="ann"),
-    "create": lambda: scheduling.create("x", {"pattern": "* * * * *", "task": tasks.noop.name}, actor="ann"),
+    "create": lambda: schedules.create("x", {"pattern": "* * * * *", "task": tasks.noop.name}, actor="ann"),
 }
 
 

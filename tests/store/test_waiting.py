@@ -15,9 +15,15 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
-from horsies_django import TaskError, TaskNotCommitted, TaskResult, get_handle, waiting
+from horsies_django import (
+    TaskError,
+    TaskNotCommitted,
+    TaskResult,
+    get_handle,
+)
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task, Waiter
+from horsies_django.tasks import result_listener
 from tests.conftest import Claimer, put, wait_until
 from tests.project import tasks
 
@@ -134,7 +140,7 @@ def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None
 
 def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer: Claimers) -> None:
     waiters = [Waiting(tasks.add.send(number)) for number in range(20)]
-    wait_until(lambda: len(waiting.waiting_room().callers) == 20, "all twenty wait")
+    wait_until(lambda: len(result_listener.waiting_room().callers) == 20, "all twenty wait")
     assert connections_of("horsies waiting") == 1
     worker = claimer()
     claims = worker.run_pass(sync=100).claims
@@ -230,7 +236,7 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimer
     wait_until(Waiter.objects.exists, "the parent waits")
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(write, b"0" if waiting._rooms else b"1")
+        os.write(write, b"0" if result_listener._rooms else b"1")
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(read, 1) == b"1"
@@ -280,6 +286,6 @@ def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:
 def test_outside_tests_the_connection_outlives_the_last_wait_by_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     from django.test.utils import _TestState
 
-    assert waiting.linger_seconds() == 0.0
+    assert result_listener.linger_seconds() == 0.0
     monkeypatch.delattr(_TestState, "saved_data")
-    assert waiting.linger_seconds() == 60.0
+    assert result_listener.linger_seconds() == 60.0

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horsies_django import waiting
 from horsies_django.conf import config
 from horsies_django.core.records import Outcome
 from horsies_django.models import Waiter
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Found
-from horsies_django.waiting import News, WaitingRoom
+from horsies_django.tasks import result_listener
+from horsies_django.tasks.result_listener import News, WaitingRoom
 from tests.conftest import Claimer, put, wait_until
 from tests.payloads import HOSTILE, sendable
 
@@ -31,7 +31,7 @@ FOR_EVER = 3_600.0
 @pytest.fixture(autouse=True)
 def _no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewal looks at every task as well: none comes to help."""
-    monkeypatch.setattr(waiting, "RENEW_SECONDS", FOR_EVER)
+    monkeypatch.setattr(result_listener, "RENEW_SECONDS", FOR_EVER)
 
 
 def room(poll_seconds: float) -> WaitingRoom:

@@ -11,7 +11,7 @@ import pytest
 
 from horsies_django import TaskContextFilter
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.current import CurrentTask, running
+from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.worker.journal import MANY, Journal, Summary, named
 from horsies_django.worker.logs import Formatter, one_line
 

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from django.db import connection
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.core.errors import ScheduleError
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
-from horsies_django.scheduling import ScheduleConfig
+from horsies_django.schedules import ScheduleConfig
 from horsies_django.store.base import load
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.scheduler import LONGEST_WAIT_SECONDS, Scheduler
@@ -52,7 +52,7 @@ def clockwork(connect: Connect) -> Clockwork:
 
 def make(name: str = "a schedule", *, since: dt.datetime = NOON, **definition: Any) -> None:
     """Make a schedule that is in force since a moment."""
-    scheduling.create(
+    schedules.create(
         name, {"task": "tests.project.tasks.noop", "pattern": "every minute", **definition}, actor="a test"
     )
     with connection.cursor() as cursor:
@@ -160,10 +160,10 @@ def test_an_error_that_passes_is_tried_again_with_the_same_slot(clockwork: Clock
 def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings: Any) -> None:
     definition = {"task": tasks.noop.name, "pattern": "every minute"}
     settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"a schedule": definition}}
-    scheduling.declare(actor="a scheduler")
+    schedules.declare(actor="a scheduler")
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM horsies_schedules")
-    scheduling.declare(actor="a scheduler")
+    schedules.declare(actor="a scheduler")
     assert row().next_at is not None
     assert row().declared_in == "HORSIES['SCHEDULES']['a schedule']"
 
@@ -171,11 +171,11 @@ def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings:
 def test_a_new_pattern_counts_from_the_change_on() -> None:
     make(since=NOON)
     before = dt.datetime.now(dt.UTC)
-    assert scheduling.change("a schedule", {"pattern": "every 2 minutes"}, actor="ann", reason="too often") == [
+    assert schedules.change("a schedule", {"pattern": "every 2 minutes"}, actor="ann", reason="too often") == [
         "pattern"
     ]
     assert row().since >= before
-    assert scheduling.change("a schedule", {"priority": 5}, actor="ann") == ["priority"]
+    assert schedules.change("a schedule", {"priority": 5}, actor="ann") == ["priority"]
     entry = AuditEntry.objects.get(action="schedule.change", reason="too often")
     assert (entry.actor, entry.before, entry.after) == (
         "ann",
@@ -186,10 +186,10 @@ def test_a_new_pattern_counts_from_the_change_on() -> None:
 
 def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork) -> None:
     make(catch_up="all")
-    assert scheduling.disable("a schedule", actor="ann") == ["enabled"]
-    assert scheduling.disable("a schedule", actor="ann") == []
+    assert schedules.disable("a schedule", actor="ann") == ["enabled"]
+    assert schedules.disable("a schedule", actor="ann") == []
     assert clockwork.at(NOON + 600 * SECOND) == LONGEST_WAIT_SECONDS
-    scheduling.enable("a schedule", actor="ann")
+    schedules.enable("a schedule", actor="ann")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_schedules SET since = %s, next_at = %s", [NOON + 600 * SECOND] * 2)
     clockwork.at(NOON + 630 * SECOND)
@@ -200,7 +200,7 @@ def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork
 
 def test_run_now_sends_a_task_and_leaves_the_slots_alone() -> None:
     make()
-    task_id = scheduling.run_now("a schedule", actor="ann", reason="a look")
+    task_id = schedules.run_now("a schedule", actor="ann", reason="a look")
     assert Task.objects.get().pk == task_id
     assert (slots(), row().last_slot) == ([], None)
     assert AuditEntry.objects.get(action="schedule.run_now").actor == "ann"
@@ -234,7 +234,7 @@ def test_a_definition_is_read_as_it_was_written() -> None:
         found
         == ScheduleConfig(
             "tests.project.tasks.noop",
-            scheduling.Every(minutes=1, zone="Europe/Istanbul"),
+            schedules.Every(minutes=1, zone="Europe/Istanbul"),
             {},
             None,
             4,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.worker.scheduler import LONGEST_WAIT_SECONDS
 from tests.worker.test_scheduler import SECOND, Clockwork, make, row, slots
 from tests.worker.test_scheduler import clockwork as clockwork
@@ -111,8 +111,8 @@ def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled
     clockwork.at(dt.datetime.now(dt.UTC) + 365 * 2 * DAY)
     assert clockwork.at(dt.datetime.now(dt.UTC) + HOUR) == LONGEST_WAIT_SECONDS
     ahead = slots()
-    scheduling.disable("a schedule", actor="ann")
-    scheduling.enable("a schedule", actor="ann")
+    schedules.disable("a schedule", actor="ann")
+    schedules.enable("a schedule", actor="ann")
     since = row().since
     clockwork.at(since + 2 * SECOND)
     assert slots() == [since.replace(microsecond=0) + 2 * SECOND, *ahead]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.core.slots import Timing
 from horsies_django.models import ScheduleTick, Task
 from horsies_django.worker.scheduler import BUSY_SECONDS, LEFT_SECONDS, LONGEST_WAIT_SECONDS
@@ -40,7 +40,7 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     clockwork.later(NOON + 60 * SECOND + GRACE)
     assert "unknown" in (row("broken").error or "")
     assert row("broken").next_slot == NOON + 420 * SECOND
-    scheduling.change("broken", {"kwargs": {}}, actor="ann")
+    schedules.change("broken", {"kwargs": {}}, actor="ann")
     assert row("broken").error is None
     clockwork.at(NOON + 420 * SECOND)
     assert slots("broken") == [NOON + 420 * SECOND]
@@ -74,7 +74,7 @@ def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_chang
     assert row().error is None
     assert clockwork.later(NOON + GRACE) == LONGEST_WAIT_SECONDS
     assert "is not a cron expression" in (row().error or "")
-    scheduling.change("a schedule", {"pattern": "every 2 minutes"}, actor="ann")
+    schedules.change("a schedule", {"pattern": "every 2 minutes"}, actor="ann")
     assert row().next_at is not None
 
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 
 import pytest
 
-from horsies_django import registry
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served
+from horsies_django.tasks import registry
 from horsies_django.worker.ledger import Ledger
 from horsies_django.worker.strangers import Strangers
 from tests.conftest import put

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django import scheduling
+from horsies_django import schedules
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick
 from horsies_django.store.notify import channel_prefix
@@ -52,7 +52,7 @@ def ends(act: Callable[[], None]) -> bool:
 
 
 def create() -> None:
-    scheduling.create("a schedule", {"task": "tests.project.tasks.noop", "pattern": "every 1 second"}, actor="a test")
+    schedules.create("a schedule", {"task": "tests.project.tasks.noop", "pattern": "every 1 second"}, actor="a test")
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), psycopg.OperationalError("the link is cut")])

@@ -14,7 +14,7 @@ from example_project.library.tests.visitors import logged_in, upload
 from example_project.library.views import take_in
 from horsies_django import get_handle
 from horsies_django.models import Task
-from horsies_django.scheduling import declare, run_now
+from horsies_django.schedules import declare, run_now
 from horsies_django.testing import drain
 
 LATIN_1 = "Grüße".encode("latin-1")

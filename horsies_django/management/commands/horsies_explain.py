@@ -14,8 +14,8 @@ from django.db import DatabaseError
 
 from horsies_django.conf import config
 from horsies_django.core.explanations import Explanation
-from horsies_django.explaining import explain
 from horsies_django.models import Task
+from horsies_django.monitoring.explain import explain
 
 
 class Command(BaseCommand):

@@ -12,13 +12,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from horsies_django import overview, queues
+from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
 from horsies_django.management import queue_report as report
 from horsies_django.management.actor import actor
 from horsies_django.models import AuditEntry
+from horsies_django.monitoring import overview
 from horsies_django.store.queues import DECLARED
 
 UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}

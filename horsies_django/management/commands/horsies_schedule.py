@@ -10,12 +10,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from horsies_django import overview, scheduling
+from horsies_django import schedules
 from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.management import schedule_report as report
 from horsies_django.management.actor import actor
 from horsies_django.management.quantities import whole
 from horsies_django.management.queue_report import as_json
+from horsies_django.monitoring import overview
 
 
 class Command(BaseCommand):
@@ -72,14 +73,14 @@ class Command(BaseCommand):
         )
 
     def do_run_now(self, **options: Any) -> None:
-        task_id = scheduling.run_now(options["name"], actor=actor(), reason=options["reason"])
+        task_id = schedules.run_now(options["name"], actor=actor(), reason=options["reason"])
         self.stdout.write(as_json({"task_id": str(task_id)}) if options["json"] else f"Sent as task {task_id}.")
 
     def do_enable(self, **options: Any) -> None:
-        self.tell(scheduling.enable(options["name"], actor=actor(), reason=options["reason"]), "enabled", options)
+        self.tell(schedules.enable(options["name"], actor=actor(), reason=options["reason"]), "enabled", options)
 
     def do_disable(self, **options: Any) -> None:
-        self.tell(scheduling.disable(options["name"], actor=actor(), reason=options["reason"]), "disabled", options)
+        self.tell(schedules.disable(options["name"], actor=actor(), reason=options["reason"]), "disabled", options)
 
     def tell(self, changed: list[str], state: str, options: dict[str, Any]) -> None:
         """Print whether a switch changed anything."""

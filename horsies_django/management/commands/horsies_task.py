@@ -10,11 +10,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from horsies_django import acting, erasing, overview
 from horsies_django.core.errors import HorsiesError, TaskCopied
-from horsies_django.handles import get_handle
 from horsies_django.management.actor import actor
 from horsies_django.management.task_report import as_json, as_text
+from horsies_django.monitoring import overview
+from horsies_django.tasks import operations, redaction
+from horsies_django.tasks.handle import get_handle
 
 CANCELLED = {
     "CANCELLED": "cancelled; it never started",
@@ -75,7 +76,7 @@ class Command(BaseCommand):
 
     def do_cancel(self, **options: Any) -> None:
         id_ = get_handle(options["task"]).task_id
-        verdicts = acting.cancel([id_], terminate=options["terminate"], actor=actor(), reason=options["reason"])
+        verdicts = operations.cancel([id_], terminate=options["terminate"], actor=actor(), reason=options["reason"])
         if id_ not in verdicts:
             raise LookupError(f"there is no task {id_}")
         self.stdout.write(f"{id_}: {CANCELLED[verdicts[id_]]}")
@@ -83,17 +84,17 @@ class Command(BaseCommand):
     def do_retry(self, **options: Any) -> None:
         id_ = get_handle(options["task"]).task_id
         try:
-            new = acting.retry(id_, actor=actor(), reason=options["reason"], again=options["again"])
+            new = operations.retry(id_, actor=actor(), reason=options["reason"], again=options["again"])
         except TaskCopied as error:
             if not sys.stdin.isatty():
                 raise CommandError(f"horsies_task: {error}; add --again to send another copy") from error
             if input(f"{error}. Send another copy? [y/N] ").strip().lower() not in ("y", "yes"):
                 raise CommandError("horsies_task: nothing was sent") from error
-            new = acting.retry(id_, actor=actor(), reason=options["reason"], again=True)
+            new = operations.retry(id_, actor=actor(), reason=options["reason"], again=True)
         self.stdout.write(f"{id_}: due now" if new == id_ else f"{id_}: sent again as {new}")
 
     def do_redact(self, **options: Any) -> None:
-        done = erasing.redact(options["task"], actor=actor(), reason=options["reason"])
+        done = redaction.redact(options["task"], actor=actor(), reason=options["reason"])
         self.stdout.write(
             f"Task {options['task']} is redacted." if done else "Nothing changed: it was redacted before."
         )

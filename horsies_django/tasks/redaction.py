@@ -9,8 +9,8 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotFinished
 from horsies_django.core.status import TERMINAL
-from horsies_django.handles import TaskHandle
 from horsies_django.store.retention import RetentionStore
+from horsies_django.tasks.handle import TaskHandle
 
 __all__ = ["TaskNotFinished", "redact"]
 

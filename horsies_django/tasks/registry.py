@@ -18,9 +18,11 @@ from django.utils.module_loading import module_has_submodule
 from horsies_django.core.errors import TaskDefinitionError
 
 if TYPE_CHECKING:
-    from horsies_django.definition import TaskFunction
+    from horsies_django.tasks.decorator import TaskFunction
 
 _tasks: dict[str, TaskFunction[Any, Any]] = {}
+OWN_APP = "horsies_django"  # whose ``tasks`` is a package of its code
+
 _discovering = threading.local()
 
 
@@ -80,12 +82,12 @@ def main_module_problem(found: list[TaskFunction[Any, Any]]) -> str | None:
 
 
 def autodiscover() -> list[ImportProblem]:
-    """Import the ``tasks`` module of every installed app and return the ones that failed. Sends are refused meanwhile."""
+    """Import the ``tasks`` modules of installed apps, not ours, and return those that failed. Sends are refused meanwhile."""
     problems = []
     with suppressed_sends():
         for config in apps.get_app_configs():
             module = f"{config.name}.tasks"
-            if config.module is None or not module_has_submodule(config.module, "tasks"):
+            if config.name == OWN_APP or config.module is None or not module_has_submodule(config.module, "tasks"):
                 continue
             try:
                 import_module(module)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from horsies_django.conf import config
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.models import Schedule, Task
+from horsies_django.models.moments import aware
 from horsies_django.store.overviews import OverviewStore, PartitionLoad, QueueOverview, SlotHolder
 from horsies_django.store.schedules import Recent, ScheduleStore
 
@@ -114,11 +114,6 @@ def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
     if row is None or schedule is None:
         return None
     return schedule.pattern, schedule.pattern.coming(aware(row.read_at), count, aware(row.since))
-
-
-def aware(value: dt.datetime) -> dt.datetime:
-    """Return a moment of the ORM with its zone, which it lacks when USE_TZ is off."""
-    return timezone.make_aware(value) if timezone.is_naive(value) else value
 
 
 def _store() -> OverviewStore:

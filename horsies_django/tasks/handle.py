@@ -14,14 +14,14 @@ from typing import Any, Generic, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from horsies_django.acting import cancel
 from horsies_django.conf import config
 from horsies_django.core.codec import ResultCodec
 from horsies_django.core.errors import OperationalErrorCode, RetrievalCode, TaskNotCommitted
 from horsies_django.core.records import TaskAttemptInfo, TaskInfo
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.store.tasks import Found, TaskStore
-from horsies_django.waiting import FINAL, News, waiting_room
+from horsies_django.tasks.operations import cancel
+from horsies_django.tasks.result_listener import FINAL, News, waiting_room
 
 T = TypeVar("T")
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from horsies_django import registry
 from horsies_django.core.codec import ArgumentsCodec, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.hints import explains_options, missing_attribute
@@ -20,9 +19,15 @@ from horsies_django.core.patterns import Pattern
 from horsies_django.core.results import TaskResult
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.schedules import as_texts, read_definition
-from horsies_django.handles import TaskHandle
-from horsies_django.send_options import SendOptions, When, policy_problem, timeout_problem
-from horsies_django.sending import refuse_running_loop, send_call, send_calls
+from horsies_django.tasks import registry
+from horsies_django.tasks.enqueue import refuse_running_loop, send_call, send_calls
+from horsies_django.tasks.handle import TaskHandle
+from horsies_django.tasks.options import (
+    SendOptions,
+    When,
+    policy_problem,
+    timeout_problem,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from horsies_django.conf import config
 from horsies_django.core.caps import CLUSTER
-from horsies_django.overview import QueueOverview
+from horsies_django.monitoring.overview import QueueOverview
 from horsies_django.store.base import Connection
 from horsies_django.store.health import DatabaseHealth, HealthStore, ScheduleHealth, WorkerHealth, XminHolder
 from horsies_django.store.overviews import OverviewStore

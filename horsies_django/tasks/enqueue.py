@@ -16,19 +16,24 @@ from django.db import DataError, Error, InterfaceError, OperationalError, Progra
 from psycopg import Pipeline
 from psycopg.pq import TransactionStatus
 
-from horsies_django import registry
-from horsies_django.announcing import announcements
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
 from horsies_django.core.records import NewTasks
-from horsies_django.ids import uuid7, uuid7s
-from horsies_django.send_options import SendOptions, When, prepare, refuse
 from horsies_django.store.base import NotMigrated, not_migrated, said
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.ids import uuid7, uuid7s
+from horsies_django.tasks.notify_throttle import announcements
+from horsies_django.tasks.options import (
+    SendOptions,
+    When,
+    prepare,
+    refuse,
+)
 
 if TYPE_CHECKING:
-    from horsies_django.definition import TaskFunction
+    from horsies_django.tasks.decorator import TaskFunction
 
 logger = logging.getLogger("horsies.send")
 

@@ -1,6 +1,6 @@
 """Schedules: those that the code declares, and what somebody changes of them; each change is audited, and wakes the schedulers.
 
-Patterns and ``ScheduleConfig`` are imported from here: ``from horsies_django.scheduling import Cron, Daily, Every``.
+Patterns and ``ScheduleConfig`` are imported from here: ``from horsies_django.schedules import Cron, Daily, Every``.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 
-from horsies_django import registry
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
-from horsies_django.definition import TaskFunction
-from horsies_django.ids import uuid7
 from horsies_django.models import Schedule
-from horsies_django.send_options import SendOptions, prepare, refuse
-from horsies_django.sending import encode, write_one
 from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.tasks.enqueue import encode, write_one
+from horsies_django.tasks.ids import uuid7
+from horsies_django.tasks.options import SendOptions, prepare, refuse
 
 __all__ = [
     "Cron", "Daily", "Every", "Hourly", "Monthly", "Pattern", "PatternError", "ScheduleConfig", "Weekly",

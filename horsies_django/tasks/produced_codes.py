@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from horsies_django import registry
-from horsies_django.definition import TaskFunction
+from horsies_django.tasks import registry
+from horsies_django.tasks.decorator import TaskFunction
 
 WORD = re.compile(r"\b[A-Z_][A-Z0-9_]*\b")
 PLACEHOLDER = re.compile(r"%[a-z]|\{[^}]*\}")

@@ -11,8 +11,8 @@ from django.utils import timezone
 from horsies_django.conf import Config, config
 from horsies_django.core.explanations import Explanation, Reason, ReasonCode
 from horsies_django.core.reasoning import Timing, reasoned
-from horsies_django.handles import TaskHandle
 from horsies_django.store.explanations import ExplanationStore
+from horsies_django.tasks.handle import TaskHandle
 
 __all__ = ["Explanation", "Reason", "ReasonCode", "explain"]
 

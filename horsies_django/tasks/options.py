@@ -13,7 +13,7 @@ from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from horsies_django.definition import TaskFunction
+    from horsies_django.tasks.decorator import TaskFunction
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime

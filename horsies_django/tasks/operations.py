@@ -9,9 +9,9 @@ from django.db import connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskCopied, TaskNotRetryable
-from horsies_django.ids import uuid7
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks.ids import uuid7
 
 
 def cancel(

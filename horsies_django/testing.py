@@ -23,9 +23,9 @@ from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import moment
-from horsies_django.worker.journal import Journal
-from horsies_django.worker.running import Reply, run_async, run_sync
-from horsies_django.worker.runs import Run
+from horsies_django.worker.child.interrupts import Run
+from horsies_django.worker.child.run_task import Reply, run_async, run_sync
+from horsies_django.worker.process.task_log import Journal
 
 SLOTS = 100  # of each lane, per pass
 

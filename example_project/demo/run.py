@@ -26,7 +26,7 @@ from example_project.demo.report import invitation, report
 from example_project.demo.story import Story
 from example_project.postgres import private_postgres
 from example_project.postgres_binaries import PostgresError
-from horsies_django.worker.options import usable_cpus
+from horsies_django.worker.process.options import usable_cpus
 
 USERNAME = "demo"
 MOST_PROCESSES = 4

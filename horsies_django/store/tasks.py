@@ -99,7 +99,7 @@ class TaskStore:
 
         ``sweep`` also takes back claims of any worker whose lease ended. A task that took ``max_crashes`` processes with it is
         poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is younger.
-        ``marks`` is the JSON text of where to look, see ``worker/marks.py``; None: everywhere.
+        ``marks`` is the JSON text of where to look, see ``worker/engine/scan_cursors.py``; None: everywhere.
         """
         rows = run(
             self.connection,

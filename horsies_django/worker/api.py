@@ -10,8 +10,8 @@ import django
 from django.apps import apps
 
 from horsies_django.core.errors import WorkerStartError
-from horsies_django.worker.logs import configure_logging
-from horsies_django.worker.stopping import WORKER_HANGS, Stopping, StopRequested
+from horsies_django.worker.process.logs import configure_logging
+from horsies_django.worker.process.shutdown import WORKER_HANGS, Stopping, StopRequested
 
 logger = logging.getLogger("horsies.worker")
 

@@ -10,18 +10,23 @@ from typing import Any
 
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkerStartError
-from horsies_django.worker.logs import configure_logging, relayed_logs
-from horsies_django.worker.options import LEVELS, WorkerOptions, refuse_impossible, usable_cpus
-from horsies_django.worker.outage import DatabaseGaveUp
-from horsies_django.worker.starting import (
+from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.process.logs import configure_logging, relayed_logs
+from horsies_django.worker.process.options import (
+    LEVELS,
+    WorkerOptions,
+    refuse_impossible,
+    usable_cpus,
+)
+from horsies_django.worker.process.shutdown import Stopping
+from horsies_django.worker.scheduler.loop import Timetable
+from horsies_django.worker.startup import (
     Start,
     refuse_main_module,
     refuse_settings_without_module,
     refuse_unready_project,
 )
-from horsies_django.worker.stopping import Stopping
 from horsies_django.worker.supervisor import Supervisor
-from horsies_django.worker.timetable import Timetable
 
 logger = logging.getLogger("horsies.worker")
 schedule_logger = logging.getLogger("horsies.scheduler")

@@ -25,25 +25,25 @@ from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import registry
-from horsies_django.worker.appetite import appetite
-from horsies_django.worker.deadlines import TimeLimits
-from horsies_django.worker.deadman import Guard
-from horsies_django.worker.engine import Engine, WorkerDisowned
-from horsies_django.worker.heart import Heart
-from horsies_django.worker.ledger import Ledger
-from horsies_django.worker.lookout import Lookout
-from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.outage import DatabaseGaveUp
-from horsies_django.worker.pool import Pool
-from horsies_django.worker.probe import probed
-from horsies_django.worker.pruner import Pruner
-from horsies_django.worker.reaper import Reaper
-from horsies_django.worker.services import Services
-from horsies_django.worker.starting import Start, refuse_unready_project
-from horsies_django.worker.stopping import Stopping, StopRequested
-from horsies_django.worker.strangers import Strangers
-from horsies_django.worker.timetable import Timetable
-from horsies_django.worker.watch import Watch
+from horsies_django.worker.engine.capacity import appetite
+from horsies_django.worker.engine.engine import Engine, WorkerDisowned
+from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.engine.outbox import Ledger
+from horsies_django.worker.engine.unknown_tasks import Strangers
+from horsies_django.worker.maintenance.health_server import probed
+from horsies_django.worker.maintenance.heartbeat import Heart
+from horsies_django.worker.maintenance.pruner import Pruner
+from horsies_django.worker.maintenance.reaper import Reaper
+from horsies_django.worker.maintenance.thread import Services
+from horsies_django.worker.maintenance.watchdog import Lookout
+from horsies_django.worker.pool.deadlines import TimeLimits
+from horsies_django.worker.pool.pool import Pool
+from horsies_django.worker.pool.stuck import Watch
+from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.process.shutdown import Stopping, StopRequested
+from horsies_django.worker.scheduler.loop import Timetable
+from horsies_django.worker.startup import Start, refuse_unready_project
 
 logger = logging.getLogger("horsies.worker")
 
@@ -82,7 +82,7 @@ class Supervisor:
             prepare=config.listen_database is None,
             max_crashes=config.recovery.max_crashes,
             bound=config.resilience.max_unwritten_outcomes,
-            strangers=Strangers(ms(config.unknown_task_grace_ms)),
+            strangers=Strangers(timedelta(milliseconds=config.unknown_task_grace_ms)),
         )
         self.beginning = Start(self.ledger, config.resilience, self.stopping)
         listener = Listener(direct, "_new", application_name="horsies listener")
@@ -94,7 +94,8 @@ class Supervisor:
         heart = Heart(
             worker, os.getpid(), self.engine, beat_seconds, self.guard.seconds, self.wind, watch, snapshot_seconds
         )
-        forget_after = None if config.forget_overrides_after_ms is None else ms(config.forget_overrides_after_ms)
+        forgotten = config.forget_overrides_after_ms
+        forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
         pruner = Pruner(config.retention)
         self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000, pruner)
@@ -289,11 +290,6 @@ def served_queues(config: Config, options: WorkerOptions) -> Served:
             f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: {', '.join(sorted(config.queues))}"
         )
     return Served(options.queues)
-
-
-def ms(count: int) -> timedelta:
-    """Return a number of milliseconds as a timedelta."""
-    return timedelta(milliseconds=count)
 
 
 def seconds(count: int | None) -> float | None:

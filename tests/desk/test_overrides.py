@@ -14,7 +14,7 @@ from horsies_django import queues
 from horsies_django.conf import Recovery
 from horsies_django.models import AuditEntry, Queue, QueueLimits
 from horsies_django.monitoring import overview
-from horsies_django.worker.reaper import Reaper
+from horsies_django.worker.maintenance.reaper import Reaper
 from tests.conftest import Claimer, put, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -10,7 +10,7 @@ from django.db import connection
 from horsies_django import TaskError, TaskHandle, TaskResult
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import drain
-from horsies_django.worker.running import describe
+from horsies_django.worker.child.run_task import describe
 from tests.project import tasks, unspeakable
 
 pytestmark = pytest.mark.django_db

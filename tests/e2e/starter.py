@@ -27,8 +27,8 @@ LIBRARIES = (
     "django.contrib.auth.hashers", "django.contrib.auth.password_validation", "django.contrib.contenttypes.checks",
     "django.contrib.postgres.indexes", "django.contrib.postgres.operations", "django.db.backends.postgresql.base",
     "django.db.migrations.executor", "django.db.models", "django.forms", "django.views",
-    "horsies_django.core.reasoning", "horsies_django.store.passes", "horsies_django.worker.channel",
-    "horsies_django.worker.logs",
+    "horsies_django.core.reasoning", "horsies_django.store.passes", "horsies_django.worker.ipc.channel",
+    "horsies_django.worker.process.logs",
 )  # fmt: skip
 MOST = 1 << 20  # bytes of an order
 

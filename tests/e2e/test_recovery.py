@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import Group
 
 from horsies_django.models import Task, TaskAttempt, Worker
-from horsies_django.worker.process import is_over
+from horsies_django.worker.pool.process import is_over
 from tests.conftest import limit, wait_until
 from tests.e2e.conftest import WorkerProcess, held_by, let_go
 from tests.project import tasks

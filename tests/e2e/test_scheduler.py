@@ -86,7 +86,8 @@ def test_a_signal_ends_it_with_nothing_half_done(scheduler: StartScheduler, numb
     for count in range(20):
         create(f"nr. {count}")
     process = scheduler(**FOR_LONG).ready()
-    wait_until(lambda: ScheduleTick.objects.count() > 20, "it is at work")
+    at_work = ScheduleTick.objects.values("schedule_name").distinct()
+    wait_until(lambda: at_work.count() == 20, "each has had its turn")
     process.signal(number)
     assert process.wait() == 0
     assert process.log.rstrip().endswith("Scheduler stopped")

@@ -16,7 +16,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
-from horsies_django.worker.process import is_over
+from horsies_django.worker.pool.process import is_over
 from tests.conftest import wait_until
 from tests.e2e.conftest import WorkerProcess, database_url, held_by, let_go
 from tests.project import tasks

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horsies_django.worker.process import is_over
+from horsies_django.worker.pool.process import is_over
 from tests.conftest import wait_until
 from tests.e2e.conftest import WorkerProcess, held_by, let_go
 from tests.project import tasks, traps

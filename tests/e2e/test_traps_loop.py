@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from horsies_django.worker.process import is_over
+from horsies_django.worker.pool.process import is_over
 from tests.e2e.conftest import WorkerProcess, held_by, let_go
 from tests.e2e.test_traps_database import SECONDS_30
 from tests.project import tasks, unspeakable

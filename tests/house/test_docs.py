@@ -24,7 +24,7 @@ from horsies_django.management.commands.horsies_status import Command as StatusC
 from horsies_django.management.commands.horsies_worker import Command as WorkerCommand
 from horsies_django.models import Task
 from horsies_django.tasks import registry
-from horsies_django.worker.options import MAX_TASKS_PER_CHILD
+from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD
 from tests.desk.test_conf_page import table_of_the_page
 from tests.factories import TaskFactory
 

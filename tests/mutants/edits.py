@@ -38,7 +38,7 @@ EDITS = (
     Edit(
         1,
         "the memory limit is ignored whenever --max-tasks-per-child is not 0",
-        "horsies_django/worker/child.py",
+        "horsies_django/worker/child/main.py",
         "        options.max_memory_per_child_mb,\n",
         "        None if options.max_tasks_per_child else options.max_memory_per_child_mb,\n",
         ("tests/e2e/test_recycling.py::test_of_two_limits_the_one_that_is_reached_first_counts",),
@@ -46,7 +46,7 @@ EDITS = (
     Edit(
         2,
         "--processes=0 becomes one child",
-        "horsies_django/worker/pool.py",
+        "horsies_django/worker/pool/pool.py",
         "self._add(InProcess(self.options))",
         "self._add_child()",
         ("tests/e2e/test_worker.py::test_without_children_tasks_run_in_the_process_of_the_worker",),
@@ -54,7 +54,7 @@ EDITS = (
     Edit(
         3,
         "the default of --max-tasks-per-child becomes 1000",
-        "horsies_django/worker/options.py",
+        "horsies_django/worker/process/options.py",
         "MAX_TASKS_PER_CHILD = 100 ",
         "MAX_TASKS_PER_CHILD = 1000 ",
         (
@@ -73,7 +73,7 @@ EDITS = (
     Edit(
         5,
         "TASK_TIMEOUT_MS beats a task's own timeout_ms",
-        "horsies_django/worker/deadlines.py",
+        "horsies_django/worker/pool/deadlines.py",
         "        if options is not None and (found :=",
         "        if self.default is None and options is not None and (found :=",
         ("tests/e2e/test_endings.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",),
@@ -81,7 +81,7 @@ EDITS = (
     Edit(
         6,
         "the engine never resets its backoff after an outage",
-        "horsies_django/worker/outage.py",
+        "horsies_django/worker/engine/outage.py",
         "        self.backoff.succeeded()\n",
         "",
         (
@@ -107,7 +107,7 @@ EDITS = (
     Edit(
         9,
         "a passing error amid a poisoned batch makes a completed task FAILED",
-        "horsies_django/worker/ledger.py",
+        "horsies_django/worker/engine/outbox.py",
         """\
                 if (error.sqlstate or "")[:2] not in POISON:
                     raise
@@ -121,7 +121,7 @@ EDITS = (
     Edit(
         10,
         "outcomes are forgotten when the look at why they did not land fails",
-        "horsies_django/worker/ledger.py",
+        "horsies_django/worker/engine/outbox.py",
         "            self.locked += missing  # asked again when the connection is back\n",
         "",
         (
@@ -155,7 +155,7 @@ EDITS = (
     Edit(
         14,
         'that a task "runs long" is reported at every beat',
-        "horsies_django/worker/watch.py",
+        "horsies_django/worker/pool/stuck.py",
         "        self.reported = old\n",
         "        self.reported = set()\n",
         ("tests/worker/test_watch.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),
@@ -187,7 +187,7 @@ EDITS = (
     Edit(
         17,
         "a worker claims beyond the time it may trust its heartbeat",
-        "horsies_django/worker/engine.py",
+        "horsies_django/worker/engine/engine.py",
         "return now <= self.trusted_until and not self.ledger.overfull",
         "return not self.ledger.overfull",
         ("tests/worker/test_engine.py::test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted",),

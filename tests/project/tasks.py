@@ -17,7 +17,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from horsies_django import Retry, RetryPolicy, TaskError, TaskResult, TaskTimeout, current_task, task
-from horsies_django.worker.memory import memory_mb
+from horsies_django.worker.process.memory import memory_mb
 
 
 @dataclass

@@ -7,11 +7,11 @@ import os
 import sys
 import threading
 
-from horsies_django.worker import preload
+from horsies_django.worker.child import fork_server
 
 if multiprocessing.parent_process() is not None:
     here = "child"
-elif preload.state.pid is not None:
+elif fork_server.state.pid is not None:
     here = "fork server"
 else:
     here = "worker"

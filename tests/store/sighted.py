@@ -12,8 +12,8 @@ from horsies_django.conf import Resilience
 from horsies_django.core.records import Wanted
 from horsies_django.store.notify import Listener
 from horsies_django.store.passes import Passed
-from horsies_django.worker.ear import Ear
-from horsies_django.worker.marks import SLOW_OFTEN, WORTH_SECONDS, Marks
+from horsies_django.worker.engine.listener import Ear
+from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, Marks
 from tests.conftest import Claimer, wait_until
 
 POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have told

@@ -12,8 +12,8 @@ from django.db import connection
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task
-from horsies_django.worker.appetite import appetite
-from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.engine.capacity import appetite
+from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import Claimer, limit, put
 from tests.store.test_pass import aware, done
 

@@ -20,7 +20,7 @@ from horsies_django import explain
 from horsies_django.conf import Recovery
 from horsies_django.core.records import Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.worker.reaper import Reaper
+from horsies_django.worker.maintenance.reaper import Reaper
 from tests.conftest import Claimer, put
 from tests.factories import TaskAttemptFactory, TaskFactory
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import psycopg
 
-from horsies_django.worker.scheduler import Scheduler
+from horsies_django.worker.scheduler.scheduler import Scheduler
 
 PATIENCE_SECONDS = 30.0
 

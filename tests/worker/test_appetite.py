@@ -9,9 +9,9 @@ import pytest
 
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
-from horsies_django.worker.appetite import Appetite, appetite
-from horsies_django.worker.buffer import Buffer
-from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.engine.capacity import Appetite, appetite
+from horsies_django.worker.engine.prefetch import Buffer
+from horsies_django.worker.process.options import WorkerOptions
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)
 LEASE = timedelta(seconds=5)

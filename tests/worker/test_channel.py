@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from horsies_django.worker.channel import Channel, SocketChannel, memory_pair, send_all, wait_receive
+from horsies_django.worker.ipc.channel import (
+    Channel,
+    SocketChannel,
+    memory_pair,
+    send_all,
+    wait_receive,
+)
 
 Pair = Callable[[], tuple[Channel, Channel]]
 

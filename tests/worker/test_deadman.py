@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from horsies_django.worker import deadman
-from horsies_django.worker.deadman import DeadMan, Guard, catches
-from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.process import kill_timer
+from horsies_django.worker.process.kill_timer import DeadMan, Guard, catches
+from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(
-    not deadman.available(), reason="the dead man's timer needs POSIX timers and /proc, so Linux"
+    not kill_timer.available(), reason="the dead man's timer needs POSIX timers and /proc, so Linux"
 )
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ FAR = 100_000.0
 # A process that arms its timer, says so, and stops itself; nobody continues it.
 STOPS_ITSELF = """
 import os, signal, time
-from horsies_django.worker.deadman import DeadMan
+from horsies_django.worker.process.kill_timer import DeadMan
 timer = DeadMan()
 timer.arm(time.monotonic() + 0.3)
 print("armed", flush=True)
@@ -42,7 +42,7 @@ print("went on", flush=True)
 # A process that lives past its first deadline because it armed the timer again.
 REARMS = """
 import time
-from horsies_django.worker.deadman import DeadMan
+from horsies_django.worker.process.kill_timer import DeadMan
 timer = DeadMan()
 first = time.monotonic() + 0.3
 timer.arm(first)
@@ -56,8 +56,8 @@ print("went on", flush=True)
 HAS_ANOTHER_FORK_SERVER = """
 import os
 from multiprocessing import forkserver
-from horsies_django.worker.deadman import Guard
-from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.options import WorkerOptions
 forkserver.ensure_running()
 guard = Guard(1000.0)
 guard.rearm(WorkerOptions(queues=(), processes=1))
@@ -72,9 +72,9 @@ import json, selectors, sys, threading, uuid
 import django
 from multiprocessing import forkserver
 from horsies_django.core.records import Claim
-from horsies_django.worker.deadman import Guard
-from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.pool import Pool
+from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.pool.pool import Pool
 
 def say(**event):
     print(json.dumps(event), flush=True)
@@ -110,7 +110,7 @@ while True:
 TASKS = """
 import ctypes, os, signal, time
 from horsies_django import task
-from horsies_django.worker.deadman import RENEW, catches
+from horsies_django.worker.process.kill_timer import RENEW, catches
 
 @task
 def scribble(path: str) -> None:
@@ -325,7 +325,7 @@ def test_a_stopped_worker_s_tasks_write_nothing_after_it_is_continued_and_its_po
     stopped.run("signals")
     assert json.loads(stopped.event("status", 1)["result"]) == {"ok": [True, True, True]}
     assert stopped.scribbled.stat().st_size == written
-    wait_until(lambda: catches(second["fork_server"], deadman.RENEW), "the new fork server is under the timer, too")
+    wait_until(lambda: catches(second["fork_server"], kill_timer.RENEW), "the new fork server is under the timer, too")
 
 
 def test_a_stopped_worker_without_a_fork_server_ends_with_its_tasks(worker: Callable[..., Worker]) -> None:
@@ -365,5 +365,5 @@ def test_a_child_starts_with_the_signal_at_its_default(worker: Callable[..., Wor
     fork_server = running.event("child")["fork_server"]
     running.run("signals")
     assert json.loads(running.event("status")["result"]) == {"ok": [True, True, True]}
-    assert catches(fork_server, deadman.RENEW)
-    assert not catches(running.process.pid, deadman.RENEW)
+    assert catches(fork_server, kill_timer.RENEW)
+    assert not catches(running.process.pid, kill_timer.RENEW)

@@ -16,7 +16,7 @@ from django.utils import timezone
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.tasks.notify_throttle import AGAIN_SECONDS
-from horsies_django.worker.ear import ANSWER_SECONDS, QUIET_SECONDS, Ear
+from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, Ear
 from tests.conftest import put, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

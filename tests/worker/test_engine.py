@@ -10,7 +10,7 @@ import pytest
 
 from horsies_django.conf import config
 from horsies_django.models import Task
-from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import wait_until
 from tests.project import tasks

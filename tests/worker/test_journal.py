@@ -12,8 +12,13 @@ import pytest
 from horsies_django import TaskContextFilter
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.tasks.context import CurrentTask, running
-from horsies_django.worker.journal import MANY, Journal, Summary, named
-from horsies_django.worker.logs import Formatter, one_line
+from horsies_django.worker.process.logs import Formatter, one_line
+from horsies_django.worker.process.task_log import (
+    MANY,
+    Journal,
+    Summary,
+    named,
+)
 
 
 def done(count: int, name: str = "shop.tasks.pack") -> list[Outcome]:

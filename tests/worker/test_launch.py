@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from horsies_django.worker.launch import main_module_left_out, short_lived_directory
+from horsies_django.worker.pool.launch import main_module_left_out, short_lived_directory
 
 
 def on_another_thread(function: Callable[[], Any]) -> Any:

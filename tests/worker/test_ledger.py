@@ -13,8 +13,8 @@ import pytest
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served, TaskStore
-from horsies_django.worker import ledger as ledger_module
-from horsies_django.worker.ledger import Ledger
+from horsies_django.worker.engine import outbox as ledger_module
+from horsies_django.worker.engine.outbox import Ledger
 from tests.conftest import put
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -8,14 +8,14 @@ from uuid import uuid4
 import pytest
 
 from horsies_django.core.records import Claim
-from horsies_django.worker.channel import memory_pair
-from horsies_django.worker.control import LONG_OVER, Control
-from horsies_django.worker.deadlines import TimeLimits
-from horsies_django.worker.endings import Endings
-from horsies_django.worker.line import MOST, STANDING_SECONDS, Line
-from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.process import PoolProcess
-from horsies_django.worker.runs import CANCEL, SyncRun
+from horsies_django.worker.child.control import LONG_OVER, Control
+from horsies_django.worker.child.interrupts import CANCEL, SyncRun
+from horsies_django.worker.ipc.channel import memory_pair
+from horsies_django.worker.pool.deadlines import TimeLimits
+from horsies_django.worker.pool.process import PoolProcess
+from horsies_django.worker.pool.run_ahead import MOST, STANDING_SECONDS, Line
+from horsies_django.worker.pool.timeouts import Endings
+from horsies_django.worker.process.options import WorkerOptions
 
 
 def learned(prefetch: int, slots: int, *durations: float) -> Line:

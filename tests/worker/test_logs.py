@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from horsies_django.worker import logs
+from horsies_django.worker.process import logs
 from tests.conftest import wait_until
 
 logger = logging.getLogger("horsies.worker")

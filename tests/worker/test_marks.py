@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from horsies_django.store.passes import Passed
-from horsies_django.worker.marks import (
+from horsies_django.worker.engine.scan_cursors import (
     HIGHEST,
     LONGEST_SECONDS,
     PRIORITIES,

@@ -9,8 +9,8 @@ import pytest
 
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.passes import Passed
-from horsies_django.worker.marks import SHARE, SLOW_OFTEN, WORTH_SECONDS
-from horsies_django.worker.news import LONG_SECONDS, UNFIT_SECONDS, News
+from horsies_django.worker.engine.scan_cursors import SHARE, SLOW_OFTEN, WORTH_SECONDS
+from horsies_django.worker.engine.wakeups import LONG_SECONDS, UNFIT_SECONDS, News
 
 SLOTS = {"sync": 2, "async": 3}
 WANTED = Wanted(2, 3)

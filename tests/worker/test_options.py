@@ -15,7 +15,7 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.management.commands.horsies_scheduler import Command as SchedulerCommand
 from horsies_django.management.commands.horsies_worker import Command
 from horsies_django.worker import run, run_scheduler
-from horsies_django.worker.options import WorkerOptions, refuse_impossible
+from horsies_django.worker.process.options import WorkerOptions, refuse_impossible
 
 
 def defaults(function: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_th
     one = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, {{{one}}}); "
-        "from horsies_django.worker.options import usable_cpus; print(usable_cpus())"
+        "from horsies_django.worker.process.options import usable_cpus; print(usable_cpus())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"

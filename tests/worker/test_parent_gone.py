@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from horsies_django.worker.channel import HEADER, memory_pair
-from horsies_django.worker.control import Control
-from horsies_django.worker.executor import AsyncLane
-from horsies_django.worker.memory import Gauge
+from horsies_django.worker.child.control import Control
+from horsies_django.worker.child.executor import AsyncLane
+from horsies_django.worker.ipc.channel import HEADER, memory_pair
+from horsies_django.worker.process.memory import Gauge
 
 CHILD = """
 import os, socket, sys, threading, types
@@ -22,9 +22,9 @@ from django.conf import settings
 settings.configure(DATABASES={}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "horsies_django"])
 django.setup()
 from horsies_django import task
-from horsies_django.worker.channel import SocketChannel
-from horsies_django.worker.child import give_up
-from horsies_django.worker.executor import Executor
+from horsies_django.worker.ipc.channel import SocketChannel
+from horsies_django.worker.child.main import give_up
+from horsies_django.worker.child.executor import Executor
 
 @task(name="endless")
 def endless() -> None:

@@ -7,10 +7,20 @@ import pytest
 
 from horsies_django.conf import Resilience
 from horsies_django.store.tasks import Served
-from horsies_django.worker.backoff import Backoff
-from horsies_django.worker.gathering import ENOUGH, LONGEST_SECONDS, TRY_EVERY, Gathering
-from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
+from horsies_django.worker.engine.outage import (
+    UNFIT,
+    UNFIT_TRIES,
+    DatabaseGaveUp,
+    Outage,
+)
+from horsies_django.worker.engine.pass_delay import (
+    ENOUGH,
+    LONGEST_SECONDS,
+    TRY_EVERY,
+    Gathering,
+)
+from horsies_django.worker.process.backoff import Backoff
+from horsies_django.worker.process.options import WorkerOptions
 
 
 @pytest.mark.promise("S2.20")

@@ -16,10 +16,10 @@ import pytest
 
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkerStartError
-from horsies_django.worker import probe
-from horsies_django.worker.heart import STUCK_SECONDS
-from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.probe import ProbeServer, probed
+from horsies_django.worker.maintenance import health_server
+from horsies_django.worker.maintenance.health_server import ProbeServer, probed
+from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
+from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import wait_until
 
@@ -133,7 +133,7 @@ def cut_off(client: socket.socket, between: Callable[[], None]) -> bool:
 def test_a_client_that_sends_a_header_now_and_then_is_cut_off(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 1.0)
     with connected(parts) as slow:
         slow.sendall(b"GET /live HTTP/1.1\r\n")
         assert cut_off(slow, lambda: slow.sendall(b"X-Slow: 1\r\n"))
@@ -141,7 +141,7 @@ def test_a_client_that_sends_a_header_now_and_then_is_cut_off(
 
 
 def test_a_client_that_sends_without_end_is_cut_off(parts: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "REQUEST_SECONDS", 300.0)
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 300.0)
     with connected(parts) as endless:
         endless.sendall(b"GET /live?" + b"x" * 6_000 + b" HTTP/1.1\r\n")
         assert cut_off(endless, lambda: endless.sendall(b"X-Long: " + b"y" * 400 + b"\r\n"))
@@ -154,7 +154,7 @@ def test_a_crowd_of_silent_clients_neither_keeps_a_probe_waiting_nor_a_thread_ea
     def threads() -> int:
         return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
-    monkeypatch.setattr(probe, "REQUEST_SECONDS", 300.0)
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 300.0)
     with ExitStack() as stack:
         for _ in range(150):
             last = stack.enter_context(connected(parts))

@@ -14,9 +14,9 @@ import pytest
 from horsies_django.conf import Retention
 from horsies_django.models import AuditEntry, Task, WorkerState
 from horsies_django.store.workers import Load, Process
-from horsies_django.worker import pruner as pruner_module
-from horsies_django.worker.pruner import PAUSE_SECONDS, SMALLEST_BATCH, Pruner
-from horsies_django.worker.snapshots import Snapshots
+from horsies_django.worker.maintenance import pruner as pruner_module
+from horsies_django.worker.maintenance.pruner import PAUSE_SECONDS, SMALLEST_BATCH, Pruner
+from horsies_django.worker.maintenance.snapshots import Snapshots
 from tests.conftest import wait_until
 from tests.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory
 from tests.store.test_retention import DAY, finished

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.process import PoolProcess
-from horsies_django.worker.recycling import Recycling
+from horsies_django.worker.pool.process import PoolProcess
+from horsies_django.worker.pool.recycling import Recycling
+from horsies_django.worker.process.options import WorkerOptions
 
 START = 1_000.0
 

@@ -17,7 +17,7 @@ from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.schedules import ScheduleConfig
 from horsies_django.store.base import load
 from horsies_django.store.schedules import ScheduleStore
-from horsies_django.worker.scheduler import LONGEST_WAIT_SECONDS, Scheduler
+from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler
 from tests.project import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from horsies_django import schedules
-from horsies_django.worker.scheduler import LONGEST_WAIT_SECONDS
+from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS
 from tests.worker.test_scheduler import SECOND, Clockwork, make, row, slots
 from tests.worker.test_scheduler import clockwork as clockwork
 

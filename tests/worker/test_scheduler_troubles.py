@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, transaction
 from horsies_django import schedules
 from horsies_django.core.slots import Timing
 from horsies_django.models import ScheduleTick, Task
-from horsies_django.worker.scheduler import BUSY_SECONDS, LEFT_SECONDS, LONGEST_WAIT_SECONDS
+from horsies_django.worker.scheduler.scheduler import BUSY_SECONDS, LEFT_SECONDS, LONGEST_WAIT_SECONDS
 from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, make, row, slots
 from tests.worker.test_scheduler import clockwork as clockwork
 

@@ -20,8 +20,8 @@ from horsies_django.conf import Recovery, config
 from horsies_django.core.records import Wanted
 from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt
 from horsies_django.store.workers import WorkerStore
-from horsies_django.worker.deadman import DEADLINE
-from horsies_django.worker.options import WorkerOptions
+from horsies_django.worker.process.kill_timer import DEADLINE
+from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.store.conftest import wait_for_waiting

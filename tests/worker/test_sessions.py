@@ -12,8 +12,8 @@ from django.contrib.auth.models import Group
 from django.db import connection, connections
 from django.db.transaction import TransactionManagementError
 
-from horsies_django.worker import sessions
-from horsies_django.worker.async_thread import OneThread
+from horsies_django.worker.child import db_sessions
+from horsies_django.worker.child.async_thread import OneThread
 from tests.project import traps
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,7 +36,7 @@ def orm() -> Iterator[OneThread]:
 
 
 def seen() -> bool:
-    return sessions.may_be_open(sessions.thread.wrappers.values())
+    return db_sessions.may_be_open(db_sessions.thread.wrappers.values())
 
 
 def note() -> None:
@@ -55,18 +55,18 @@ def test_a_connection_is_seen_in_the_wrapper_itself(elsewhere: Callable[[Callabl
         ):
             act()
             looks.append(seen())
-        sessions.after_task()
+        db_sessions.after_task()
         return [*looks, seen()]
 
-    assert elsewhere(lambda: sessions.thread.wrappers) is not sessions.UNKNOWN
+    assert elsewhere(lambda: db_sessions.thread.wrappers) is not db_sessions.UNKNOWN
     assert elsewhere(look) == [False, False, True, False, True, False]
 
 
 def test_django_is_asked_where_its_wrappers_cannot_be_seen(elsewhere: Callable[[Callable[[], Any]], Any]) -> None:
     def leave() -> tuple[bool, Any]:
-        sessions.thread.wrappers = sessions.UNKNOWN
+        db_sessions.thread.wrappers = db_sessions.UNKNOWN
         traps.begun_by_hand()
-        sessions.before_task()
+        db_sessions.before_task()
         return seen(), connection.connection
 
     assert elsewhere(leave) == (True, None)
@@ -79,9 +79,9 @@ def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(
 ) -> None:
     def take_over() -> None:
         connections["default"] = foreign
-        sessions.after_task()
+        db_sessions.after_task()
         note()
-        sessions.after_task()
+        db_sessions.after_task()
 
     connection.ensure_connection()
     foreign = connections["default"]

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from horsies_django.worker.stopping import Stopping
+from horsies_django.worker.process.shutdown import Stopping
 
 MANY = 5_000  # more than a socket holds that nobody reads
 

@@ -14,8 +14,8 @@ from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served
 from horsies_django.tasks import registry
-from horsies_django.worker.ledger import Ledger
-from horsies_django.worker.strangers import Strangers
+from horsies_django.worker.engine.outbox import Ledger
+from horsies_django.worker.engine.unknown_tasks import Strangers
 from tests.conftest import put
 from tests.factories import WorkerFactory, now
 

@@ -16,9 +16,9 @@ from horsies_django import schedules
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick
 from horsies_django.store.notify import channel_prefix
-from horsies_django.worker.outage import DatabaseGaveUp
-from horsies_django.worker.scheduler import Scheduler
-from horsies_django.worker.timetable import Timetable
+from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.scheduler.loop import Timetable
+from horsies_django.worker.scheduler.scheduler import Scheduler
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

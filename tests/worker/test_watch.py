@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from horsies_django.core.records import Claim
-from horsies_django.worker.options import WorkerOptions
-from horsies_django.worker.process import PoolProcess
-from horsies_django.worker.watch import Watch
+from horsies_django.worker.pool.process import PoolProcess
+from horsies_django.worker.pool.stuck import Watch
+from horsies_django.worker.process.options import WorkerOptions
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from django.db import DatabaseError
 from horsies_django.core.errors import HorsiesError
 from horsies_django.worker.api import under_signals_of_scheduler
 from horsies_django.worker.main import schedule
-from horsies_django.worker.options import LEVELS
-from horsies_django.worker.stopping import Stopping
+from horsies_django.worker.process.options import LEVELS
+from horsies_django.worker.process.shutdown import Stopping
 
 
 class Command(BaseCommand):

@@ -13,10 +13,10 @@ from django.core.management.base import BaseCommand, CommandError
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management.quantities import megabytes, port, seconds, whole
 from horsies_django.worker.api import under_signals
-from horsies_django.worker.logs import end_process
 from horsies_django.worker.main import work
-from horsies_django.worker.options import LEVELS, START_METHODS, WorkerOptions
-from horsies_django.worker.stopping import Stopping
+from horsies_django.worker.process.logs import end_process
+from horsies_django.worker.process.options import LEVELS, START_METHODS, WorkerOptions
+from horsies_django.worker.process.shutdown import Stopping
 
 
 class Command(BaseCommand):

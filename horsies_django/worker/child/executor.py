@@ -1,0 +1,286 @@
+"""Runs tasks in one process: sync tasks on its threads, async tasks together on one event loop.
+
+Each lane has a channel of its own. That way nobody has to hand messages on: a sync task is received by the very thread that
+runs it, the event loop reads its own socket, and a long sync task cannot keep async tasks from arriving.
+
+Jobs come as lists of (number, task id, task name, JSON arguments, attempt, queue), ``None`` ends a lane. Replies go back as
+``("ran", (number, reply, seconds))`` from the sync lane, and from the async one as ``("done", [(number, reply, seconds), ...])``;
+``("back", [number, ...])`` gives back what has not begun, when the worker calls for that; ``("full", megabytes)`` says that the
+process has grown beyond its memory limit. Numbers grow per lane, and ``started[lane]`` is the last one whose user code may have
+begun: it lies in memory shared with the parent, which reads it when this process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, MutableSequence, Sequence
+from contextlib import suppress
+from typing import Any
+
+from django.db import connections
+
+from horsies_django.worker.child import async_thread, db_sessions, fork_guard
+from horsies_django.worker.child.control import Control
+from horsies_django.worker.child.interrupts import AsyncRun, SyncRun
+from horsies_django.worker.child.lane_loop import LaneLoop
+from horsies_django.worker.child.process_state import House, own_decimals
+from horsies_django.worker.child.run_task import (
+    Reply,
+    run_async,
+    run_sync,
+    untold,
+)
+from horsies_django.worker.ipc.channel import (
+    Channel,
+    flush_all,
+    send_all,
+    wait_receive,
+)
+from horsies_django.worker.process.memory import Gauge
+
+logger = logging.getLogger("horsies.worker")
+
+SYNC, ASYNC = 0, 1
+PORTION = 64  # replies: a pass that settles these runs while the others are still being made
+Job = tuple[int, str, str, str, int, str]
+
+
+class SyncLane:
+    """Some threads that take jobs from one channel: whoever is idle receives, and runs what it received."""
+
+    def __init__(self, channel: Channel, started: MutableSequence[int], control: Control, gauge: Gauge) -> None:
+        self.channel = channel
+        self.started = started
+        self.control = control
+        self.gauge = gauge
+        self.taking = threading.Lock()
+        self.replying = threading.Lock()
+        self.jobs: deque[Job] = deque()
+        self.ended = False
+        self.house = House()
+
+    def serve(self) -> None:
+        """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
+        while (job := self._next()) is not None:
+            number, task_id, name, kwargs, attempt, queue = job
+            began = time.monotonic()
+            self.house.enter()
+            run = SyncRun(task_id, name, attempt, queue)
+            self.control.enter("sync", number, run)
+            reply = contextvars.copy_context().run(run_sync, run, kwargs)
+            self.house.leave(name, task_id, reply)
+            del self.control.runs["sync", number]
+            with self.replying:
+                send_all(self.channel, ("ran", (number, tuple(reply), time.monotonic() - began)))
+                if full := self.gauge.full():
+                    send_all(self.channel, ("full", full))
+
+    def give_back(self) -> None:
+        """Give back what stands in line; called on the control thread, while all threads of the lane are busy.
+
+        One that waits for jobs holds the lock, and then there is nothing to give back.
+        """
+        if not self.taking.acquire(blocking=False):
+            return
+        try:
+            with suppress(EOFError):
+                self._take_in(self.channel.receive())
+            numbers = [job[0] for job in self.jobs]
+            self.jobs.clear()
+        finally:
+            self.taking.release()
+        with self.replying:
+            send_all(self.channel, ("back", numbers))
+
+    def _take_in(self, messages: list[Any]) -> None:
+        for message in messages:
+            if message is None:
+                self.ended = True
+            else:
+                self.jobs.extend(message)
+
+    def _next(self) -> Job | None:
+        with self.taking:
+            while not self.jobs:
+                if self.ended:
+                    return None
+                self._take_in(wait_receive(self.channel))
+            job = self.jobs.popleft()
+            self.started[SYNC] = job[0]
+            return job
+
+
+class AsyncLane:
+    """An event loop that runs every job it receives as a task of its own.
+
+    Any task may cancel all others of the loop (``asyncio.all_tasks()``), those included that have not begun. So no reply is
+    owed to ``_run`` reaching its end: a job is in ``running`` until it was answered, and what ends before is begun again or
+    answered for.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        started: MutableSequence[int],
+        control: Control,
+        gauge: Gauge,
+        others: Sequence[Channel] = (),
+    ) -> None:
+        self.channel = channel
+        self.others = others
+        self.started = started
+        self.control = control
+        self.gauge = gauge
+        self.replies: list[tuple[int, tuple[Any, ...], float]] = []
+        self.running: dict[asyncio.Task[None], Job] = {}
+        self.ending = False
+        self.orm = async_thread.executor()
+
+    def serve(self) -> None:
+        """Run jobs on this thread's own loop until the lane ends. Raises EOFError when the parent is gone."""
+        self.lane_loop = LaneLoop(self.channel, self.others, self._receive, self._flush)
+        self.lane_loop.run()
+        flush_all(self.channel)
+        self.orm.close()
+        self.lane_loop.close()
+
+    def _receive(self) -> None:
+        try:
+            messages = self.channel.receive()
+        except EOFError as error:
+            self.lane_loop.end(error)
+            return
+        for message in messages:
+            if message is None:
+                self.ending = True
+                self._end_if_done()
+                continue
+            for job in message:
+                self._start(job)
+            self.started[ASYNC] = message[-1][0]
+
+    def _start(self, job: Job) -> None:
+        task = self.lane_loop.start(self._run(job))
+        self.running[task] = job
+        task.add_done_callback(self._over)
+
+    async def _run(self, job: Job) -> None:
+        number, task_id, name, kwargs, attempt, queue = job
+        began = time.monotonic()
+        own_decimals()
+        if self.orm.connected:
+            await self._on_orm_thread(db_sessions.before_task)
+        run = AsyncRun(task_id, name, attempt, queue)
+        self.control.enter("async", number, run)
+        reply = await run_async(run, kwargs)
+        del self.control.runs["async", number]
+        if self.orm.connected:
+            await self._on_orm_thread(db_sessions.after_task)
+        assert run.task is not None
+        self._answer(run.task, number, reply, time.monotonic() - began)
+
+    async def _on_orm_thread(self, call: Callable[[], None]) -> None:
+        """Wait until this was called on Django's thread for async code, whoever cancels the task meanwhile."""
+        try:
+            called = self.lane_loop.loop.run_in_executor(self.orm, call)
+        except RuntimeError:
+            return  # a task has shut it down: no other can use it either
+        while not called.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([called])
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Look after a job that was not answered: its task was cancelled before it began, or something of ours failed."""
+        job = self.running.get(task)
+        if job is None:
+            return
+        if task.cancelled():
+            del self.running[task]
+            self._start(job)
+        else:
+            logger.error("%s %s could not be run", job[2], job[1], exc_info=task.exception())
+            self._answer(task, job[0], untold(task.exception()), 0.0)
+
+    def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
+        del self.running[task]
+        if not self.replies:
+            self.lane_loop.call_soon(self._flush)
+        self.replies.append((number, tuple(reply), seconds))
+        if len(self.replies) == PORTION:
+            self._flush()
+        if self.ending:
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if not self.running:
+            self._flush()
+            self.lane_loop.end()
+
+    def _flush(self) -> None:
+        replies, self.replies = self.replies, []
+        if replies:
+            self.channel.send(("done", replies))
+            if full := self.gauge.full():
+                self.channel.send(("full", full))
+        self.lane_loop.mend()
+        if not self.channel.flush():
+            self.lane_loop.loop.add_writer(self.channel.fileno(), self._flush_more)
+
+    def _flush_more(self) -> None:
+        if self.channel.flush():
+            self.lane_loop.loop.remove_writer(self.channel.fileno())
+
+
+class Executor:
+    """Both lanes of one process: sync tasks on ``threads`` threads, the calling one among them, and a thread for the loop."""
+
+    def __init__(
+        self,
+        sync: Channel,
+        async_: Channel,
+        control: Channel,
+        threads: int,
+        started: MutableSequence[int],
+        on_failure: Callable[[BaseException], None],
+        max_memory_mb: float | None = None,
+    ) -> None:
+        self.control = Control(control)
+        gauge = Gauge(max_memory_mb)
+        self.sync_lane = SyncLane(sync, started, self.control, gauge)
+        self.control.call_back = self.sync_lane.give_back
+        self.async_lane = AsyncLane(async_, started, self.control, gauge, [sync, control])
+        fork_guard.keep_from_copies(sync, async_, control)
+        self.threads = threads
+        self.on_failure = on_failure
+
+    def run(self) -> None:
+        """Serve both lanes until they end. A lane that breaks calls ``on_failure`` on its thread."""
+        others = [
+            threading.Thread(target=self._guarded, args=(self.async_lane.serve,), name="horsies-loop", daemon=True),
+        ]
+        threading.Thread(target=self.control.serve, name="horsies-control", daemon=True).start()
+        for number in range(1, self.threads):
+            name = f"horsies-thread-{number}"
+            others.append(threading.Thread(target=self._guarded, args=(self._serve_sync,), name=name, daemon=True))
+        for thread in others:
+            thread.start()
+        self._guarded(self._serve_sync)
+        for thread in others:
+            thread.join()
+
+    def _serve_sync(self) -> None:
+        try:
+            self.sync_lane.serve()
+        finally:
+            connections.close_all()
+
+    def _guarded(self, serve: Callable[[], None]) -> None:
+        try:
+            serve()
+        except BaseException as error:
+            self.on_failure(error)

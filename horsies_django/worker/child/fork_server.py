@@ -1,0 +1,146 @@
+"""What the fork server imports once, so that a child costs a fork and no import.
+
+Importing this module prepares the process: path, Django, task modules. It must not raise (the fork server would go on without
+it and say nothing), so what went wrong is kept in ``state`` for the first child to report. A process may only be forked while it
+holds nothing that two processes cannot share; ``state.unsafe`` says what an app opened at import, looked at again before
+each fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+
+from horsies_django.worker.process import kill_timer
+from horsies_django.worker.process.shutdown import take
+
+ORDER = "HORSIES_FORKSERVER"
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class State:
+    """How far the preparation of this process went."""
+
+    pid: int | None = None  # the process that was prepared
+    problem: str | None = None
+    unsafe: str | None = None
+
+
+state = State()
+
+
+def order(parent_pid: int, deadline_file: str | None = None) -> dict[str, str]:
+    """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this very module.
+
+    ``deadline_file`` is where the fork server reads when it has to end (``deadman.follow``); None lets it live.
+    """
+    path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
+    pythonpath = os.environ.get("PYTHONPATH")
+    ordered = {"path": path, "parent_pid": parent_pid, "pythonpath": pythonpath, "deadline_file": deadline_file}
+    return {ORDER: json.dumps(ordered), "PYTHONPATH": os.pathsep.join(path)}
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel to end this process with its parent (Linux), and end it now if the parent is gone already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def keep_out_of_the_way() -> None:
+    """Leave stopping to the worker: a terminal or a container sends its signals to the whole process group.
+
+    A handler that does nothing, not SIG_IGN: programs that a task starts would inherit the latter.
+    """
+    take(lambda signum, frame: None)
+
+
+def adopt_orphans() -> None:
+    """Make this fork server the parent of what tasks leave behind (Linux), and let it reap that without a word.
+
+    For a worker that is process 1: there is no other init, and what its child left behind would stay a zombie for ever. The fork
+    server of multiprocessing reaps whatever it is the parent of, and only warns of pids that it does not know.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")
+
+
+def load_project() -> None:
+    """Set Django up and import all task modules. Raises RuntimeError naming the modules that failed."""
+    import django
+
+    django.setup()
+    from horsies_django.tasks import registry
+
+    if problems := registry.autodiscover():
+        raise RuntimeError("; ".join(f"importing {item.module}: {item.error!r}" for item in problems)) from problems[
+            0
+        ].error
+
+
+def open_things() -> str | None:
+    """Say what this process holds that a fork would share or lose, or None."""
+    from django.db import connections
+
+    found = [
+        f"a connection to the database {connection.alias!r}"
+        for connection in connections.all(initialized_only=True)
+        if connection.connection is not None
+    ]
+    for connection in connections.all(initialized_only=True):
+        pools = getattr(connection, "_connection_pools", {})
+        found += [f"a connection pool for the database {alias!r}" for alias in pools]
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    found += [f"the thread {name!r}" for name in threads]
+    if not threads and os.path.isdir("/proc/self/task") and (count := len(os.listdir("/proc/self/task"))) > 1:
+        found.append(f"{count - 1} thread(s) of a C extension")
+    return " and ".join(dict.fromkeys(found)) or None
+
+
+def look_again() -> None:
+    """Look at what is open; runs before each fork."""
+    state.unsafe = open_things()
+
+
+def prepare(text: str) -> None:
+    """Turn this fork server into one that has the project loaded."""
+    ordered = json.loads(text)
+    os.environ.pop(ORDER, None)
+    if ordered["pythonpath"] is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = ordered["pythonpath"]
+    die_with_parent(ordered["parent_pid"])
+    keep_out_of_the_way()
+    if ordered["parent_pid"] == 1:
+        adopt_orphans()
+    sys.path[:] = ordered["path"]
+    load_project()
+    import horsies_django.worker.child.executor
+    import horsies_django.worker.child.main
+    import horsies_django.worker.process.logs  # noqa: F401 - all of them so that children find them imported
+
+    if ordered["deadline_file"] is not None:
+        kill_timer.follow(ordered["deadline_file"])
+    look_again()
+    os.register_at_fork(before=look_again)
+    gc.collect()
+    gc.freeze()
+
+
+if ORDER in os.environ:
+    state.pid = os.getpid()
+    try:
+        prepare(os.environ[ORDER])
+    except BaseException:
+        state.problem = traceback.format_exc()

@@ -1,0 +1,111 @@
+"""A child process: it says that it is ready, then runs tasks until its lanes end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import socket
+import threading
+import traceback
+from collections.abc import MutableSequence
+from typing import Any
+
+from horsies_django.worker.child import fork_server
+from horsies_django.worker.ipc.channel import SocketChannel, send_all
+from horsies_django.worker.process.options import WorkerOptions
+
+logger = logging.getLogger("horsies.worker")
+
+LEFTOVERS_SECONDS = 2.0  # less than the worker waits before it kills a child
+
+
+def main(
+    options: WorkerOptions,
+    sync: socket.socket,
+    async_: socket.socket,
+    control: socket.socket,
+    started: MutableSequence[int],
+    worker_pid: int,
+) -> None:
+    """Run as a child of the worker ``worker_pid``. Its first message is "ready", "unsafe" or "failed", with the reason."""
+    channel = SocketChannel(sync)
+    fork_server.keep_out_of_the_way()
+    try:
+        kind, text = prepare(options, worker_pid)
+    except BaseException:
+        kind, text = "failed", traceback.format_exc()
+    send_all(channel, (kind, text))
+    if kind != "ready":
+        return
+    from horsies_django.worker.child.executor import Executor
+    from horsies_django.worker.child.interrupts import listen_for_interrupts
+
+    listen_for_interrupts()
+    may_have_children()
+    Executor(
+        channel,
+        SocketChannel(async_),
+        SocketChannel(control),
+        options.threads,
+        started,
+        give_up,
+        options.max_memory_per_child_mb,
+    ).run()
+    end_in_time()
+
+
+def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
+    """Make this process fit to run tasks and return its first message; with "ready" comes its memory, where that is limited."""
+    from horsies_django.worker.process.logs import configure_logging
+    from horsies_django.worker.process.memory import own_memory_mb
+
+    if options.start_method == "forkserver":
+        if fork_server.state.pid is None or fork_server.state.pid == os.getpid():
+            return (
+                "failed",
+                "the fork server started without loading the project: start the worker with --start-method=spawn",
+            )
+        fork_server.die_with_parent(fork_server.state.pid)
+        if fork_server.state.problem:
+            return "failed", fork_server.state.problem
+        if fork_server.state.unsafe:
+            return "unsafe", fork_server.state.unsafe
+    else:
+        fork_server.die_with_parent(worker_pid)
+        fork_server.load_project()
+    configure_logging(options.loglevel)
+    if options.max_memory_per_child_mb is None:
+        return "ready", ""
+    gc.collect()
+    return "ready", str(own_memory_mb())
+
+
+def may_have_children() -> None:
+    """Let tasks use ``multiprocessing``, which refuses to start processes of a daemon; to the worker this one stays a daemon."""
+    current: Any = multiprocessing.current_process()
+    current._config["daemon"] = False
+
+
+def end_in_time() -> None:
+    """End this process soon, though threads and processes that tasks started and left behind may not."""
+    timer = threading.Timer(LEFTOVERS_SECONDS, leave_behind)
+    timer.daemon = True
+    timer.start()
+
+
+def leave_behind() -> None:
+    """End this process without waiting for what tasks left running."""
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon]
+    logger.warning(
+        "tasks left threads or processes behind that do not end (threads: %s); they are not waited for", names
+    )
+    os._exit(0)
+
+
+def give_up(error: BaseException) -> None:
+    """End this process at once: the worker is gone, or a lane broke and cannot be trusted with tasks."""
+    if not isinstance(error, EOFError):
+        logger.critical("a lane of this child broke: the child ends and its tasks count as crashed", exc_info=error)
+    os._exit(1)

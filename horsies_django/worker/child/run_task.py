@@ -1,0 +1,267 @@
+"""Run one task: resolve its name, decode its arguments, call the function, encode what came of it.
+
+Whatever user code does ends in a Reply: a task cannot hurt the executor that runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from typing import Any, NamedTuple
+
+from asgiref.sync import sync_to_async
+
+from horsies_django.conf import config
+from horsies_django.core.codec import CodecError, encode_error, printable
+from horsies_django.core.errors import (
+    ContractCode,
+    ErrorCode,
+    OperationalErrorCode,
+    OutcomeCode,
+    TaskCancelled,
+    TaskSendErrorCode,
+    TaskTimeout,
+)
+from horsies_django.core.mapping import mapped_code
+from horsies_django.core.results import TaskError, TaskResult
+from horsies_django.core.retry import Retry, class_names
+from horsies_django.tasks import registry
+from horsies_django.tasks.context import CurrentTask, running
+from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
+
+logger = logging.getLogger("horsies.task")
+
+TRACEBACK_CHARACTERS = 50_000
+MESSAGE_CHARACTERS = 2_000
+TIMED_OUT = "the task was still running when its timeout had passed"
+STOPPED_ITSELF = "the task was cancelled while it ran"
+
+
+class Reply(NamedTuple):
+    """What came of a task: the status it shall get, its JSON envelope, the error in short, whether it asked for a retry, whether
+    it returned the error, and the names of the classes of the exception that it raised."""
+
+    status: str
+    result: str
+    error_code: str | None = None
+    error_message: str | None = None
+    retry: float | bool | None = None
+    returned: bool = False
+    classes: tuple[str, ...] = ()
+
+
+class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps before user code
+    """The task cannot be run here."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+
+def run_sync(run: Run, kwargs: str) -> Reply:
+    """Run a task of the sync lane to its end, in a context of its own. Never raises."""
+    try:
+        return sync_reply(run, kwargs)
+    except BaseException as error:
+        return untold(error)
+
+
+async def run_async(run: Run, kwargs: str) -> Reply:
+    """Run a task of the async lane to its end, in a context of its own. Never raises."""
+    try:
+        return await async_reply(run, kwargs)
+    except BaseException as error:
+        return untold(error)
+
+
+def sync_reply(run: Run, kwargs: str) -> Reply:
+    """Run a task of the sync lane. Raises what user code raises out of our hands: see ``untold``."""
+    try:
+        task, args, keywords = resolve(run.current, kwargs)
+    except Refused as refused:
+        return refused.reply
+    running.set(run.current)
+    try:
+        try:
+            tell_start(run.current)
+            run.begin()
+            value = task.function(*args, **keywords)
+            if task.lane == "async":  # the function became async after it was sent
+                value = asyncio.run(value)
+        finally:  # a timeout that comes at this very moment ends in the clause below like any other
+            run.end()
+    except BaseException as error:
+        return crashed(run, task, error)
+    return returned(task, value)
+
+
+async def async_reply(run: Run, kwargs: str) -> Reply:
+    """Do the same in the async lane."""
+    try:
+        task, args, keywords = resolve(run.current, kwargs)
+    except Refused as refused:
+        return refused.reply
+    running.set(run.current)
+    try:
+        tell_start(run.current)
+        run.begin()
+        if task.lane == "async":
+            value = await task.function(*args, **keywords)
+        else:  # the function became sync after it was sent
+            value = await sync_to_async(task.function)(*args, **keywords)
+    except BaseException as error:
+        return crashed(run, task, error)
+    finally:
+        run.end()
+    return returned(task, value)
+
+
+def tell_start(current: CurrentTask) -> None:
+    """Log that the code of a task begins."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
+
+
+def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskFunction[Any, Any], list[Any], dict[str, Any]]:
+    """Return the function and its arguments. Raises Refused."""
+    name = current.name
+    task = registry.find(name)
+    if task is None:
+        raise Refused(
+            failed(
+                OperationalErrorCode.WORKER_RESOLUTION_ERROR,
+                f"this worker knows no task named {name!r}: is its module an installed app's tasks.py, deployed here?",
+            )
+        )
+    try:
+        args, keywords = task.arguments.decode(kwargs)
+    except CodecError as error:
+        raise Refused(failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")) from error
+    return task, args, keywords
+
+
+def crashed(run: Run, task: TaskFunction[Any, Any], error: BaseException) -> Reply:
+    """Make the reply of a task that raised."""
+    described = describe(error)
+    if isinstance(error, Retry):
+        return asked_again(task, error, described)
+    if isinstance(error, TaskTimeout) or (isinstance(error, asyncio.CancelledError) and run.reason == TIMEOUT):
+        return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
+    if isinstance(error, TaskCancelled) or (isinstance(error, asyncio.CancelledError) and run.reason == CANCEL):
+        return cancelled(STOPPED_ITSELF)
+    conf = config()
+    code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
+    message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
+    reply = failure(TaskError.built_in(code, message, exception=described))
+    return reply._replace(classes=tuple(map(printable, class_names(error))))
+
+
+def untold(error: BaseException | None) -> Reply:
+    """Make the reply of a task whose outcome cannot be told, because to look at it runs user code that raised ``error``.
+
+    The metaclass of an exception, its properties and those of a returned object are such code; none of it is run again here.
+    """
+    message = f"what the task raised or returned cannot be told: to look at it raises {class_name(type(error))}"
+    return failed(config().default_unhandled_error_code, message)
+
+
+def cancelled(message: str) -> Reply:
+    """Make the reply of a task that ended because somebody cancelled it."""
+    return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(status="CANCELLED")
+
+
+def asked_again(task: TaskFunction[Any, Any], error: Retry, described: dict[str, str]) -> Reply:
+    """Make the reply of a task that raised Retry; its row has the policy, and the database decides."""
+    message = error.message
+    if task.retry_policy is None:
+        message += f" ({task.name} has no retry_policy: write @task(retry_policy=RetryPolicy.fixed([60, 300])))"
+    exception = described if error.__cause__ is None else describe(error.__cause__)
+    code = error.code or OutcomeCode.RETRY_REQUESTED
+    reply = failure(TaskError.built_in(code, message, data=error.data, exception=exception))
+    return reply._replace(retry=True if error.delay_seconds is None else float(error.delay_seconds))
+
+
+def returned(task: TaskFunction[Any, Any], value: Any) -> Reply:
+    """Make the reply of a task that returned."""
+    if task.result.wraps_result:
+        if isinstance(value, TaskResult):
+            if value.is_err():
+                return failure(value.err_value)._replace(returned=True)
+            value = value.ok_value
+        elif value is None:
+            return failed(
+                OperationalErrorCode.TASK_EXCEPTION,
+                f"{task.name} is annotated '-> TaskResult[...]' and returned None: return TaskResult(ok=...) or (err=...)",
+            )
+    try:
+        result = task.result.encode_ok(value)
+    except CodecError as error:
+        code = (
+            ContractCode.RETURN_TYPE_MISMATCH
+            if error.kind == "type"
+            else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+        )
+        return failed(code, f"{task.name} returned what it does not declare: {error}")
+    if exceeds_limit(result):
+        return failed(
+            TaskSendErrorCode.PAYLOAD_TOO_LARGE,
+            f"the result of {task.name} takes {len(result.encode()):,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows "
+            f"{config().max_payload_bytes:,}. Store the data and return its key",
+        )
+    return Reply("COMPLETED", result)
+
+
+def failed(code: ErrorCode | str, message: str) -> Reply:
+    """Make the reply of a task that the machinery failed."""
+    return failure(TaskError.built_in(code, message))
+
+
+def failure(error: TaskError) -> Reply:
+    """Make the reply of a task that ended with ``error``; what is too large to store is left out of it."""
+    result = encode_error(error)
+    if exceeds_limit(result):
+        note = f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
+        result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
+    message = printable(error.message)[:MESSAGE_CHARACTERS]
+    return Reply("FAILED", result, printable(error.error_code), message)
+
+
+def exceeds_limit(text: str) -> bool:
+    """Whether a JSON text takes more bytes than the settings allow."""
+    limit = config().max_payload_bytes
+    return len(text) > limit // 4 and len(text.encode()) > limit
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """Describe an exception in texts of bounded length; its own methods may raise anything, ``SystemExit`` included."""
+    kind = class_name(type(error))
+    try:
+        message, shown = text_of(str(error)), text_of(repr(error))
+    except BaseException as broken:
+        message = shown = f"<{kind} whose text cannot be had: {class_name(type(broken))}>"
+    try:
+        trace = text_of("".join(traceback.format_exception(error)))
+    except BaseException as broken:
+        trace = f"<traceback cannot be had: {class_name(type(broken))}>"
+    if len(trace) > TRACEBACK_CHARACTERS:
+        half = TRACEBACK_CHARACTERS // 2
+        trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
+    return {
+        "type": kind,
+        "module": class_name(type(error), "__module__"),
+        "message": message[:MESSAGE_CHARACTERS],
+        "repr": shown[:MESSAGE_CHARACTERS],
+        "traceback": trace,
+    }
+
+
+def class_name(kind: type, attribute: str = "__qualname__") -> str:
+    """Return a name of a class as Python knows it, whatever its metaclass says."""
+    name = type.__dict__[attribute].__get__(kind)
+    return text_of(name) if isinstance(name, str) else "?"
+
+
+def text_of(text: str) -> str:
+    """Return a text without a class of its own, which could not be taken to another process."""
+    return str.__str__(text)

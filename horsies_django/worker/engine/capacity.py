@@ -1,0 +1,46 @@
+"""How much a worker asks of a pass: its slots, its buffer, and two options of its command line (S0.31-S0.33, S1.40-S1.43)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from horsies_django.conf import Config
+from horsies_django.core.records import Wanted
+from horsies_django.worker.process.options import WorkerOptions
+
+FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode.
+
+    ``max_claim_per_worker`` bounds what the worker has claimed and not started, and so what one pass claims; ``max_claim_batch``
+    what one pass claims of a queue, 0 without bound.
+    """
+
+    max_claim_per_worker: int
+    max_claim_batch: int = 0
+    prefetch: int = 0
+    lease: timedelta | None = None
+
+    def wanted(self, free: Mapping[str, int], *, standing: int, ahead: int, buffered: int, starting: int) -> Wanted:
+        """Return what the next pass may claim.
+
+        ``free`` slots are left after ``starting`` of the ``buffered`` tasks got theirs; among them are ``ahead`` places in lines,
+        which the buffer makes room for, and ``standing`` tasks are in them now. It is filled up only by a pass that looks for
+        tasks anyway: one with free slots, or one that starts some.
+        """
+        looking = any(free.values()) or starting
+        room = self.prefetch - ahead - (buffered - starting) if looking else 0
+        total = self.max_claim_per_worker - standing - (buffered - starting)
+        return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)
+
+
+def appetite(config: Config, options: WorkerOptions) -> Appetite:
+    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer (S0.33, S1.41)."""
+    lease = timedelta(milliseconds=config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
+    most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
+    return Appetite(most, options.max_claim_batch, config.prefetch_buffer, lease)

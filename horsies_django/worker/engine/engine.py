@@ -1,0 +1,277 @@
+"""The engine: one thread that waits for news, runs the pass, and hands the claims to the pool.
+
+News are a finished task, a dead process, a NOTIFY, a due task, the poll. Whatever it was, the answer is the same single round
+trip: settle what is finished and claim for the slots that are free. While one pass runs, further outcomes gather for the next,
+so batches form exactly when there is load.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from horsies_django.conf import Resilience
+from horsies_django.core.errors import HorsiesError
+from horsies_django.core.records import Claim
+from horsies_django.store.notify import Listener
+from horsies_django.worker.engine.capacity import Appetite
+from horsies_django.worker.engine.listener import Ear
+from horsies_django.worker.engine.outage import Outage
+from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Ledger
+from horsies_django.worker.engine.pass_delay import Gathering
+from horsies_django.worker.engine.prefetch import Buffer
+from horsies_django.worker.engine.scan_cursors import Marks, spacing
+from horsies_django.worker.engine.wakeups import News
+from horsies_django.worker.pool.pool import Pool
+from horsies_django.worker.pool.process import LANES
+from horsies_django.worker.process.task_log import tell_expired
+
+logger = logging.getLogger("horsies.worker")
+
+RECONCILE_SECONDS = 10.0
+SWEEP_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
+
+
+class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
+    """Others declared this worker dead: its tasks are being given away, and it must not go on with them."""
+
+
+class Engine:
+    """Drives one worker until ``stopping`` is set and its tasks are done."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        ledger: Ledger,
+        listener: Listener,
+        resilience: Resilience,
+        selector: selectors.BaseSelector,
+        appetite: Appetite,
+    ) -> None:
+        self.pool = pool
+        self.appetite = appetite
+        self.lease = appetite.lease
+        self.buffer = Buffer()
+        self.ledger = ledger
+        self.poll_seconds = resilience.notify_poll_interval_ms / 1000
+        self.news = News(ledger.served.queues, self.poll_seconds)
+        self.marks = Marks(ledger.served.queues, self.news.tell, self.poll_seconds)
+        words = {**self.marks.words(), str(ledger.worker): self.compare_soon}
+        self.ear = Ear(listener, selector, resilience, words, self.marks.start_over)
+        self.selector = selector
+        self.outage = Outage(resilience)
+        self.gathering = Gathering()
+        self.stopping = False
+        self.disowned = False
+        self.trusted_until = math.inf  # nothing is claimed later: others may take us for dead by then
+        self.until_empty = False
+        self.waker, self.woken = socket.socketpair()  # what other threads have to say wakes the selector
+        self.woken.setblocking(False)
+        selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
+        self.announced: set[str] = set()
+        self.start_at = 0.0  # when to try again to start what somebody else has locked
+        self.sweep_at = 0.0  # when to look for claims of others whose lease ended
+        self.reconcile_at = 0.0
+        self.busy_since: float | None = None  # the heart stops when this lies far back
+
+    def run(self, deadline: Callable[[], float | None]) -> bool:
+        """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False when ``deadline`` came first.
+
+        Raises WorkerStartError when processes cannot run tasks, DatabaseGaveUp when the database stays away, WorkerDisowned when
+        others declared this worker dead.
+        """
+        self.ear.listen()
+        while not self._done():
+            if self.disowned:
+                raise WorkerDisowned(f"worker {self.ledger.worker} was declared dead: it was not heard of for too long")
+            now, limit = time.monotonic(), deadline()
+            if limit is not None and now >= limit:
+                return False
+            self.turn(self._patience(now, limit))
+        self.ledger.journal.close()
+        return True
+
+    def turn(self, patience: float) -> None:
+        """Wait for news, at most ``patience`` seconds, and act on them: one turn of the loop."""
+        self.busy_since = None
+        events = self.selector.select(patience)
+        self.busy_since = time.monotonic()
+        self._act(events)
+        self.pool.endings.enforce(self.busy_since)
+        self.pool.call_back(self.busy_since)
+        self._collect()
+        if self.pool.ready:
+            self._announce("Worker started")
+        if self.stopping:
+            self._announce("Stopping: nothing more is claimed, running tasks finish; a second signal ends them")
+        now = self.busy_since
+        self.ledger.journal.tick(now)
+        if now >= self.outage.kill_at(self.trusted_until):
+            self.outage.end_tasks(self.pool)
+        if self.ledger.connection is None and now >= self.outage.retry_at:
+            self._reconnect()
+        self.ear.tick(now, self.ledger.connection, self.ledger.channel)
+        if self.ledger.connection is not None and self._wants_pass(now) and not self._waits(now):
+            self._pass(now)
+            self.gathering.passed(now, time.monotonic())
+
+    def _act(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        for key, _mask in events:
+            action, *arguments = key.data
+            action(*arguments)
+
+    def _announce(self, line: str) -> None:
+        """Log a line the first time it is true; a signal handler cannot log."""
+        if line not in self.announced:
+            self.announced.add(line)
+            logger.info(line)
+
+    def _done(self) -> bool:
+        if self.stopping or (self.until_empty and not self.news.wet and not self.news.limited and self.pool.ready):
+            return not self.owes
+        return False
+
+    @property
+    def owes(self) -> bool:
+        """Whether a task is in this worker's hands, running or unwritten."""
+        return not self.pool.idle or self.ledger.owes or bool(self.buffer)
+
+    def _patience(self, now: float, limit: float | None) -> float:
+        """Return how long nothing can happen that would not wake the selector."""
+        connected = self.ledger.connection is not None
+        moments = [self.ear.next_try(connected=connected), self.pool.endings.next, self.pool.stuck_at]
+        moments.append(self.ledger.journal.summary_at)
+        if not connected:
+            moments.append(self.outage.retry_at)
+        else:
+            moments += [self.news.poll_at, self.news.due_at]
+            if self.buffer and self.start_at > now:
+                moments.append(self.start_at)
+            if self.ledger.outcomes or self.ledger.releases or self.reconcile_at <= now or self.hungry():
+                moments.append(self.gathering.until if self.gathering.waiting else now)
+            elif self.ledger.locked:
+                moments.append(self.ledger.locked_until)
+        if not self.pool.idle:
+            moments.append(max(now + 0.1, self.outage.kill_at(self.trusted_until)))
+        if limit is not None:
+            moments.append(limit)
+        return max(0.0, min(min(moments) - now, self.poll_seconds))
+
+    def _waits(self, now: float) -> bool:
+        """Whether the next pass is put off for a moment."""
+        running = any(self.pool.running(lane) for lane in LANES)
+        return self.gathering.puts_off(now, len(self.ledger.outcomes), running=running)
+
+    def _wants_pass(self, now: float) -> bool:
+        if now >= self.news.poll_at or now >= self.news.due_at:
+            self.news.look_everywhere()
+        return self.ledger.due(now) or now >= self.reconcile_at or self.hungry()
+
+    def hungry(self) -> bool:
+        """Whether a pass could start or claim something."""
+        return bool(self._starts()) or any(self._slots().values())
+
+    def _starts(self) -> list[Claim]:
+        """Return the buffered claims that the free slots could take."""
+        now = time.monotonic()
+        if self.stopping or not self.buffer or now < self.start_at or not self._may_take(now):
+            return []
+        return self.buffer.first({lane: self.pool.free(lane) for lane in LANES})
+
+    def _slots(self) -> dict[str, int]:
+        """Return for how many slots of each lane the next pass shall look: all free ones, if it may find something."""
+        if self.stopping or not self._may_take(time.monotonic()):
+            return dict.fromkeys(LANES, 0)
+        wet = set(LANES) if self.news.limited and self.ledger.outcomes else self.news.wet
+        return {lane: self.pool.free(lane) if lane in wet else 0 for lane in LANES}
+
+    def _may_take(self, now: float) -> bool:
+        return now <= self.trusted_until and not self.ledger.overfull
+
+    def compare_soon(self, _moment: float = 0.0) -> None:
+        """Something that this worker holds was cancelled: look into it with the next pass."""
+        self.reconcile_at = 0.0
+
+    def _collect(self) -> None:
+        self.ledger.outcomes += self.pool.outcomes
+        self.ledger.releases += self.pool.releases
+        self.pool.outcomes, self.pool.releases = [], []
+        self.ledger.weigh()
+        if self.stopping:
+            self.ledger.releases += self.buffer.clear()
+
+    def _pass(self, now: float) -> None:
+        starts, slots = self._starts(), self._slots()
+        free = dict(slots)
+        for claim in starts:
+            free[claim.lane] = max(0, free[claim.lane] - 1)
+        standing = max(0, self.pool.running("sync") - self.pool.options.sync_slots)
+        wanted = self.appetite.wanted(
+            free, standing=standing, ahead=self.pool.ahead, buffered=len(self.buffer), starting=len(starts)
+        )
+        sweep = now >= self.sweep_at
+        try:
+            if now >= self.reconcile_at:
+                self._reconcile(now)
+            passed = self.ledger.run_pass(
+                wanted, starts, sweep=sweep, marks=self.marks if self.ear.hears else None, news=self.news
+            )
+        except psycopg.Error as error:
+            self._cut_off(error)
+            return
+        self.outage.over()
+        if sweep:
+            self.sweep_at = now + spacing(SWEEP_SECONDS if self.lease else self.poll_seconds, time.monotonic() - now)
+        if passed.dead:
+            self.disown()
+        self.buffer.take(passed.returned)
+        tell_expired(self.buffer.take(passed.expired))
+        self.pool.dispatch(self.ledger.readable(self.buffer.take(passed.started) + passed.claims))
+        if any(claim.id in self.buffer.claims for claim in starts):
+            self.start_at = now + LOCKED_RETRY_SECONDS
+        self.buffer.add(passed.buffered)
+        self.news.learn(slots, wanted, passed, time.monotonic())
+        self.pool.line.limited = self.news.limited
+
+    def _reconcile(self, now: float) -> None:
+        for task in self.ledger.compare(self.pool.held() | set(self.buffer.claims)):
+            if task.cancelled:
+                self.pool.endings.cancel(task.id, terminate=task.terminate)
+        self.reconcile_at = now + RECONCILE_SECONDS
+
+    def _cut_off(self, error: psycopg.Error) -> None:
+        self.ledger.disconnect()
+        self.outage.begin(error, self.ledger.unwritten)
+
+    def _reconnect(self) -> None:
+        try:
+            self.ledger.connect()
+        except psycopg.Error as error:
+            self._cut_off(error)
+            return
+        logger.info("the database is back")
+        self.reconcile_at = 0.0
+        self.marks.start_over()
+
+    def disown(self) -> None:
+        """Others declared this worker dead; may be called from another thread."""
+        self.disowned = True
+        self.waker.send(b".")
+
+    def close(self) -> None:
+        """Close what the engine itself opened, and log what was counted last if it did not run to its end."""
+        self.ledger.journal.close()
+        self.ear.close()
+        self.waker.close()
+        self.woken.close()
+
+    def stop(self, *arguments: Any) -> None:
+        """Claim nothing more; the loop ends when the running tasks are settled."""
+        self.stopping = self.pool.stopping = True

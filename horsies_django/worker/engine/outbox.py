@@ -1,0 +1,291 @@
+"""The engine's side of the pass: what it owes the database, on a connection that may go away and come back.
+
+Nothing leaves the ledger before the database has it: outcomes of finished tasks wait here through an outage, through a row that
+somebody else has locked, and through a reply that got lost on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import psycopg
+
+from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.store.notify import channel_prefix, direct_connection
+from horsies_django.store.passes import Passed
+from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
+from horsies_django.worker.child.run_task import failed
+from horsies_django.worker.engine.scan_cursors import Marks
+from horsies_django.worker.engine.unknown_tasks import Strangers, unreadable
+from horsies_django.worker.engine.wakeups import News
+from horsies_django.worker.process.task_log import Journal, named, tell_expired
+
+logger = logging.getLogger("horsies.worker")
+
+BATCH = 1_000  # outcomes per pass
+BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
+LOCKED_RETRY_SECONDS = 0.1
+# Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
+POISON = ("22", "23", "27", "44", "54", "P0")
+TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a time limit: less of it may succeed
+FEW = 50  # outcomes: of more, statements are a small part, and the whole pass is as quick
+LONG_SECONDS = 5.0  # a pass that failed after so long may have been too much as well
+REFUSED_RETRY_SECONDS = 30.0  # between tries to write what the database refuses even as a failure
+
+
+class Ledger:
+    """Holds outcomes and releases until they landed, and runs the pass."""
+
+    def __init__(
+        self,
+        alias: str,
+        worker: uuid.UUID,
+        served: Served,
+        *,
+        prepare: bool,
+        max_crashes: int = 0,
+        bound: int = 10_000,
+        strangers: Strangers | None = None,
+    ) -> None:
+        self.alias = alias
+        self.worker = worker
+        self.served = served
+        self.prepare = prepare
+        self.max_crashes = max_crashes
+        self.connection: psycopg.Connection[Any] | None = None
+        self.channel = ""
+        self.outcomes: list[Outcome] = []
+        self.releases: list[Claim] = []
+        self.locked: list[Outcome | Claim] = []  # somebody holds these rows: tried again at ``locked_until``
+        self.locked_until = 0.0
+        self.most = BATCH  # outcomes in the next pass: fewer after one that was too much
+        self.strangers = strangers or Strangers()
+        self.journal = Journal()
+        self.bound = bound  # of what may be unwritten: beyond it nothing more is claimed
+        self.overfull = False
+
+    @property
+    def unwritten(self) -> int:
+        """How many outcomes the database does not have yet."""
+        return len(self.outcomes) + sum(isinstance(entry, Outcome) for entry in self.locked)
+
+    def weigh(self) -> None:
+        """Note, and say once, when so much is unwritten that nothing more may be claimed, and when it no longer is."""
+        overfull, self.overfull = self.overfull, self.unwritten >= self.bound
+        if self.overfull and not overfull:
+            logger.error(
+                "%s outcomes could not be written yet: nothing more is claimed until they are "
+                "(RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)", self.unwritten, self.bound,
+            )  # fmt: skip
+        elif overfull and not self.overfull:
+            logger.info("enough outcomes are written: tasks are claimed again")
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything waits to be written."""
+        return bool(self.outcomes or self.releases or self.locked)
+
+    @property
+    def unreleased(self) -> int:
+        """How many claims the database does not have back yet."""
+        return len(self.releases) + sum(isinstance(entry, Claim) for entry in self.locked)
+
+    def due(self, now: float) -> bool:
+        """Whether something can be written now."""
+        return bool(self.outcomes or self.releases or (self.locked and now >= self.locked_until))
+
+    def connect(self) -> None:
+        """Open the connection. Raises psycopg.OperationalError."""
+        self.connection = direct_connection(self.alias, application_name="horsies engine", prepare=self.prepare)
+        self.channel = channel_prefix(self.connection)
+
+    def disconnect(self) -> None:
+        """Close the connection, whatever state it is in."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def run_pass(
+        self,
+        wanted: Wanted = NOTHING,
+        starts: Sequence[Claim] = (),
+        *,
+        sweep: bool = False,
+        marks: Marks | None = None,
+        news: News | None = None,
+    ) -> Passed:
+        """Settle and release what is owed, start ``starts``, and claim what is wanted, where ``marks`` allow; by a short pass, if
+        ``news`` and what is owed allow that.
+
+        A start that the answer does not mention is looked into: it may have happened in a pass whose answer was lost, somebody
+        may have its row locked (then it is neither started nor returned), or it is not ours any more (returned).
+        Raises psycopg.Error; nothing is forgotten then.
+        """
+        if self.locked and time.monotonic() >= self.locked_until:
+            self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
+            self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
+            self.locked = []
+        outcomes, releases, began = self._batch(), self.releases, time.monotonic()
+        grace, short, where = self.strangers.grace_at(began), None, None
+        plain = not (releases or starts or sweep or grace or (marks and marks.worthwhile))
+        try:
+            if news and plain:
+                short = self._short_pass(wanted, outcomes, news, began)
+            if not short:
+                where = marks and marks.text(began)
+            passed = short or self._pass(
+                wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep, grace=grace, marks=where
+            )
+        except psycopg.Error as error:
+            if not outcomes or (error.sqlstate or "")[:2] not in POISON:
+                if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
+                    self.most = max(1, len(outcomes) // 2)
+                raise
+            logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))
+            self._settle_singly(outcomes)
+            outcomes, releases = [], []
+            passed = self._pass(wanted, starts=starts, sweep=sweep, grace=grace, marks=where)
+        if marks and not short:
+            marks.learn(passed, began, time.monotonic() - began)
+        self.most = min(BATCH, self.most * 2)
+        self._strike(outcomes, releases, passed)
+        tell_expired(passed.late)
+        self._look_into_starts(starts, passed)
+        if grace is None:
+            self._give_strangers_back(passed)
+        return passed
+
+    def _give_strangers_back(self, passed: Passed) -> None:
+        """Take out what nobody here knows, and have the engine come round again: the next pass leaves such tasks to others."""
+        passed.claims, strange = self.strangers.part(passed.claims)
+        passed.buffered, ahead = self.strangers.part(passed.buffered)
+        if strange or ahead:
+            self.strangers.met(time.monotonic(), strange + ahead)
+            self.releases += strange + ahead
+            passed.again = True
+
+    def readable(self, claims: list[Claim]) -> list[Claim]:
+        """Return the running tasks whose options this release can read; the others fail."""
+        answers = [(claim, unreadable(claim)) for claim in claims]
+        self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
+        return [claim for claim, answer in answers if answer is None]
+
+    def _batch(self) -> list[Outcome]:
+        size = 0
+        for count, outcome in enumerate(self.outcomes[: self.most]):
+            size += len(outcome.result)
+            if size > BATCH_CHARACTERS and count:
+                return self.outcomes[:count]
+        return self.outcomes[: self.most]
+
+    def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
+        store = TaskStore(self.connection_or_raise())
+        return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
+
+    def _short_pass(self, wanted: Wanted, outcomes: list[Outcome], news: News, began: float) -> Passed | None:
+        """Do without what a whole pass can do besides, if that suits; None: nothing was done, it takes a whole one."""
+        suits, queue = news.short_pass(began, wanted)
+        if not suits or len(outcomes) > FEW or any(outcome.status == "FAILED" for outcome in outcomes):
+            return None
+        store = TaskStore(self.connection_or_raise())
+        passed = store.run_short_pass(self.worker, self.channel, self.served, queue, wanted, outcomes)
+        news.rest(now := time.monotonic(), now - began, fit=passed is not None)
+        return passed
+
+    def connection_or_raise(self) -> psycopg.Connection[Any]:
+        """Return the connection. Raises psycopg.OperationalError when there is none."""
+        if self.connection is None:
+            raise psycopg.OperationalError("the engine is not connected")
+        return self.connection
+
+    def _strike(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
+        """Take what landed off the ledger and log it, and look into what did not."""
+        del self.outcomes[: len(outcomes)]
+        del self.releases[: len(releases)]
+        if len(passed.landed) == len(outcomes) + len(releases):
+            self.journal.settled(outcomes, passed.decided)
+            return
+        self.journal.settled([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
+        entries: list[Outcome | Claim] = [*outcomes, *releases]
+        missing = [entry for entry in entries if entry.id not in passed.landed]
+        try:
+            states = TaskStore(self.connection_or_raise()).unsettled(self.worker, missing)
+        except psycopg.Error:
+            self.locked += missing  # asked again when the connection is back
+            raise
+        for entry in missing:
+            state = states[entry.id]
+            if state == "held" or (state == "waiting" and isinstance(entry, Claim)):
+                self.locked.append(entry)
+                self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
+            elif state == "lost":
+                self._drop(entry)
+            elif isinstance(entry, Outcome):  # an earlier pass settled it, whose answer was lost
+                self.journal.settled([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
+
+    def _drop(self, entry: Outcome | Claim) -> None:
+        logger.warning(
+            "task %s no longer belongs to worker %s, generation %s: what came of it is dropped%s",
+            entry.id, self.worker, entry.generation, named([entry]),
+        )  # fmt: skip
+
+    def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
+        """Drop, and log, all that is here and ``more``: the worker was declared dead, and others have its tasks."""
+        for entry in (*self.outcomes, *self.releases, *self.locked, *more):
+            self._drop(entry)
+        self.outcomes, self.releases, self.locked = [], [], []
+
+    def _look_into_starts(self, starts: Sequence[Claim], passed: Passed) -> None:
+        told = {*passed.started, *passed.returned, *passed.expired}
+        untold = [claim for claim in starts if claim.id not in told]
+        if not untold or passed.dead:
+            return
+        states = TaskStore(self.connection_or_raise()).unsettled(self.worker, untold)
+        passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
+        passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")]
+
+    def _settle_singly(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            try:
+                passed = self._pass(outcomes=[outcome])
+            except psycopg.Error as error:
+                if (error.sqlstate or "")[:2] not in POISON:
+                    raise
+                logger.exception("the outcome of task %s cannot be stored", outcome.id)
+                reply = failed(
+                    OperationalErrorCode.WORKER_SERIALIZATION_ERROR,
+                    f"the database refused the result (SQLSTATE {error.sqlstate})",
+                )
+                outcome = outcome._replace(**reply._asdict())
+                self.outcomes[0] = outcome
+                if (settled := self._settle_refused(outcome)) is None:
+                    continue
+                passed = settled
+            self._strike([outcome], [], passed)
+
+    def _settle_refused(self, outcome: Outcome) -> Passed | None:
+        """Settle the failure that stands in for a refused result; if that is refused too, keep it out of the others' way."""
+        try:
+            return self._pass(outcomes=[outcome])
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in POISON:
+                raise
+            logger.exception("not even its failure can be stored: task %s stays as it is for now", outcome.id)
+            self.locked.append(self.outcomes.pop(0))
+            self.locked_until = time.monotonic() + REFUSED_RETRY_SECONDS
+            return None
+
+    def compare(self, known: set[uuid.UUID]) -> list[Held]:
+        """Return what the database says is ours; what nobody here knows is given back: claims whose reply was lost."""
+        held = TaskStore(self.connection_or_raise()).held(self.worker)
+        known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
+        unknown = [Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known]
+        if unknown:
+            logger.warning("%s task(s) were claimed and never arrived here: they are given back", len(unknown))
+            self.releases += unknown
+        return held

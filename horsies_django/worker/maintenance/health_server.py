@@ -1,0 +1,203 @@
+"""What a worker tells those who probe it, over HTTP, on threads of their own.
+
+/live: the engine's loop comes round; if it does not, a restart helps. /ready: tasks sent now would be claimed and run here.
+The answers are read from what the worker's parts have noted: nothing is asked of the database, nothing waits for a lock. A client
+that is slow, hangs or sends rubbish costs a thread for a few seconds, however it spreads its bytes over them; where there are too
+many clients, the one that has been there for longest is cut off, so that a probe always gets its turn. The server outlives the
+engine it speaks of: a worker that was declared dead starts anew on the same port.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from horsies_django import __version__
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
+from horsies_django.worker.process.options import WorkerOptions
+
+logger = logging.getLogger("horsies.worker")
+
+REQUEST_SECONDS = 5.0  # for a whole request, from the connection to its last byte
+REQUEST_BYTES = 8_192
+MOST_CLIENTS = 16  # at once
+STARTED = "Worker started"  # what an engine announces once all its processes were ready
+
+
+def sick(engine: Engine) -> list[str]:
+    """Return why the worker does not live."""
+    busy_since = engine.busy_since
+    if busy_since is not None and (seconds := time.monotonic() - busy_since) > STUCK_SECONDS:
+        return [f"the engine has not come round for {seconds:.0f} s"]
+    return []
+
+
+def unready(engine: Engine) -> list[str]:
+    """Return why a task that is sent now would not run here.
+
+    A child that is replaced later does not count as long as another one is ready: its siblings go on.
+    """
+    reasons = sick(engine)
+    members = list(engine.pool.members)
+    ready = sum(member.ready for member in members)
+    if not ready or (ready < len(members) and STARTED not in engine.announced):
+        reasons.append(f"{ready} of {max(len(members), engine.pool.options.processes, 1)} processes are ready")
+    if engine.ledger.connection is None:
+        reasons.append("there is no connection to the database")
+    elif engine.outage.backoff.failures:
+        reasons.append("the last statement to the database failed")
+    if time.monotonic() > engine.trusted_until:
+        reasons.append("no heartbeat went out for too long: others may take this worker for dead")
+    if engine.stopping:
+        reasons.append("the worker is stopping")
+    return reasons
+
+
+JUDGES = {"/live": sick, "/ready": unready}
+
+
+class ProbeServer(ThreadingHTTPServer):
+    """Answers for the engine that ``engine()`` returns at the time."""
+
+    allow_reuse_port = False  # two workers on one port would answer for one another
+
+    def __init__(self, host: str, port: int, engine: Callable[[], Engine]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.engine = engine
+        self.clients: dict[Any, None] = {}  # their sockets, those that have been here for longest first
+        self.lock = threading.Lock()
+        super().__init__((host, port), ProbeHandler)
+
+    def server_bind(self) -> None:
+        """Bind, without the look-up of this host's name that HTTPServer would wait for."""
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a client on a thread of its own, and make room for it."""
+        with self.lock:
+            self.clients[request] = None
+            oldest = next(iter(self.clients)) if len(self.clients) > MOST_CLIENTS else None
+            self.clients.pop(oldest, None)
+        if oldest is not None:
+            with suppress(OSError):  # it went away by itself
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads an end
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a client that was answered."""
+        with self.lock:
+            self.clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Leave clients that went away to themselves."""
+        logger.debug("a probe from %s failed", client_address, exc_info=True)
+
+
+class RequestReader(io.RawIOBase):
+    """Reads from a client, for so long and so much in all. Raises TimeoutError and ConnectionAbortedError."""
+
+    def __init__(self, client: socket.socket, seconds: float, most: int) -> None:
+        self.client = client
+        self.deadline = time.monotonic() + seconds
+        self.left = most
+
+    def readable(self) -> bool:
+        """Return that this can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what there is, waiting for the first byte."""
+        if self.left <= 0:
+            raise ConnectionAbortedError(f"the request is longer than {REQUEST_BYTES} bytes")
+        if (seconds := self.deadline - time.monotonic()) <= 0:
+            raise TimeoutError("the request took too long")
+        self.client.settimeout(seconds)
+        count = self.client.recv_into(buffer, min(len(buffer), self.left))
+        self.left -= count
+        return count
+
+
+class ProbeHandler(BaseHTTPRequestHandler):
+    """One request: 200, 503 with the reasons, or 404."""
+
+    server: ProbeServer
+
+    def setup(self) -> None:
+        """Read the request within its bounds; a timeout of the socket alone would begin anew with every byte."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(RequestReader(self.connection, REQUEST_SECONDS, REQUEST_BYTES))
+
+    def do_GET(self) -> None:
+        """Answer; what stands behind a question mark does not matter."""
+        judge = JUDGES.get(self.path.partition("?")[0])
+        if judge is None:
+            self.reply(404, {"error": "there are only " + " and ".join(JUDGES)})
+            return
+        engine = self.server.engine()
+        reasons = judge(engine)
+        self.reply(
+            503 if reasons else 200,
+            {"ok": not reasons, "reasons": reasons, "worker": str(engine.ledger.worker), "version": __version__},
+        )
+
+    do_HEAD = do_GET
+
+    def reply(self, status: int, found: dict[str, object]) -> None:
+        """Send a record as JSON; a HEAD gets all but the record."""
+        body = json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """Return what the Server header says: not which Python this is."""
+        return "horsies"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log a request where it disturbs nobody."""
+        logger.debug("probe: " + format, *args)
+
+
+@contextmanager
+def probed(options: WorkerOptions, engine: Callable[[], Engine]) -> Iterator[None]:
+    """Answer probes meanwhile, if the options name a port. Raises WorkerStartError when it cannot be had."""
+    if options.health_port is None:
+        yield
+        return
+    try:
+        server = ProbeServer(options.health_host, options.health_port, engine)
+    except OSError as error:
+        raise WorkerStartError(
+            f"--health-port: {options.health_host}:{options.health_port} cannot be listened on: {error.strerror or error}. "
+            "Free it, or choose another one for each worker of this host"
+        ) from error
+    host, port = server.server_address[:2]
+    logger.info(
+        "Probes are answered at http://%s/live and /ready",
+        f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}",
+    )
+    thread = threading.Thread(target=server.serve_forever, name="horsies-probe", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

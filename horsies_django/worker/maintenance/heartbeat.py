@@ -1,0 +1,109 @@
+"""The heart: says every few seconds that this worker and its processes live, and keeps the leases of what waits in its buffer.
+
+It beats for the engine, not for itself: while the engine's loop is stuck the heart is silent, because nobody settles tasks
+then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together. And it
+looks after children that stand still alone, for whom nobody else would: their parent beats for them.
+
+A worker that is cut off from the database cannot beat either, and cannot tell whether others can: whether this is an outage, in
+which nobody judges anybody, or a partition, in which its tasks are given to others. With ON_CUT_OFF "wait" its tasks go on and
+the lookout keeps the timer wound; with "kill" they end before the first moment at which others may run them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from horsies_django.store.tasks import TaskStore
+from horsies_django.store.workers import Load, Process, WorkerStore
+from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.maintenance.snapshots import Snapshots
+from horsies_django.worker.pool.stuck import Watch
+from horsies_django.worker.process.memory import memory_mb
+
+logger = logging.getLogger("horsies.worker")
+
+STUCK_SECONDS = 10.0
+
+
+class Heart:
+    """``tick`` is one beat."""
+
+    def __init__(
+        self,
+        worker: uuid.UUID,
+        pid: int,
+        engine: Engine,
+        interval_seconds: float,
+        trust_seconds: float,
+        wind: Callable[[float], None],
+        watch: Watch,
+        snapshot_seconds: float = 30.0,
+    ) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.engine = engine
+        self.interval_seconds = interval_seconds
+        self.trust_seconds = trust_seconds  # how long after a beat nobody can have taken this worker for dead
+        self.wind = wind
+        self.watch = watch
+        self.snapshots = Snapshots(worker, pid, snapshot_seconds)
+        self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
+        self.tried_since: float | None = None  # since when the database was asked and did not answer
+
+    def tick(self, connection: Any) -> bool:
+        """Beat once. Returns False, without a beat, while the engine is stuck or once it was declared dead.
+
+        Raises psycopg.Error.
+        """
+        now = time.monotonic()
+        busy_since = self.engine.busy_since
+        if busy_since is not None and now - busy_since > STUCK_SECONDS:
+            logger.error("the engine has not come round for %.0f s: no heartbeat", now - busy_since)
+            return False
+        self.watch.look(self.engine.pool.members, now)
+        children = self.engine.pool.processes()
+        load = self.load(children)
+        if not WorkerStore(connection).beat(self.worker, children, load):
+            self.engine.disown()
+            return False
+        if waiting := self.engine.buffer.snapshot():
+            TaskStore(connection).renew(self.worker, waiting, self.engine.lease or timedelta())
+        self.wind(now)
+        self.engine.trusted_until = now + self.trust_seconds
+        if self.unbroken_since is None:
+            self.unbroken_since = now
+        self.snapshots.tick(connection, children, load, len(self.engine.buffer))
+        return True
+
+    def missed(self) -> None:
+        """Note that a beat did not go out."""
+        self.unbroken_since = None
+
+    def unbroken_for(self, seconds: float) -> bool:
+        """Whether every beat of the last ``seconds`` went out: only then may this worker judge others."""
+        return self.unbroken_since is not None and time.monotonic() - self.unbroken_since >= seconds
+
+    def asked(self) -> None:
+        """Note that the database is asked for something, on the connection that carries the beats."""
+        if self.tried_since is None:
+            self.tried_since = time.monotonic()
+
+    def answered(self) -> None:
+        """Note that it answered."""
+        self.tried_since = None
+
+    def cut_off_for(self, seconds: float) -> bool:
+        """Whether the database has not answered the heart for ``seconds``; safe from another thread."""
+        since = self.tried_since
+        return since is not None and time.monotonic() - since >= seconds
+
+    def load(self, children: list[Process]) -> Load:
+        """Measure what the worker holds now; memory is resident set size."""
+        pool = self.engine.pool
+        memory = sum(memory_mb(child.pid) for child in children)
+        return Load(pool.running("sync"), pool.running("async"), memory_mb(self.pid), memory)

@@ -1,0 +1,111 @@
+"""The reaper: rescues what dead workers hold, and tidies queues: overrides that end, waiting tasks out of line with their limits.
+
+One runs in every worker. The statement that rescues lets in one at a time; the others are safe side by side. A reaper judges
+others only while its own heart is well: after an outage of the database every heartbeat is stale, and nobody has died.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from horsies_django.conf import Recovery
+from horsies_django.store.queues import NO_OVERRIDE, QueueStore
+from horsies_django.store.workers import Happened, WorkerStore
+from horsies_django.worker.process.task_log import label, named, tell_expired
+
+logger = logging.getLogger("horsies.worker")
+
+MANY = 1_000  # rows of a kind per statement
+NET_SECONDS = 30.0
+SERVED_SECONDS = 60.0
+SWEEP_SECONDS = 0.3  # of sweeping per tick
+
+
+class Reaper:
+    """``tick`` is one round."""
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        forget_overrides_after: timedelta | None,
+        queues: Sequence[str],
+        may_judge: Callable[[float], bool],
+    ) -> None:
+        self.threshold = timedelta(milliseconds=recovery.running_stale_threshold_ms)
+        self.max_crashes = recovery.max_crashes
+        self.forget_overrides_after = forget_overrides_after
+        self.queues = queues
+        self.may_judge = may_judge
+        self.net_at = time.monotonic() + NET_SECONDS
+        self.served_at = 0.0
+        self.refused: set[uuid.UUID] = set()  # what was said to be beyond rescue
+
+    def tick(self, connection: Any) -> None:
+        """Rescue and tidy once. Raises psycopg.Error."""
+        self.rescue(connection)
+        queues = QueueStore(connection)
+        now = time.monotonic()
+        if now >= self.served_at:
+            queues.served(self.queues)
+            self.served_at = now + SERVED_SECONDS
+        self.end_overrides(queues)
+        if now >= self.net_at:
+            queues.cast_net()
+            self.net_at = now + NET_SECONDS
+        self.sweep(queues)
+
+    def rescue(self, connection: Any) -> None:
+        """Declare deaths and rescue tasks, until a round finds less than it may take."""
+        workers = WorkerStore(connection)
+        more = True
+        while more:
+            judge = self.may_judge(self.threshold.total_seconds())
+            happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.max_crashes)
+            by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
+            for each in happened:
+                by_kind[each.kind].append(each)
+            for died in by_kind["died"]:
+                logger.error("worker %s has not beaten for %s: it counts as dead", died.id, self.threshold)
+            self.report_refused(by_kind["refused"])
+            more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
+            tell_expired(by_kind["expired"])
+
+    def report_rescue(self, by_kind: Mapping[str, Sequence[Happened]]) -> int:
+        """Log which tasks of dead workers were rescued, and return how many."""
+        failed, retried, returned = by_kind["failed"], by_kind["retried"], by_kind["returned"]
+        if rescued := len(failed) + len(retried) + len(returned):
+            logger.error(
+                "%s task(s) of dead workers rescued: %s failed%s, %s are retried%s, %s had not begun and are pending again%s",
+                rescued, len(failed), named(failed), len(retried), named(retried), len(returned), named(returned),
+            )  # fmt: skip
+        return rescued
+
+    def report_refused(self, tasks: Sequence[Happened]) -> None:
+        """Log, once for each, which tasks of dead workers could not be rescued."""
+        for task in tasks:
+            if task.id not in self.refused:
+                self.refused.add(task.id)
+                logger.error(
+                    "%s of a dead worker cannot be rescued: the database refuses to write that it failed. A trigger or a "
+                    "constraint of the project on horsies_tasks may do so. It is tried again with every round", label(task),
+                )  # fmt: skip
+
+    def end_overrides(self, queues: QueueStore) -> None:
+        """End overrides whose time is over, and those of queues that nobody has served for long (S4.19)."""
+        for name, over in queues.outlived(self.forget_overrides_after):
+            reason = "its time was over" if over else f"no worker served the queue for {self.forget_overrides_after}"
+            if queues.configure(name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason):
+                logger.info("queue %s: the override ended, %s", name, reason)
+
+    def sweep(self, queues: QueueStore) -> None:
+        """Bring waiting tasks in line with changed limits, for a moment."""
+        until = time.monotonic() + SWEEP_SECONDS
+        for name in queues.sweeps():
+            while queues.sweep(name, MANY) and time.monotonic() < until:
+                pass

@@ -1,0 +1,111 @@
+"""The services of a worker: heart, reaper and pruner, on one thread and one connection beside the engine's.
+
+The connection's statements are bounded to a second, so that a long one cannot keep the heart from beating.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import psycopg
+
+from horsies_django.store.notify import direct_connection
+from horsies_django.worker.maintenance.heartbeat import Heart
+from horsies_django.worker.maintenance.pruner import PAUSE_SECONDS, Pruner
+from horsies_django.worker.maintenance.reaper import Reaper
+
+logger = logging.getLogger("horsies.worker")
+
+LONGEST_STATEMENT_MS = 1_000
+
+
+class Services(threading.Thread):
+    """Ticks each of them at its interval until ``stop``."""
+
+    def __init__(self, alias: str, heart: Heart, reaper: Reaper, reap_seconds: float, pruner: Pruner) -> None:
+        super().__init__(name="horsies-services", daemon=True)
+        self.alias = alias
+        self.heart = heart
+        self.reaper = reaper
+        self.reap_seconds = reap_seconds
+        self.pruner = pruner
+        self.prune_at = 0.0
+        self.connection: psycopg.Connection[Any] | None = None
+        self.ended = threading.Event()
+        self.asked_since: float | None = None  # while it waits for the database
+        self.failing: set[str] = set()  # what was said to fail and has not succeeded since
+
+    def run(self) -> None:
+        """Tick until stopped; what fails is logged, and the next tick tries again on a new connection."""
+        beat_at = reap_at = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + self.heart.interval_seconds
+                if not self.attempt("the heartbeat", self.beat):
+                    self.heart.missed()
+            if now >= reap_at:
+                reap_at = now + self.reap_seconds
+                self.attempt("the reaper's round", self.reap)
+            if now >= self.prune_at:
+                self.attempt("pruning", self.prune)
+            if self.ended.wait(max(0.0, min(beat_at, reap_at, self.prune_at) - time.monotonic())):
+                self.disconnect()
+                return
+
+    def beat(self) -> bool:
+        """Beat once."""
+        return self.heart.tick(self.connected())
+
+    def reap(self) -> bool:
+        """Reap once."""
+        self.reaper.tick(self.connected())
+        return True
+
+    def prune(self) -> bool:
+        """Prune for a moment."""
+        self.prune_at = time.monotonic() + PAUSE_SECONDS
+        self.prune_at = time.monotonic() + self.pruner.tick(self.connected())
+        return True
+
+    def attempt(self, what: str, action: Any) -> bool:
+        """Do something that the database may fail, and return whether it did succeed."""
+        self.heart.asked()
+        self.asked_since = time.monotonic()
+        try:
+            done = bool(action())
+        except psycopg.Error as error:
+            if what not in self.failing:
+                logger.warning("%s fails, and is tried again until it succeeds: %s", what, str(error).strip())
+            self.failing.add(what)
+            self.disconnect()
+            return False
+        finally:
+            self.asked_since = None
+        self.heart.answered()
+        if what in self.failing:
+            logger.info("%s succeeds again", what)
+            self.failing.remove(what)
+        return done
+
+    def connected(self) -> psycopg.Connection[Any]:
+        """Return the connection, opened anew when it is gone. Raises psycopg.OperationalError."""
+        if self.connection is None:
+            self.connection = direct_connection(
+                self.alias, application_name="horsies services", statement_timeout_ms=LONGEST_STATEMENT_MS
+            )
+        return self.connection
+
+    def stop(self) -> None:
+        """End the thread and close its connection."""
+        self.ended.set()
+        self.join(5)
+
+    def disconnect(self) -> None:
+        """Close the connection, whatever state it is in."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None

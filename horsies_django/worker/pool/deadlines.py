@@ -1,0 +1,77 @@
+"""Deadlines of running tasks: when a task is told to end, and when its process is killed because it did not.
+
+A heap by moment. Most tasks end before their moment comes and leave their entry behind, so the heap is swept when it holds many
+more entries than there are tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from horsies_django.core.options import read_options
+from horsies_django.worker.pool.process import PoolProcess
+
+FEW = 1_000  # entries that are not worth sweeping
+
+
+class TimeLimits(NamedTuple):
+    """Seconds: what a task may take if it does not say otherwise (None: no limit), and how long it may go on after that."""
+
+    default: float | None = None
+    grace: float = 5.0
+
+    def timeout(self, options: str | None) -> float | None:
+        """Return the timeout of a task with these options."""
+        if options is not None and (found := read_options(options).timeout_ms) is not None:
+            return found / 1000
+        return self.default
+
+
+NO_LIMITS = TimeLimits()
+
+
+class Place(NamedTuple):
+    """Where a task runs: the process, its lane, the task's number there."""
+
+    process: PoolProcess
+    lane: str
+    number: int
+
+    @property
+    def occupied(self) -> bool:
+        """Whether the task still runs there; a process that ended holds nothing."""
+        return self.number in self.process.held[self.lane]
+
+
+class Deadlines:
+    """What is to happen to running tasks, and when."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, Place, str, bool]] = []
+        self.order = itertools.count()
+        self.sweep_above = FEW
+
+    def add(self, at: float, place: Place, reason: str, *, kill: bool) -> None:
+        """At the moment ``at`` of the monotonic clock, a task shall hear ``reason``, or lose its process for it."""
+        heapq.heappush(self.heap, (at, next(self.order), place, reason, kill))
+        if len(self.heap) > self.sweep_above:
+            self.heap = [entry for entry in self.heap if entry[2].occupied]
+            heapq.heapify(self.heap)
+            self.sweep_above = max(FEW, 2 * len(self.heap))
+
+    @property
+    def next(self) -> float:
+        """The first moment that concerns a task that still runs; infinite when there is none."""
+        while self.heap and not self.heap[0][2].occupied:
+            heapq.heappop(self.heap)
+        return self.heap[0][0] if self.heap else math.inf
+
+    def due(self, now: float) -> Iterator[tuple[Place, str, bool]]:
+        """Take and give what is due: where, why, and whether to kill."""
+        while self.next <= now:
+            _, _, place, reason, kill = heapq.heappop(self.heap)
+            yield place, reason, kill

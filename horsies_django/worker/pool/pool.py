@@ -1,0 +1,294 @@
+"""The pool: the processes that run tasks, and what is left of one that dies.
+
+Every process has its own channels and memory, so the death of one never touches its siblings. What the pool has to say to the
+engine lies in two lists that the engine empties: ``outcomes`` to settle and claims to give back, ``releases``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import selectors
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.store.workers import Process
+from horsies_django.worker.pool.deadlines import NO_LIMITS, TimeLimits
+from horsies_django.worker.pool.launch import TRIES, kill_fork_server
+from horsies_django.worker.pool.process import (
+    LANES,
+    Child,
+    InProcess,
+    PoolProcess,
+)
+from horsies_django.worker.pool.recycling import Recycling
+from horsies_django.worker.pool.run_ahead import Line
+from horsies_django.worker.pool.timeouts import Endings
+from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.process.task_log import named
+
+logger = logging.getLogger("horsies.worker")
+
+DEATHS_BEFORE_READY = 3  # children that die in a row before they are ready: something is wrong with the project
+SHOWN = 100  # tasks of a child that its heartbeat names
+LAST_WORDS_SECONDS = 5.0  # how long a child may take to end after its last task
+
+
+class Pool:
+    """Keeps ``options.processes`` children alive and hands them tasks."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        selector: selectors.BaseSelector,
+        guard: Guard | None = None,
+        limits: TimeLimits = NO_LIMITS,
+        prefetch: int = 0,
+    ) -> None:
+        self.options = options
+        self.guard = guard
+        self.selector = selector
+        self.members: list[PoolProcess] = []
+        self.line = Line(prefetch, options.sync_slots)
+        self.outcomes: list[Outcome] = []
+        self.releases: list[Claim] = []
+        self.deaths_before_ready = 0
+        self.stopping = False  # nothing new comes: a child that ends needs no successor
+        self.ending = False
+        self.ready = False  # whether all processes have said, at the start, that they are ready
+        self.recycling = Recycling(options)
+        self.endings = Endings(self.members, limits)
+
+    def start(self) -> None:
+        """Start all processes; they count once they say that they are ready. Raises WorkerStartError."""
+        if self.options.processes == 0:
+            self._add(InProcess(self.options))
+        while len(self.members) < self.options.processes:
+            self._add_child()
+
+    def _add_child(self) -> None:
+        try:
+            self._add(Child(self.options, self.guard, self.recycling.lifetime()))
+        except (EOFError, ConnectionError, BrokenPipeError) as error:
+            raise WorkerStartError(
+                f"{TRIES} fork servers in a row ended before they could start a child: {error!r}"
+            ) from error
+
+    def _add(self, member: PoolProcess) -> None:
+        member.line = self.line
+        self.members.append(member)
+        for lane in LANES:
+            self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, (self._talk, member, lane))
+        if isinstance(member, Child):
+            self.selector.register(member.death, selectors.EVENT_READ, (self._bury, member))
+
+    # What the engine asks
+
+    @property
+    def idle(self) -> bool:
+        """Whether no process holds a task and nothing waits to be told to the engine."""
+        return not self.outcomes and not self.releases and not any(self.running(lane) for lane in LANES)
+
+    def free(self, lane: str) -> int:
+        """Return how many more tasks of ``lane`` the pool can take now; who retires keeps its slots until its tasks end."""
+        room = sum(member.free(lane) for member in self.members)
+        most = self.options.slots(lane) + (self.ahead if lane == "sync" else 0)
+        return max(0, min(room, most - self.running(lane)))
+
+    @property
+    def ahead(self) -> int:
+        """Return how many sync tasks may stand in line, all lines together."""
+        return self.line.depth * self.options.sync_slots
+
+    def running(self, lane: str) -> int:
+        """Return how many tasks of ``lane`` the processes hold."""
+        return sum(len(member.held[lane]) for member in self.members)
+
+    def held(self) -> set[Any]:
+        """Return the ids of all tasks that are in the pool's hands, settled or not."""
+        ids = {claim.id for member in self.members for lane in LANES for claim in member.held[lane].values()}
+        return ids | {outcome.id for outcome in self.outcomes} | {claim.id for claim in self.releases}
+
+    def processes(self) -> list[Process]:
+        """Return the children that shall beat."""
+        return [
+            Process(member.id, member.pid, [claim.id for claim in member.claims()[:SHOWN]])
+            for member in list(self.members)
+            if isinstance(member, Child)
+        ]
+
+    def dispatch(self, claims: Iterable[Claim]) -> None:
+        """Hand each claim to the process with the most room in its lane, in one message per process and lane."""
+        batches: dict[tuple[int, str], list[Claim]] = defaultdict(list)
+        room = {lane: [member.free(lane) for member in self.members] for lane in LANES}
+        for claim in claims:
+            lane_room = room[claim.lane]
+            index = max(range(len(lane_room)), key=lane_room.__getitem__)
+            lane_room[index] -= 1
+            batches[index, claim.lane].append(claim)
+        for (index, lane), batch in batches.items():
+            member = self.members[index]
+            first = member.numbers[lane] + 1
+            if not member.dispatch(lane, batch):
+                self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            self.endings.watch(member, lane, first, batch)
+        for member in self.recycling.due(self.members, time.monotonic()):
+            self._retire(member)  # after the last batch: a lane ends with it
+
+    @property
+    def stuck_at(self) -> float:
+        """When the next line counts as stuck, by the monotonic clock."""
+        return min((member.stuck_at for member in self.members), default=math.inf)
+
+    def call_back(self, now: float) -> None:
+        """Take back what stands in lines that do not move: a task there takes its time, and others may have slots."""
+        for member in self.members:
+            if now >= member.stuck_at:
+                member.call_back()
+
+    def _retire(self, member: PoolProcess) -> None:
+        """Let a child end after the tasks that it has; another one takes its place at once (S1.9, S1.19)."""
+        if member.dismissed or self.stopping or not isinstance(member, Child):
+            return
+        member.dismissed = member.replaced = True
+        member.end_lanes()
+        self._add_child()
+
+    # What the processes say
+
+    def _watch(self, member: PoolProcess, lane: str, events: int) -> None:
+        self.selector.modify(member.channels[lane].fileno(), events, (self._talk, member, lane))
+
+    def _talk(self, member: PoolProcess, lane: str) -> None:
+        if member not in self.members:
+            return
+        if member.channels[lane].flush():
+            self._watch(member, lane, selectors.EVENT_READ)
+        try:
+            messages = member.channels[lane].receive()
+        except EOFError:
+            self.selector.unregister(member.channels[lane].fileno())  # its death follows
+            return
+        for kind, payload in messages:
+            if kind == "ran":
+                self.outcomes.append(member.ran(*payload))
+            elif kind == "done":
+                self.outcomes += [member.outcome(lane, *done) for done in payload]
+            elif kind == "back":
+                self.releases += [member.take_off(lane, number) for number in payload]
+            elif kind == "full":
+                logger.info("child %s has reached %.0f MB: another one takes its place", member.pid, payload)
+                self._retire(member)
+            else:
+                self._introduce(member, kind, payload)
+
+    def _introduce(self, member: PoolProcess, kind: str, text: str) -> None:
+        if kind == "ready":
+            member.ready, member.ready_at = True, time.monotonic()
+            self.deaths_before_ready = 0
+            self.ready = self.ready or all(one.ready for one in self.members)
+            self.recycling.compare(float(text or 0))
+        elif kind == "unsafe":
+            member.dismissed = True
+            if self.options.start_method == "forkserver":
+                self._do_without_fork_server(text)
+        elif kind == "failed":
+            raise WorkerStartError(f"a process of the pool cannot run tasks:\n{text.rstrip()}")
+
+    def _do_without_fork_server(self, holds: str) -> None:
+        logger.warning(
+            "the project cannot be forked: importing it opened %s. Children start as fresh interpreters instead (slower, "
+            "more memory); open such things at first use, not at import",
+            holds,
+        )
+        self.options = replace(self.options, start_method="spawn")
+        kill_fork_server()  # it holds what it opened for as long as it lives
+
+    def _bury(self, member: Child) -> None:
+        if member not in self.members:
+            return
+        for lane in LANES:
+            self._hear_out(member, lane)
+        self._forget(member)
+        how = member.how_it_ended()
+        outcomes, releases = member.leftovers(how)
+        self.outcomes += outcomes
+        self.releases += releases
+        member.close()
+        if self.ending:
+            return
+        if outcomes or releases or not member.dismissed:
+            self._report(member, how, outcomes, releases)
+        if not member.replaced and not self.stopping:
+            self._add_child()
+
+    def _report(self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]) -> None:
+        crashed, then = [each for each in outcomes if each.crashed], "" if self.stopping else "; starting another"
+        what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
+        logger.error("child %s %s: %s%s", member.pid, how, what, then)
+        if not member.ready and not self.stopping and not member.was_killed(self.ready):
+            self.deaths_before_ready += 1
+            if self.deaths_before_ready == DEATHS_BEFORE_READY:
+                raise WorkerStartError(
+                    f"{DEATHS_BEFORE_READY} children in a row ended before they were ready; the last one {how}"
+                )
+
+    def _hear_out(self, member: PoolProcess, lane: str) -> None:
+        """Take what a dead process managed to say."""
+        try:
+            self._talk(member, lane)
+        except (KeyError, ValueError):
+            return  # its channel was closed and left the selector earlier
+
+    def _forget(self, member: Child) -> None:
+        self.members.remove(member)
+        for descriptor in (*(member.channels[lane].fileno() for lane in LANES), member.death):
+            try:
+                self.selector.unregister(descriptor)
+            except KeyError:
+                continue  # left the selector earlier
+
+    # The end
+
+    def stop(self) -> None:
+        """End all processes, which hold no tasks any more; those that do not end in time are killed."""
+        self.ending = True
+        for member in self.members:
+            member.end_lanes()
+            if isinstance(member, Child) and not member.ready:
+                member.kill()  # it still imports, and would not hear
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        for member in list(self.members):
+            if isinstance(member, Child):
+                member.process.join(max(0.0, deadline - time.monotonic()))
+                member.kill()
+                member.process.join()
+            else:
+                assert isinstance(member, InProcess)
+                member.thread.join(max(0.0, deadline - time.monotonic()))
+            member.close()
+        self.members.clear()
+
+    def kill(self, reason: str) -> None:
+        """End all processes now, in the middle of their tasks, which count as crashed."""
+        self.ending = True
+        for member in self.members:
+            if isinstance(member, Child):
+                member.kill()
+        for member in list(self.members):
+            if isinstance(member, Child):
+                member.process.join()
+                for lane in LANES:
+                    self._hear_out(member, lane)
+                self._forget(member)
+            outcomes, releases = member.leftovers(reason)
+            self.outcomes += outcomes
+            self.releases += releases
+            member.close()
+        self.members.clear()

@@ -1,0 +1,273 @@
+"""One process of the pool as the worker sees it: its channels, its slots and the tasks it holds."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterable, MutableSequence
+from contextlib import suppress
+from multiprocessing import get_context
+from uuid import uuid4
+
+import psutil
+
+from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
+from horsies_django.core.records import Claim, Outcome, Reply
+from horsies_django.worker.child import main
+from horsies_django.worker.child.interrupts import CALL_BACK, TIMEOUT
+from horsies_django.worker.child.run_task import (
+    STOPPED_ITSELF,
+    TIMED_OUT,
+    cancelled,
+    failed,
+)
+from horsies_django.worker.ipc.channel import Channel, SocketChannel, memory_pair
+from horsies_django.worker.pool import launch
+from horsies_django.worker.pool.run_ahead import STUCK_SECONDS, Line
+from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.process.shutdown import send_or_end
+
+LANES = ("sync", "async")  # the order of the numbers in ``started``
+
+
+class PoolProcess:
+    """What every process of a pool has, a child or the worker itself."""
+
+    pid: int
+    started: MutableSequence[int]
+    channels: dict[str, Channel]
+    control: Channel
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.id = uuid4()
+        self.ready = False
+        self.ready_at = math.inf  # by the monotonic clock
+        self.dismissed = False  # told to go: its end is no surprise
+        self.replaced = False  # another one has taken its place already
+        self.slots = {"sync": options.threads, "async": options.async_concurrency}
+        self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
+        self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was handed over
+        self.numbers = dict.fromkeys(LANES, 0)
+        self.line = Line()
+        self.moved_at = 0.0  # when the line of sync tasks moved last
+        self.stuck = False  # whether it was called back since: nothing more is put there until it moves
+        self.lifetime = math.inf  # how many tasks it may take in all
+        self.taken = 0
+        self.condemned: dict[tuple[str, int], str] = {}  # the tasks for which it is killed, and why
+
+    def free(self, lane: str) -> int:
+        """Return how many more tasks of ``lane`` this process can take now."""
+        if not self.ready or self.dismissed:
+            return 0
+        room = self.slots[lane]
+        if lane == "sync" and not self.stuck:
+            room += self.line.depth * room
+        return int(max(0, min(room - len(self.held[lane]), self.lifetime - self.taken)))
+
+    @property
+    def has_line(self) -> bool:
+        """Whether tasks stand in line: only sync ones do."""
+        return len(self.held["sync"]) > self.slots["sync"]
+
+    @property
+    def stuck_at(self) -> float:
+        """When the line counts as stuck, by the monotonic clock; infinite when nobody stands there."""
+        return self.moved_at + STUCK_SECONDS if self.has_line and not self.stuck else math.inf
+
+    def stands(self, lane: str, number: int) -> bool:
+        """Whether a task stands in line."""
+        return lane == "sync" and self.has_line and not self.begun(lane, number)
+
+    def begun(self, lane: str, number: int) -> bool:
+        """Whether the code of a task may have begun."""
+        return number <= self.started[LANES.index(lane)]
+
+    def call_back(self) -> None:
+        """Have the process give back what stands in line."""
+        self.stuck = True
+        self.control.send((CALL_BACK, "sync", 0))
+
+    def claims(self) -> list[Claim]:
+        """Return what this process holds; safe from another thread."""
+        return [claim for lane in LANES for claim in self.held[lane].copy().values()]
+
+    def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
+        """Send claims to run and return whether everything is on its way."""
+        jobs, now = [], time.monotonic()
+        if not self.held["sync"]:
+            self.moved_at = now
+        for claim in claims:
+            self.numbers[lane] += 1
+            number = self.numbers[lane]
+            self.held[lane][number] = claim
+            self.since[lane][number] = now
+            jobs.append((number, str(claim.id), claim.task_name, claim.kwargs, claim.attempt, claim.queue_name))
+        self.taken += len(jobs)
+        self.channels[lane].send(jobs)
+        return self.channels[lane].flush()
+
+    def outcome(self, lane: str, number: int, reply: Reply, seconds: float) -> Outcome:
+        """Take a finished task off the books and return what shall become of it."""
+        return Outcome.of(self.take_off(lane, number), reply, self.pid, seconds=seconds)
+
+    def ran(self, number: int, reply: Reply, seconds: float) -> Outcome:
+        """Do the same for a sync task, after which the next in line has its turn."""
+        self.line.learn(seconds)
+        self.moved_at = time.monotonic()
+        self.stuck = False
+        return self.outcome("sync", number, reply, seconds)
+
+    def take_off(self, lane: str, number: int) -> Claim:
+        """Take a task off the books."""
+        del self.since[lane][number]
+        return self.held[lane].pop(number)
+
+    def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
+        """Empty the books of a process that ended: tasks whose code may have begun crashed, the others go back."""
+        outcomes, releases, now = [], [], time.monotonic()
+        crash = failed(
+            OperationalErrorCode.WORKER_CRASHED,
+            f"the process that ran the task {how}; the task may or may not have done its work",
+        )
+        for lane in LANES:
+            for number, claim in self.held[lane].items():
+                ran = now - self.since[lane][number]
+                if reason := self.condemned.get((lane, number)):
+                    outcomes.append(Outcome.of(claim, killed_for(reason), self.pid, seconds=ran))
+                elif self.begun(lane, number):
+                    outcomes.append(Outcome.of(claim, crash, self.pid, crashed=True, seconds=ran))
+                else:
+                    releases.append(claim)
+            self.held[lane].clear()
+            self.since[lane].clear()
+        return outcomes, releases
+
+    def end_lanes(self) -> None:
+        """Tell the process to end once its running tasks are done."""
+        for lane in LANES:
+            self.channels[lane].send(None)
+
+    def tell(self, reason: str, lane: str, number: int) -> None:
+        """Tell a running task that it shall end, and why."""
+        self.control.send((reason, lane, number))
+
+    def close(self) -> None:
+        """Close this side of the channels."""
+        for channel in (*self.channels.values(), self.control):
+            channel.close()
+
+
+class Child(PoolProcess):
+    """A child process, forked from the fork server or started afresh; ``guard`` ends it when the worker stands still."""
+
+    def __init__(self, options: WorkerOptions, guard: Guard | None = None, lifetime: float = math.inf) -> None:
+        super().__init__(options)
+        self.lifetime = lifetime
+        context = get_context(options.start_method)
+        started = context.RawArray("Q", len(LANES))
+        pairs = [socket.socketpair() for _ in (*LANES, "control")]
+        theirs = [pair[1] for pair in pairs]
+        self.process = context.Process(  # type: ignore[attr-defined]
+            target=main.main, args=(options, *theirs, started, os.getpid()), name="horsies-child", daemon=True
+        )
+        if options.start_method == "forkserver":
+            launch.fork_child(self.process, guard.path if guard else None)
+        else:
+            launch.spawn_child(self.process)
+        if guard is not None:
+            guard.apply(options)
+        for end in theirs:
+            end.close()
+        self.pid = self.process.pid
+        self.fork_server = launch.fork_server_pid() if options.start_method == "forkserver" else None
+        self.started = started
+        self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=False)}
+        self.control = SocketChannel(pairs[-1][0])
+        self.death = self._watch()
+
+    def _watch(self) -> int:
+        """Return a descriptor that becomes readable at the death of the child, whoever else holds its pipes open."""
+        self.pidfd: int | None = None
+        if hasattr(os, "pidfd_open"):
+            try:
+                self.pidfd = os.pidfd_open(self.pid)
+            except ProcessLookupError:
+                pass  # dead already: the sentinel is readable then
+            except OSError:
+                pass  # a kernel or a sandbox without it
+        return self.process.sentinel if self.pidfd is None else self.pidfd
+
+    def how_it_ended(self) -> str:
+        """Say how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
+        self.process.join(2)
+        code = self.process.exitcode
+        if code is None or code == 255:  # what multiprocessing says, too, when the fork server cannot tell any more
+            if self.fork_server is not None and is_over(self.fork_server):
+                return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
+            return "ended without saying how"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def was_killed(self, worker_started: bool) -> bool:
+        """Whether somebody killed the dead child or its fork server, so that its end says nothing about the project.
+
+        A child that is killed while the worker starts may take more memory than there is: that counts against the project.
+        """
+        if self.fork_server is not None and is_over(self.fork_server):
+            return True
+        return worker_started and self.process.exitcode == -signal.SIGKILL
+
+    def kill(self) -> None:
+        """End the child at once."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        super().close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+        self.process.join(0)
+
+
+class InProcess(PoolProcess):
+    """The worker's own process, running tasks on threads of its own: no isolation, and nothing to start (S2.2)."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        super().__init__(options)
+        from horsies_django.worker.child.executor import Executor
+
+        pairs = [memory_pair() for _ in (*LANES, "control")]
+        self.pid = os.getpid()
+        self.started = [0] * len(LANES)
+        self.channels = {lane: pair[0] for lane, pair in zip(LANES, pairs, strict=False)}
+        self.control = pairs[-1][0]
+        self.theirs = [pair[1] for pair in pairs]
+        executor = Executor(self.theirs[0], self.theirs[1], self.theirs[2], options.threads, self.started, self._broke)
+        self.thread = threading.Thread(target=executor.run, name="horsies-executor", daemon=True)
+        self.thread.start()
+        self.theirs[0].send(("ready", ""))
+
+    def _broke(self, error: BaseException) -> None:
+        send_or_end(self.theirs[0], ("failed", repr(error)))
+
+
+def killed_for(reason: str) -> Reply:
+    """Return what becomes of a task for which its process was killed."""
+    if reason == TIMEOUT:
+        return failed(
+            OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; it did not end when told to, and was killed with its process"
+        )
+    return cancelled(f"{STOPPED_ITSELF}; it did not end when told to, and was killed with its process")
+
+
+def is_over(pid: int) -> bool:
+    """Return whether a process has ended, reaped or not."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,89 @@
+"""Recycling: children are replaced after some number of tasks, or once they have grown beyond a limit, so that what they leak
+goes back.
+
+A forked child costs a fork, so even one task per child is a choice. A count that somebody chose is exact; the first
+generation ends staggered, and the later ones follow it. The default is there for leaks, and must cost a queue of short tasks
+nothing: a child that has had its tasks goes on until it is a minute old, and one after the other is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.pool.process import PoolProcess
+from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD, WorkerOptions
+
+logger = logging.getLogger("horsies.worker")
+
+LEAST_SECONDS = 60.0  # that a child lives unless somebody chose a count; also how long it takes to replace all of them
+RETIRED = 4  # children that may run their last tasks beside the others, and as many again as there are processes
+NEAR = 0.8  # of the memory limit: a child that takes more before its first task will be replaced often
+
+
+class Recycling:
+    """What the options say about the lives of children."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        chosen = options.max_tasks_per_child
+        self.exact = chosen is not None
+        self.most = MAX_TASKS_PER_CHILD if chosen is None else chosen
+        self.processes = options.processes
+        self.max_memory_mb = options.max_memory_per_child_mb
+        self.born = 0
+        self.next_at = -math.inf  # when another may be replaced, unless somebody chose a count
+        self.warned = False
+
+    def lifetime(self) -> float:
+        """Return how many tasks the next child may take: fewer in the first generation, so that not all end at once (S1.13)."""
+        self.born += 1
+        if not self.most or not self.exact:
+            return math.inf
+        if self.born <= self.processes:
+            return math.ceil(self.most * self.born / self.processes)
+        return self.most
+
+    def due(self, members: Iterable[PoolProcess], now: float) -> list[PoolProcess]:
+        """Return the children to replace now, by the monotonic clock; they end after the tasks that they have.
+
+        While many that were replaced still run their last tasks, the others get another life: a child with thousands of long
+        async tasks would otherwise leave one such behind for every hundred that end.
+        """
+        members, found = list(members), list[PoolProcess]()
+        replaced = sum(one.replaced for one in members)
+        for member in members:
+            if member.replaced or not self._has_had_its_tasks(member, now):
+                continue
+            if replaced + len(found) >= self.processes + RETIRED:
+                member.lifetime += self.most
+                continue
+            found.append(member)
+            self.next_at = now + LEAST_SECONDS / self.processes
+        return found
+
+    def _has_had_its_tasks(self, member: PoolProcess, now: float) -> bool:
+        if self.exact or not self.most or not self.processes:
+            return member.taken >= member.lifetime
+        return member.taken >= self.most and now >= max(member.ready_at + LEAST_SECONDS, self.next_at)
+
+    def compare(self, memory_mb: float) -> None:
+        """Compare the limit with what a child takes before its first task; warn when it is near (S1.24, S1.26).
+
+        Raises WorkerStartError, naming both, when it is not above that (S1.25).
+        """
+        limit = self.max_memory_mb
+        if limit is None:
+            return
+        if memory_mb >= limit:
+            raise WorkerStartError(
+                f"--max-memory-per-child-mb={limit:g} is not above the {memory_mb:.0f} MB that a child takes before its first "
+                "task: it would be replaced after each one"
+            )
+        if memory_mb >= NEAR * limit and not self.warned:
+            self.warned = True
+            logger.warning(
+                "--max-memory-per-child-mb=%g is near the %.0f MB that a child takes before its first task: children will be "
+                "replaced often", limit, memory_mb,
+            )  # fmt: skip

@@ -1,0 +1,185 @@
+"""The journal: lines of the log that say what became of each task, once the database has it.
+
+A completed task has a line of its own as long as there are few of them. In a second with more than ``MANY``, and in those that
+follow until one has fewer, they are counted instead, and a summary tells of them: a line each would cost more than many a task.
+What failed, was tried again, or was cancelled always has its line. Nothing of arguments and results is ever logged, but for the
+messages of errors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Protocol
+
+from horsies_django.core.records import Outcome
+from horsies_django.worker.process.logs import one_line
+
+logger = logging.getLogger("horsies.task")
+
+MANY = 200  # completed tasks in a second
+NAMED = 10  # tasks, or names of tasks, in one line
+TASK_NAME = attrgetter("task_name")
+NOTHING: Mapping[str, Any] = {}
+
+
+class Known(Protocol):
+    """What a line says of a task: claims, outcomes and what the reaper did have it."""
+
+    @property
+    def id(self) -> object: ...
+    @property
+    def task_name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+class TaskTraceback(Exception):
+    """Carries the traceback of a task, which another process raised, as text."""
+
+
+class Journal:
+    """Logs what became of tasks; ``tick`` makes it tell what it has counted."""
+
+    def __init__(self) -> None:
+        self.summary = Summary()
+
+    def settled(self, outcomes: Sequence[Outcome], decided: Mapping[str, Any] = NOTHING) -> None:
+        """Log outcomes that were written; ``decided`` is what the database made of failed ones, by id."""
+        completed = [outcome for outcome in outcomes if outcome.status == "COMPLETED"]
+        if len(completed) < len(outcomes):
+            for outcome in outcomes:
+                if outcome.status != "COMPLETED":
+                    tell_failure(outcome, decided.get(str(outcome.id), NOTHING))
+        if completed and logger.isEnabledFor(logging.INFO):
+            for outcome in self.summary.take(completed, time.monotonic()):
+                logger.info("%s completed%s", label(outcome), spent(outcome), extra=about(outcome))
+
+    @property
+    def summary_at(self) -> float:
+        """When ``tick`` has something to say, by the monotonic clock."""
+        return self.summary.due
+
+    def tick(self, now: float) -> None:
+        """Log what was counted, once its second is over."""
+        if now >= self.summary.due:
+            logger.info("%s", self.summary.tell(now))
+
+    def close(self) -> None:
+        """Log what was counted last."""
+        if self.summary.counted:
+            logger.info("%s", self.summary.tell(time.monotonic()))
+
+
+class Summary:
+    """Counts completed tasks by the second, and decides which of them have a line of their own."""
+
+    def __init__(self) -> None:
+        self.began = -math.inf  # when the second that is counted began, by the monotonic clock
+        self.seen = 0
+        self.busy = False  # whether the second before had more than MANY
+        self.counted: Counter[str] = Counter()  # how many of each name have no line
+
+    @property
+    def due(self) -> float:
+        """When what was counted is to be told; infinite when there is nothing."""
+        return self.began + 1 if self.counted else math.inf
+
+    def take(self, completed: Sequence[Outcome], now: float) -> Sequence[Outcome]:
+        """Return those that have a line of their own, and count the others."""
+        if now >= self.began + 1 and not self.counted:
+            self._begin(now)
+        own = 0 if self.busy else max(0, MANY - self.seen)
+        self.seen += len(completed)
+        self.counted.update(map(TASK_NAME, completed[own:]))
+        return completed[:own]
+
+    def tell(self, now: float) -> str:
+        """Return the line about what was counted, the most frequent names first, and begin another second."""
+        most = self.counted.most_common(NAMED)
+        names = [f"{one_line(name)} {many:,}" for name, many in most]
+        if others := len(self.counted) - len(most):
+            names.append(f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more names")
+        line = f"{self.counted.total():,} tasks completed in {now - self.began:.1f} s: {', '.join(names)}"
+        self.counted.clear()
+        self._begin(now)
+        return line
+
+    def _begin(self, now: float) -> None:
+        self.busy = self.seen > MANY * max(1.0, now - self.began)
+        self.began, self.seen = now, 0
+
+
+def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
+    """Log a task that failed or was cancelled, and what follows from that."""
+    what, after = label(outcome), spent(outcome)
+    if outcome.status == "CANCELLED":
+        logger.info("%s was cancelled%s", what, spent(outcome, "after"), extra=about(outcome))
+        return
+    code = one_line(decided.get("code") or outcome.error_code)
+    why = f"{code}: {one_line(outcome.error_message)}" if outcome.error_message else code
+    if "retry" in decided:
+        logger.info("%s failed%s: %s; %s", what, after, why, retry_text(decided), extra=about(outcome))
+    elif outcome.returned:
+        logger.warning("%s returned an error%s: %s", what, after, why, extra=about(outcome))
+    else:
+        logger.error("%s failed%s: %s", what, after, why, exc_info=traceback_of(outcome), extra=about(outcome))
+
+
+def tell_expired(tasks: Sequence[Known]) -> None:
+    """Log tasks that were found past their ``good_until``."""
+    if tasks:
+        logger.warning("%s task(s) expired before they started%s", len(tasks), named(tasks))
+
+
+def retry_text(decided: Mapping[str, Any]) -> str:
+    """Return which retry follows, and when, in local time."""
+    if decided["retry"] is None:  # the answer that told was lost
+        return "it is tried again"
+    at = time.localtime(decided["at"])
+    today = time.localtime()[:3] == at[:3]
+    return f"retry {decided['retry']} of {decided['of']} at {time.strftime('%H:%M:%S' if today else '%Y-%m-%d %H:%M:%S', at)}"
+
+
+def traceback_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:
+    """Return the traceback in an outcome's envelope as a logging call takes it, None when there is none."""
+    exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
+    trace = exception.get("traceback")
+    if not isinstance(trace, str):
+        return None
+    lines = "\n".join(f"    {one_line(line)}" for line in trace.rstrip("\n").split("\n"))
+    return TaskTraceback, TaskTraceback(f"\n{lines}"), None
+
+
+def label(task: Known) -> str:
+    """Return what names a task in a line."""
+    return f"{one_line(task.task_name)} {task.id} (attempt {task.attempt})"
+
+
+def named(tasks: Sequence[Known]) -> str:
+    """Return the names of some tasks in parentheses, for a line that counts them."""
+    known = [task for task in tasks if task.task_name]
+    if not known:
+        return ""
+    more = [f"and {len(tasks) - NAMED} more"] if len(tasks) > NAMED else []
+    return f" ({', '.join([label(task) for task in known[:NAMED]] + more)})"
+
+
+def spent(outcome: Outcome, word: str = "in") -> str:
+    """Return how long a task had its slot, for the end of a sentence."""
+    return "" if outcome.seconds is None else f" {word} {outcome.seconds:.3f} s"
+
+
+def about(outcome: Outcome) -> dict[str, str | int]:
+    """Return the attributes that records about a task carry, as ``TaskContextFilter`` sets them."""
+    return {
+        "task_id": str(outcome.id),
+        "task_name": outcome.task_name,
+        "queue_name": outcome.queue_name,
+        "attempt": outcome.attempt,
+    }

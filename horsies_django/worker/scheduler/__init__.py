@@ -1,0 +1,1 @@
+"""The scheduler: sends the tasks of schedules when they are due."""

@@ -21,10 +21,17 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.definitions import changes_of, without_arguments
-from horsies_django.admin.limits import label_of, shown_limit
-from horsies_django.admin.reading import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
-from horsies_django.admin.showing import NOTHING, absolute, block, json_block, moment, moment_field
+from horsies_django.admin.base.html import (
+    NOTHING,
+    absolute,
+    block,
+    json_block,
+    moment,
+    moment_field,
+)
+from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
+from horsies_django.admin.queues.limits import label_of, shown_limit
+from horsies_django.admin.schedules.definitions import changes_of, without_arguments
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, Schedule
 

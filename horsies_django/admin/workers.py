@@ -13,8 +13,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.reading import ReadOnlyAdminMixin
-from horsies_django.admin.showing import NOTHING, age, badge, moment, moment_field, span
+from horsies_django.admin.base.html import (
+    NOTHING,
+    age,
+    badge,
+    moment,
+    moment_field,
+    span,
+)
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT
 

@@ -16,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django.admin import TaskAdmin, register
-from horsies_django.admin.showing import STATUSES, span
+from horsies_django.admin.base.html import STATUSES, span
 from horsies_django.core.status import Status
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
 from horsies_django.store import overviews

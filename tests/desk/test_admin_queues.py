@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
-from horsies_django.admin import reading
+from horsies_django.admin.base import readonly
 from horsies_django.models import AuditEntry, Heartbeat, Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
@@ -184,7 +184,7 @@ def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> No
 def test_numbers_that_take_too_long_are_given_up_and_the_pages_stay(
     boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "TIMEOUT_MS", 100)
+    monkeypatch.setattr(readonly, "TIMEOUT_MS", 100)
     keeper = connect()
     with keeper.transaction():
         keeper.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from horsies_django import queues
-from horsies_django.admin import reasons
+from horsies_django.admin.tasks import reasons
 from horsies_django.models import Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of

@@ -16,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import schedules
-from horsies_django.admin import reading
+from horsies_django.admin.base import readonly
 from horsies_django.core.status import Status
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.store.base import load
@@ -195,7 +195,7 @@ def test_the_last_slots_are_read_through_primary_keys() -> None:
             cursor.execute(f"EXPLAIN {load('schedule_recent')}", {"names": ["one"], "many": 20})
             return "\n".join(line for (line,) in cursor.fetchall())
 
-    plan = reading.read_bounded("default", explain)
+    plan = readonly.read_bounded("default", explain)
     assert plan is not None
     assert "horsies_schedule_ticks_pkey" in plan
     assert "horsies_tasks_pkey" in plan

@@ -14,7 +14,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from horsies_django.admin import listing, reading
+from horsies_django.admin.base import readonly
+from horsies_django.admin.tasks import listing
 from horsies_django.core.status import Status
 from horsies_django.models import Queue
 from horsies_django.store import overviews
@@ -226,7 +227,7 @@ def test_many_pending_tasks_are_listed_newest_first_as_few_are(boss: Client, mon
 
 
 def test_a_list_that_takes_too_long_is_given_up_with_advice(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "TIMEOUT_MS", 1)
+    monkeypatch.setattr(readonly, "TIMEOUT_MS", 1)
     fill(finished=50_000)
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')")
@@ -246,4 +247,4 @@ def test_an_error_that_is_no_timeout_is_not_hidden() -> None:
             cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'out of it' USING ERRCODE = '57P03'; END $$")
 
     with pytest.raises(OperationalError, match="out of it"), transaction.atomic():
-        reading.read_bounded("default", fail)
+        readonly.read_bounded("default", fail)

@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import schedules
-from horsies_django.admin import refusals
+from horsies_django.admin.base import refusals
 from horsies_django.models import AuditEntry, Task
 from tests.e2e.test_roles import OPERATING, SENDING, as_role, grant
 from tests.e2e.test_roles import roles as roles

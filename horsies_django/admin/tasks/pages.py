@@ -13,15 +13,24 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.cells import with_workers
-from horsies_django.admin.copies import with_copies
-from horsies_django.admin.filters import QueueFilter, StatusFilter
-from horsies_django.admin.listing import TaskListMixin, parse_id
-from horsies_django.admin.operating import OperateMixin
-from horsies_django.admin.payload import PayloadMixin
-from horsies_django.admin.reading import ReadOnlyAdminMixin
-from horsies_django.admin.reasons import panel
-from horsies_django.admin.showing import NOTHING, absolute, age, badge, breakable, moment_field, span, status_badge
+from horsies_django.admin.base.html import (
+    NOTHING,
+    absolute,
+    age,
+    badge,
+    breakable,
+    moment_field,
+    span,
+    status_badge,
+)
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.worker_links import with_workers
+from horsies_django.admin.tasks.copies import with_copies
+from horsies_django.admin.tasks.filters import QueueFilter, StatusFilter
+from horsies_django.admin.tasks.listing import TaskListMixin, parse_id
+from horsies_django.admin.tasks.payload import PayloadMixin
+from horsies_django.admin.tasks.reasons import panel
+from horsies_django.admin.tasks.task_actions import OperateMixin
 from horsies_django.conf import config
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt

@@ -21,9 +21,14 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.admin.cells import with_workers
-from horsies_django.admin.filters import WAITING, QueueFilter, StatusFilter, rows_of
-from horsies_django.admin.reading import DEEPEST, NextPageMixin
+from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin
+from horsies_django.admin.base.worker_links import with_workers
+from horsies_django.admin.tasks.filters import (
+    WAITING,
+    QueueFilter,
+    StatusFilter,
+    rows_of,
+)
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Task
 

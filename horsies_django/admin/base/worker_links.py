@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from horsies_django.admin.showing import NOTHING
+from horsies_django.admin.base.html import NOTHING
 from horsies_django.conf import config
 from horsies_django.models import Worker
 

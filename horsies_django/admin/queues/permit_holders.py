@@ -10,8 +10,13 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.cells import with_workers
-from horsies_django.admin.showing import NOTHING, age, badge, status_badge
+from horsies_django.admin.base.html import (
+    NOTHING,
+    age,
+    badge,
+    status_badge,
+)
+from horsies_django.admin.base.worker_links import with_workers
 from horsies_django.models import Task
 from horsies_django.monitoring.overview import PartitionLoad, SlotHolder
 

@@ -15,7 +15,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.showing import NOTHING, block, json_block, moment_field
+from horsies_django.admin.base.html import (
+    NOTHING,
+    block,
+    json_block,
+    moment_field,
+)
 from horsies_django.models import Task
 
 if TYPE_CHECKING:

@@ -14,12 +14,20 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin import slots
 from horsies_django.admin.audit import OF_SCHEDULES, audit_url, entries_of, lines
-from horsies_django.admin.definitions import definition_rows
-from horsies_django.admin.editing import EditMixin
-from horsies_django.admin.reading import NextPageMixin, read_bounded
-from horsies_django.admin.showing import NOTHING, age, away, badge, breakable, moment, moment_field
+from horsies_django.admin.base.html import (
+    NOTHING,
+    age,
+    away,
+    badge,
+    breakable,
+    moment,
+    moment_field,
+)
+from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
+from horsies_django.admin.schedules import slots
+from horsies_django.admin.schedules.definitions import definition_rows
+from horsies_django.admin.schedules.editing import EditMixin
 from horsies_django.core.schedules import as_texts
 from horsies_django.models import Schedule, Task
 from horsies_django.models.moments import aware

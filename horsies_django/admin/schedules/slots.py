@@ -15,8 +15,15 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy, ngettext
 
-from horsies_django.admin.reading import read_bounded
-from horsies_django.admin.showing import NOTHING, STATUSES, away, badge, moment, status_badge
+from horsies_django.admin.base.html import (
+    NOTHING,
+    STATUSES,
+    away,
+    badge,
+    moment,
+    status_badge,
+)
+from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.core.patterns import Pattern, PatternError, parse
 from horsies_django.core.schedules import ScheduleConfig, read_definition
 from horsies_django.core.status import Status

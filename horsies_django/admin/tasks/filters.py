@@ -16,7 +16,7 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.admin.showing import STATUSES
+from horsies_django.admin.base.html import STATUSES
 from horsies_django.conf import config
 from horsies_django.core.caps import CLUSTER
 from horsies_django.core.status import TERMINAL, Status

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.reading import read_bounded
+from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, Worker
 from horsies_django.monitoring.explain import Reason, ReasonCode, explain

@@ -9,9 +9,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.audit import OF_SCHEDULES
-from horsies_django.admin.changing import ChangeForm, ChangeMixin, Tool, Words
-from horsies_django.admin.reading import ReadOnlyAdminMixin
-from horsies_django.admin.schedule_forms import FORMS, RunNowForm
+from horsies_django.admin.base.change_forms import (
+    ChangeForm,
+    ChangeMixin,
+    Tool,
+    Words,
+)
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.schedules.schedule_forms import FORMS, RunNowForm
 from horsies_django.models import Schedule, Task
 from horsies_django.monitoring.overview import as_object, changed_keys
 from horsies_django.tasks import registry

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from horsies_django.admin.showing import absolute, breakable, status_badge
+from horsies_django.admin.base.html import absolute, breakable, status_badge
 from horsies_django.models import Task
 from horsies_django.monitoring import overview
 

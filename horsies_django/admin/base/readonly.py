@@ -26,7 +26,7 @@ from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from horsies_django.admin.refusals import answered
+from horsies_django.admin.base.refusals import answered
 from horsies_django.conf import config
 from horsies_django.store.base import run
 

@@ -13,8 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from horsies_django.admin.copies import ask, copied_rows
-from horsies_django.admin.refusals import patiently, refusal
+from horsies_django.admin.base.refusals import patiently, refusal
+from horsies_django.admin.tasks.copies import ask, copied_rows
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.models import Task
 from horsies_django.monitoring import overview

@@ -25,7 +25,7 @@ from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import moment
 from horsies_django.worker.child.interrupts import Run
 from horsies_django.worker.child.run_task import Reply, run_async, run_sync
-from horsies_django.worker.process.task_log import Journal
+from horsies_django.worker.process.task_log import TaskLog
 
 SLOTS = 100  # of each lane, per pass
 
@@ -99,13 +99,13 @@ def run_due(
     connection: Any, worker: uuid.UUID, served: Served, now: dt.datetime | None, failures: list[TaskFailed]
 ) -> int:
     """Run what is due until nothing is; return how many ran, and add what failed for good."""
-    store, channel, journal = TaskStore(connection, now), channel_prefix(connection), Journal()
+    store, channel, task_log = TaskStore(connection, now), channel_prefix(connection), TaskLog()
     claims: list[Claim] = []
     outcomes: list[Outcome] = []
     count = 0
     while True:
         passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes)
-        journal.settled(outcomes, passed.decided)
+        task_log.settled(outcomes, passed.decided)
         failures += final_failures(store, claims, outcomes)
         if not passed.claims and not passed.expired and not passed.again:
             return count

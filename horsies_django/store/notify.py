@@ -141,7 +141,7 @@ class Listener:
     """One LISTEN on a connection of its own, for somebody else's selector: ``fileno`` is readable when there is news.
 
     A connection may look well and bring nothing: behind a pooler, through a link that died, from a server process that hangs.
-    So each listener also has a channel for itself: what ``knock`` says there on another connection must arrive here.
+    So each listener also has a channel for itself: what ``self_test`` says there on another connection must arrive here.
     """
 
     def __init__(self, alias: str, suffix: str, *, application_name: str) -> None:
@@ -169,7 +169,7 @@ class Listener:
         self.connection = connection
         self.heard = False
 
-    def knock(self, connection: psycopg.Connection[Any], prefix: str) -> None:
+    def self_test(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         """Say something on ``connection`` that shall be heard here. Raises psycopg.Error."""
         connection.execute("SELECT pg_notify(%s, '')", [prefix + self.own])
 

@@ -81,6 +81,6 @@ class QueueStore:
         params = {"name": name, "many": many, "channel": channel_prefix(self.connection)}
         return bool(run(self.connection, "queue_sweep", params)[0][0])
 
-    def cast_net(self) -> None:
+    def request_sweep(self) -> None:
         """Have the queues with partitions swept for permits that nobody noticed."""
-        execute(self.connection, "queue_net")
+        execute(self.connection, "queue_request_sweep")

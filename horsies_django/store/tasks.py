@@ -181,9 +181,9 @@ class TaskStore:
         """Let the leases of tasks that wait in the buffer end ``lease`` from now; return how many are still this worker's."""
         return execute(self.connection, "task_renew", {"worker": worker, "claims": claims_json(claims), "lease": lease})
 
-    def hasten(self, id_: uuid.UUID, channel: str) -> bool:
+    def retry_now(self, id_: uuid.UUID, channel: str) -> bool:
         """Make a task due now that waits for its next attempt; return whether it did wait."""
-        return bool(run(self.connection, "task_hasten", {"id": id_, "channel": channel}))
+        return bool(run(self.connection, "task_retry_now", {"id": id_, "channel": channel}))
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID, *, again: bool) -> Copied | None:
         """Send a task once more under the id ``new`` if it ended without success; None when there is none.

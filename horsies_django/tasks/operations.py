@@ -46,7 +46,7 @@ def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None, again: b
     connection = connections[alias]
     store = TaskStore(connection)
     with transaction.atomic(using=alias):
-        if store.hasten(task_id, channel_prefix(connection)):
+        if store.retry_now(task_id, channel_prefix(connection)):
             store.note(task_id, "task.retry", actor, reason, {"due": "now"})
             return task_id
         new = uuid7()

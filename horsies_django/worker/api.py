@@ -11,7 +11,7 @@ from django.apps import apps
 
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.process.logs import configure_logging
-from horsies_django.worker.process.shutdown import WORKER_HANGS, Stopping, StopRequested
+from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown, StopRequested
 
 logger = logging.getLogger("horsies.worker")
 
@@ -46,7 +46,7 @@ def run(
     Raises WorkerStartError when it refuses to start, and ImproperlyConfigured for wrong settings.
     """
 
-    def action(stopping: Stopping) -> int:
+    def action(stopping: Shutdown) -> int:
         set_django_up()
         from horsies_django.worker.main import work
 
@@ -80,7 +80,7 @@ def run_scheduler(*, loglevel: str = "INFO") -> int:
     database refuses it.
     """
 
-    def action(stopping: Stopping) -> int:
+    def action(stopping: Shutdown) -> int:
         set_django_up()
         from horsies_django.worker.main import schedule
 
@@ -96,7 +96,7 @@ def set_django_up() -> None:
 
 
 def under_signals(
-    action: Callable[[Stopping], int],
+    action: Callable[[Shutdown], int],
     loglevel: str,
     *,
     ends_process: bool = False,
@@ -109,7 +109,7 @@ def under_signals(
     """
     if threading.current_thread() is not threading.main_thread():
         raise WorkerStartError("it takes the signals of its process, so it has to run on the main thread")
-    with Stopping(ends_process=ends_process, last_words=last_words) as stopping:
+    with Shutdown(ends_process=ends_process, last_words=last_words) as stopping:
         try:
             with stopping.interruptible():
                 return action(stopping)
@@ -119,6 +119,6 @@ def under_signals(
             return 0
 
 
-def under_signals_of_scheduler(action: Callable[[Stopping], int], loglevel: str, *, ends_process: bool = False) -> int:
+def under_signals_of_scheduler(action: Callable[[Shutdown], int], loglevel: str, *, ends_process: bool = False) -> int:
     """Do the same for a scheduler."""
     return under_signals(action, loglevel, ends_process=ends_process, last_words=SCHEDULER_HANGS, nothing_was="sent")

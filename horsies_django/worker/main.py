@@ -18,8 +18,8 @@ from horsies_django.worker.process.options import (
     refuse_impossible,
     usable_cpus,
 )
-from horsies_django.worker.process.shutdown import Stopping
-from horsies_django.worker.scheduler.loop import Timetable
+from horsies_django.worker.process.shutdown import Shutdown
+from horsies_django.worker.scheduler.loop import SchedulerLoop
 from horsies_django.worker.startup import (
     Start,
     refuse_main_module,
@@ -32,7 +32,7 @@ logger = logging.getLogger("horsies.worker")
 schedule_logger = logging.getLogger("horsies.scheduler")
 
 
-def work(stopping: Stopping, *, processes: int | None, queues: Iterable[str] | None, **others: Any) -> int:
+def work(stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | None, **others: Any) -> int:
     """Run a worker until a signal comes, and return its exit code; ``others`` are the options of ``WorkerOptions``.
 
     Raises HorsiesError, and ImproperlyConfigured for wrong settings.
@@ -58,7 +58,7 @@ def work(stopping: Stopping, *, processes: int | None, queues: Iterable[str] | N
             return 1
 
 
-def schedule(stopping: Stopping, loglevel: str) -> int:
+def schedule(stopping: Shutdown, loglevel: str) -> int:
     """Run a scheduler until a signal comes, and return its exit code.
 
     Raises HorsiesError, ImproperlyConfigured and DatabaseError.
@@ -68,25 +68,27 @@ def schedule(stopping: Stopping, loglevel: str) -> int:
     configure_logging(loglevel)
     refuse_main_module()
     actor = f"scheduler on {socket.gethostname()}"
-    timetable = Timetable(config(), actor, gives_up=True, wakeup=stopping.wakeup)
+    scheduler_loop = SchedulerLoop(config(), actor, gives_up=True, wakeup=stopping.wakeup)
     with relayed_logs():
         try:
-            run_timetable(timetable, stopping)
+            run_timetable(scheduler_loop, stopping)
         except DatabaseGaveUp as error:
             schedule_logger.critical("%s", error)
             return 1
     return 0
 
 
-def run_timetable(timetable: Timetable, stopping: Stopping) -> None:
+def run_timetable(scheduler_loop: SchedulerLoop, stopping: Shutdown) -> None:
     """Start once the database is there, and send until a signal comes. Raises HorsiesError and DatabaseError."""
     with stopping.interruptible():
-        beginning = Start(timetable, timetable.config.resilience, stopping)
-        beginning.persist(lambda: refuse_unready_project(timetable.config), connected=False)
-        beginning.persist(timetable.declare, connected=False)
-    stopping.on_stop = timetable.stop
+        beginning = Start(scheduler_loop, scheduler_loop.config.resilience, stopping)
+        beginning.persist(lambda: refuse_unready_project(scheduler_loop.config), connected=False)
+        beginning.persist(scheduler_loop.declare, connected=False)
+    stopping.on_stop = scheduler_loop.stop
     if stopping.seen:
-        timetable.stop()
-    schedule_logger.info("Scheduler started: process %s, %s schedules in its code", os.getpid(), len(timetable.names))
-    timetable.run()
+        scheduler_loop.stop()
+    schedule_logger.info(
+        "Scheduler started: process %s, %s schedules in its code", os.getpid(), len(scheduler_loop.names)
+    )
+    scheduler_loop.run()
     schedule_logger.info("Scheduler stopped")

@@ -1,4 +1,4 @@
-"""Starting: what needs the database before there is anything to lose is tried until it succeeds, or a signal comes.
+"""Startup: what needs the database before there is anything to lose is tried until it succeeds, or a signal comes.
 
 A machine that boots starts its worker before its database as often as after it. So a worker or scheduler that cannot reach the
 database is patient at its start too, as RESILIENCE says. A database that answers, and has not what it needs, is refused at once.
@@ -22,7 +22,7 @@ from horsies_django.store.schema import unpublished
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.process.backoff import Backoff
-from horsies_django.worker.process.shutdown import Stopping
+from horsies_django.worker.process.shutdown import Shutdown
 
 logger = logging.getLogger("horsies.worker")
 
@@ -40,9 +40,9 @@ class Link(Protocol):
 
 
 class Start:
-    """The patience of a process that starts; ``stopping`` interrupts it (``Stopping.interruptible``)."""
+    """The patience of a process that starts; ``stopping`` interrupts it (``Shutdown.interruptible``)."""
 
-    def __init__(self, link: Link, resilience: Resilience, stopping: Stopping) -> None:
+    def __init__(self, link: Link, resilience: Resilience, stopping: Shutdown) -> None:
         self.link = link
         self.resilience = resilience
         self.stopping = stopping

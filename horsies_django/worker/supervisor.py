@@ -25,24 +25,24 @@ from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import registry
-from horsies_django.worker.engine.capacity import appetite
+from horsies_django.worker.engine.capacity import capacity
 from horsies_django.worker.engine.engine import Engine, WorkerDisowned
 from horsies_django.worker.engine.outage import DatabaseGaveUp
-from horsies_django.worker.engine.outbox import Ledger
-from horsies_django.worker.engine.unknown_tasks import Strangers
+from horsies_django.worker.engine.outbox import Outbox
+from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import probed
-from horsies_django.worker.maintenance.heartbeat import Heart
+from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import Reaper
-from horsies_django.worker.maintenance.thread import Services
-from horsies_django.worker.maintenance.watchdog import Lookout
+from horsies_django.worker.maintenance.thread import MaintenanceThread
+from horsies_django.worker.maintenance.watchdog import Watchdog
 from horsies_django.worker.pool.deadlines import TimeLimits
 from horsies_django.worker.pool.pool import Pool
-from horsies_django.worker.pool.stuck import Watch
-from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.pool.stuck import StuckWatch
+from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.shutdown import Stopping, StopRequested
-from horsies_django.worker.scheduler.loop import Timetable
+from horsies_django.worker.process.shutdown import Shutdown, StopRequested
+from horsies_django.worker.scheduler.loop import SchedulerLoop
 from horsies_django.worker.startup import Start, refuse_unready_project
 
 logger = logging.getLogger("horsies.worker")
@@ -57,63 +57,63 @@ class Supervisor:
     A run has one life as a rule. A worker that others declared dead ends its processes and starts another life, under a new id.
     """
 
-    def __init__(self, config: Config, options: WorkerOptions, stopping: Stopping | None = None) -> None:
+    def __init__(self, config: Config, options: WorkerOptions, stopping: Shutdown | None = None) -> None:
         self.config = config
         self.options = options
-        self.stopping = stopping or Stopping()
+        self.stopping = stopping or Shutdown()
         self.stopping.timeout = options.shutdown_timeout
         self.stopping.on_stop = self.stop
         self.served = served_queues(config, options)
-        self.appetite = appetite(config, options)
-        self.furnish()
+        self.capacity = capacity(config, options)
+        self.build()
 
-    def furnish(self) -> None:
+    def build(self) -> None:
         """Put the parts of one life together; nothing is started or opened yet."""
         config, worker, direct = self.config, uuid.uuid4(), self.config.listen_database or self.config.database
         self.worker = worker
         self.selector = selectors.DefaultSelector()
-        self.guard = Guard(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
+        self.kill_timer = KillTimer(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
         limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
-        self.pool = Pool(self.options, self.selector, self.guard, limits, self.appetite.prefetch)
-        self.ledger = Ledger(
+        self.pool = Pool(self.options, self.selector, self.kill_timer, limits, self.capacity.prefetch)
+        self.outbox = Outbox(
             config.database,
             worker,
             self.served,
             prepare=config.listen_database is None,
             max_crashes=config.recovery.max_crashes,
             bound=config.resilience.max_unwritten_outcomes,
-            strangers=Strangers(timedelta(milliseconds=config.unknown_task_grace_ms)),
+            unknown_tasks=UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms)),
         )
-        self.beginning = Start(self.ledger, config.resilience, self.stopping)
+        self.beginning = Start(self.outbox, config.resilience, self.stopping)
         listener = Listener(direct, "_new", application_name="horsies listener")
-        self.engine = Engine(self.pool, self.ledger, listener, config.resilience, self.selector, self.appetite)
+        self.engine = Engine(self.pool, self.outbox, listener, config.resilience, self.selector, self.capacity)
         self.engine.until_empty = self.options.until_empty
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
-        watch = Watch(config.recovery.running_stale_threshold_ms / 1000, seconds(config.report_running_after_ms))
+        watch = StuckWatch(config.recovery.running_stale_threshold_ms / 1000, seconds(config.report_running_after_ms))
         snapshot_seconds = config.recovery.worker_state_snapshot_interval_ms / 1000
-        heart = Heart(
-            worker, os.getpid(), self.engine, beat_seconds, self.guard.seconds, self.wind, watch, snapshot_seconds
+        heartbeat = HeartbeatSender(
+            worker, os.getpid(), self.engine, beat_seconds, self.kill_timer.seconds, self.wind, watch, snapshot_seconds
         )
         forgotten = config.forget_overrides_after_ms
         forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
-        reaper = Reaper(config.recovery, forget_after, self.served.queues, heart.unbroken_for)
+        reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for)
         pruner = Pruner(config.retention)
-        self.services = Services(direct, heart, reaper, config.recovery.check_interval_ms / 1000, pruner)
+        self.services = MaintenanceThread(direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner)
         kill = config.recovery.on_cut_off == "kill"
-        self.lookout = Lookout(self.engine, self.services, self.guard, self.wind, kill=kill)
+        self.watchdog = Watchdog(self.engine, self.services, self.kill_timer, self.wind, kill=kill)
         if kill:
-            self.engine.outage.kill_after = self.guard.seconds
-        self.timetable = Timetable(config, actor_name()) if self.options.with_scheduler else None
+            self.engine.outage.kill_after = self.kill_timer.seconds
+        self.scheduler_loop = SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
 
     def stop(self) -> None:
         """Let nothing more start: of the life that it has now, in a signal handler."""
         self.engine.stop()
-        if self.timetable is not None:
-            self.timetable.stop()
+        if self.scheduler_loop is not None:
+            self.scheduler_loop.stop()
 
     def wind(self, since: float) -> None:
         """Let the children live on for as long as others take a worker for alive that beat at ``since``."""
-        self.guard.rearm(self.pool.options, since)
+        self.kill_timer.rearm(self.pool.options, since)
 
     def run(self) -> int:
         """Start, work, stop.
@@ -136,12 +136,12 @@ class Supervisor:
             except WorkerDisowned as error:
                 logger.error("%s; its processes end, and it starts anew", error)
                 self.pool.kill("belonged to a worker that was declared dead")
-                self.ledger.drop_all([*self.pool.outcomes, *self.pool.releases])
+                self.outbox.drop_all([*self.pool.outcomes, *self.pool.releases])
                 if self.stopping.seen:
                     return 1
             finally:
                 self.close()
-            self.furnish()
+            self.build()
 
     def start(self) -> None:
         """Open the connections, start the pool, and appear in the tables. Raises WorkerStartError and StopRequested."""
@@ -162,26 +162,26 @@ class Supervisor:
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
         self.beginning.persist(self.insert_missing_queues)
-        if self.timetable is not None:
-            self.beginning.persist(self.timetable.declare)
+        if self.scheduler_loop is not None:
+            self.beginning.persist(self.scheduler_loop.declare)
         self.announce()
         self.pool.start()
         self.wind(time.monotonic())
         self.beginning.persist(self.register)
-        self.engine.trusted_until = time.monotonic() + self.guard.seconds
+        self.engine.trusted_until = time.monotonic() + self.kill_timer.seconds
         self.services.start()
-        self.lookout.start()
-        if self.timetable is not None:
-            self.timetable.start()
+        self.watchdog.start()
+        if self.scheduler_loop is not None:
+            self.scheduler_loop.start()
 
     def register(self) -> None:
         """Appear in the tables."""
-        WorkerStore(self.ledger.connection_or_raise()).register(
+        WorkerStore(self.outbox.connection_or_raise()).register(
             self.worker,
             hostname=socket.gethostname(),
             pid=os.getpid(),
             version=__version__,
-            queues=self.ledger.served.queues,
+            queues=self.outbox.served.queues,
             task_names=registry.names(),
             wire=WIRE,
             processes=self.options.processes,
@@ -194,7 +194,7 @@ class Supervisor:
 
         A worker that was started with old settings must not flip a limit back: the table counts, for all workers.
         """
-        store = QueueStore(self.ledger.connection_or_raise())
+        store = QueueStore(self.outbox.connection_or_raise())
         wanted = declared(self.config)
         names = [*self.options.queues, CLUSTER]
         there = store.declared(names)
@@ -214,17 +214,17 @@ class Supervisor:
         options = self.options
         logger.info(
             "Concurrency config: processes=%s, cluster_wide_cap=%s, max_claim_per_worker=%s, max_claim_batch=%s",
-            options.processes, self.config.cluster_wide_cap, self.appetite.max_claim_per_worker, options.max_claim_batch,
+            options.processes, self.config.cluster_wide_cap, self.capacity.max_claim_per_worker, options.max_claim_batch,
         )  # fmt: skip
         logger.info(
             "Slots: %s sync (%s threads per process), %s async (%s coroutines per process); queues: %s",
             options.sync_slots, options.threads, options.async_slots, options.async_concurrency, ", ".join(options.queues),
         )  # fmt: skip
-        if self.appetite.prefetch:
+        if self.capacity.prefetch:
             logger.info(
                 "Soft mode: up to %s tasks wait in the buffer, under a lease of %s",
-                self.appetite.prefetch,
-                self.appetite.lease,
+                self.capacity.prefetch,
+                self.capacity.lease,
             )
         if options.processes == 0:
             logger.warning(
@@ -246,35 +246,35 @@ class Supervisor:
         return 1
 
     def close(self) -> None:
-        """End the pool, the heart and the connections; the worker's row says that it stopped."""
+        """End the pool, the heartbeat and the connections; the worker's row says that it stopped."""
         self.pool.stop()
-        self.guard.disarm()
-        if self.lookout.is_alive():
-            self.lookout.stop()
-        if self.timetable is not None and self.timetable.is_alive():
-            self.timetable.stop()
-            self.timetable.join(5)
+        self.kill_timer.disarm()
+        if self.watchdog.is_alive():
+            self.watchdog.stop()
+        if self.scheduler_loop is not None and self.scheduler_loop.is_alive():
+            self.scheduler_loop.stop()
+            self.scheduler_loop.join(5)
         if self.services.is_alive():
             self.services.stop()
             logger.info("Worker stopped")
-        self.regret()
+        self.log_unwritten()
         try:
-            if self.ledger.connection is not None:
-                WorkerStore(self.ledger.connection).stop(self.worker)
+            if self.outbox.connection is not None:
+                WorkerStore(self.outbox.connection).stop(self.worker)
         except psycopg.Error as error:
             logger.warning("the worker's end could not be noted: %s", str(error).strip())
-        self.ledger.disconnect()
+        self.outbox.disconnect()
         self.engine.close()
         self.selector.close()
 
-    def regret(self) -> None:
+    def log_unwritten(self) -> None:
         """Say what this worker goes without having written."""
-        if self.ledger.owes:
+        if self.outbox.owes:
             logger.error(
                 "%s outcome(s) of tasks were not written and %s task(s) not given back: other workers find these tasks and take "
                 "them for crashed",
-                self.ledger.unwritten,
-                self.ledger.unreleased,
+                self.outbox.unwritten,
+                self.outbox.unreleased,
             )
 
 

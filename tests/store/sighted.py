@@ -12,8 +12,8 @@ from horsies_django.conf import Resilience
 from horsies_django.core.records import Wanted
 from horsies_django.store.notify import Listener
 from horsies_django.store.passes import Passed
-from horsies_django.worker.engine.listener import Ear
-from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, Marks
+from horsies_django.worker.engine.listener import NotificationListener
+from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, ScanCursors
 from tests.conftest import Claimer, wait_until
 
 POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have told
@@ -26,12 +26,12 @@ class Sighted(Claimer):
         super().__init__(conn, **queues)
         self.woken = 0
         self.heard: list[float] = []  # the moments up to which everything was heard
-        self.marks = Marks(self.served.queues, self.wake, POLL_SECONDS)
+        self.marks = ScanCursors(self.served.queues, self.wake, POLL_SECONDS)
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
         words = {**self.marks.words(), "everything": self.heard.append}
-        self.ear = Ear(listener, self.selector, Resilience(), words, self.marks.start_over)
-        self.ear.listen()
+        self.notifications = NotificationListener(listener, self.selector, Resilience(), words, self.marks.start_over)
+        self.notifications.listen()
         self.marks.slow = SLOW_OFTEN + 1
 
     def wake(self, _queues: list[str], _lane: str | None = None) -> None:
@@ -42,7 +42,7 @@ class Sighted(Claimer):
     ) -> Passed:
         """Run one pass, ``later`` seconds from now."""
         now = time.monotonic() + later
-        if not self.ear.hears:
+        if not self.notifications.hears:
             return super().run_pass(sync, async_, wanted, **owed)
         passed = super().run_pass(sync, async_, wanted, marks=self.marks.text(now), **owed)
         self.marks.learn(passed, now, WORTH_SECONDS)  # or it would soon do without marks
@@ -58,12 +58,14 @@ class Sighted(Claimer):
         before = len(self.heard)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
-        wait_until(lambda: self.hears_more() > before or not self.ear.hears, "what was said so far has arrived")
+        wait_until(
+            lambda: self.hears_more() > before or not self.notifications.hears, "what was said so far has arrived"
+        )
 
     def hears_more(self) -> int:
         """Take what has arrived, and return how often that was all that was said so far."""
         if self.selector.select(0):
-            self.ear.hear()
+            self.notifications.hear()
         return len(self.heard)
 
     def settle_in(self) -> None:
@@ -72,5 +74,5 @@ class Sighted(Claimer):
         assert self.run_pass(sync=100, async_=100).claims == []
 
     def close(self) -> None:
-        self.ear.close()
+        self.notifications.close()
         self.selector.close()

@@ -233,7 +233,7 @@ def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_nex
     alone.run_pass(sync=5)
     register(joining)
     assert (parked(), joining.run_pass(sync=5).claims) == (2, [])
-    QueueStore(connection).cast_net()
+    QueueStore(connection).request_sweep()
     sweep()
     assert len(joining.run_pass(sync=5).claims) == 1
 

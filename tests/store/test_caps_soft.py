@@ -12,7 +12,7 @@ from django.db import connection
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task
-from horsies_django.worker.engine.capacity import appetite
+from horsies_django.worker.engine.capacity import capacity
 from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import Claimer, limit, put
 from tests.store.test_pass import aware, done
@@ -185,7 +185,7 @@ def test_starts_and_claims_of_one_pass_share_the_same_room(claimer: Claimers) ->
 @pytest.mark.promise("S0.24")
 def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_the_example(claimer: Claimers) -> None:
     put(9)
-    example = appetite(Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2))
+    example = capacity(Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2))
     free = {"sync": 2, "async": 0}
     passed = claimer().run_pass(wanted=example.wanted(free, standing=0, ahead=0, buffered=0, starting=0))
     assert (len(passed.claims), len(passed.buffered)) == (2, 4)

@@ -257,7 +257,7 @@ class LifeOfATask(Mishaps):
             life.due, life.pausing = True, False
         while self.model.free(Status.PENDING, Status.RUNNING):
             before = len(finals(self.model))
-            store.cast_net()
+            store.request_sweep()
             for name in store.sweeps():
                 while store.sweep(name, 1_000):
                     pass

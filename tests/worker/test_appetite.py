@@ -9,8 +9,8 @@ import pytest
 
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
-from horsies_django.worker.engine.capacity import Appetite, appetite
-from horsies_django.worker.engine.prefetch import Buffer
+from horsies_django.worker.engine.capacity import Capacity, capacity
+from horsies_django.worker.engine.prefetch import Prefetched
 from horsies_django.worker.process.options import WorkerOptions
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)
@@ -24,14 +24,14 @@ def claims(*lanes: str) -> list[Claim]:
 
 @pytest.mark.promise("S0.33", "S1.41", "S2.11")
 def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_too() -> None:
-    assert appetite(Config(), OPTIONS) == Appetite(max_claim_per_worker=20)
-    assert appetite(SOFT, OPTIONS) == Appetite(max_claim_per_worker=24, prefetch=4, lease=LEASE)
+    assert capacity(Config(), OPTIONS) == Capacity(max_claim_per_worker=20)
+    assert capacity(SOFT, OPTIONS) == Capacity(max_claim_per_worker=24, prefetch=4, lease=LEASE)
 
 
 @pytest.mark.promise("S0.31", "S0.32", "S1.40", "S2.11")
 def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_claims_of_a_queue() -> None:
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
-    hungry = appetite(Config(), options)
+    hungry = capacity(Config(), options)
     wanted = hungry.wanted({"sync": 2, "async": 100}, standing=0, ahead=0, buffered=0, starting=0)
     assert wanted == Wanted(2, 100, total=10, batch=2)
     assert hungry.wanted({"sync": 1, "async": 91}, standing=3, ahead=9, buffered=8, starting=2).total == 1
@@ -40,7 +40,7 @@ def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_c
 
 @pytest.mark.promise("S0.38", "S1.2", "S1.38", "S1.43")
 def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer() -> None:
-    soft = Appetite(max_claim_per_worker=6, prefetch=4, lease=LEASE)
+    soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
     assert soft.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, buffered=0, starting=0) == Wanted(
         2, 0, 4, 6, 0, LEASE
     )
@@ -53,18 +53,18 @@ def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer()
 
 @pytest.mark.promise("S0.21")
 def test_in_hard_mode_nothing_is_asked_beyond_the_free_slots() -> None:
-    hard = appetite(Config(), OPTIONS)
+    hard = capacity(Config(), OPTIONS)
     assert hard.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, buffered=0, starting=0) == Wanted(2, 0, 0, 20)
 
 
 def test_a_full_buffer_asks_for_nothing_while_no_slot_is_free() -> None:
-    soft = Appetite(max_claim_per_worker=6, prefetch=4, lease=LEASE)
+    soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
     wanted = soft.wanted({"sync": 0, "async": 0}, standing=0, ahead=0, buffered=2, starting=0)
     assert (wanted.sync, wanted.async_, wanted.buffer) == (0, 0, 0)
 
 
 def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
-    buffer = Buffer()
+    buffer = Prefetched()
     first, second, third, fourth = some = claims("sync", "sync", "async", "sync")
     buffer.add(some)
     assert buffer.first({"sync": 2, "async": 0}) == [first, second]

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from horsies_django.worker.process import kill_timer
-from horsies_django.worker.process.kill_timer import DeadMan, Guard, catches
+from horsies_django.worker.process.kill_timer import DeadMan, KillTimer, catches
 from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import wait_until
 
@@ -272,29 +272,29 @@ def test_a_deadline_in_the_past_leaves_the_timer_as_it_is() -> None:
 @pytest.mark.parametrize(("start_method", "processes"), [("spawn", 2), ("spawn", 0), ("forkserver", 0)])
 def test_without_a_fork_server_the_worker_itself_is_under_the_timer(start_method: str, processes: int) -> None:
     options = WorkerOptions(queues=(), processes=processes, start_method=start_method)
-    guard = Guard(FAR)
+    kill_timer = KillTimer(FAR)
     try:
-        guard.apply(options)
-        assert guard.timer.remaining() == 0  # no heartbeat was tried yet, so there is no deadline
-        guard.rearm(options)
-        assert 0 < guard.timer.remaining() <= FAR
-        guard.rearm(options, since=time.monotonic() - FAR / 2)
-        assert 0 < guard.timer.remaining() <= FAR / 2
+        kill_timer.apply(options)
+        assert kill_timer.timer.remaining() == 0  # no heartbeat was tried yet, so there is no deadline
+        kill_timer.rearm(options)
+        assert 0 < kill_timer.timer.remaining() <= FAR
+        kill_timer.rearm(options, since=time.monotonic() - FAR / 2)
+        assert 0 < kill_timer.timer.remaining() <= FAR / 2
     finally:
-        guard.disarm()
-    guard.rearm(options)
-    assert guard.timer.remaining() == 0  # a late heartbeat of a worker that ends
+        kill_timer.disarm()
+    kill_timer.rearm(options)
+    assert kill_timer.timer.remaining() == 0  # a late heartbeat of a worker that ends
 
 
 def test_a_worker_that_gives_up_its_fork_server_comes_under_the_timer_itself() -> None:
-    guard = Guard(FAR)
+    kill_timer = KillTimer(FAR)
     try:
-        guard.rearm(WorkerOptions(queues=(), processes=1, start_method="forkserver"))
-        assert guard.timer.remaining() == 0
-        guard.apply(WorkerOptions(queues=(), processes=1, start_method="spawn"))
-        assert 0 < guard.timer.remaining() <= FAR
+        kill_timer.rearm(WorkerOptions(queues=(), processes=1, start_method="forkserver"))
+        assert kill_timer.timer.remaining() == 0
+        kill_timer.apply(WorkerOptions(queues=(), processes=1, start_method="spawn"))
+        assert 0 < kill_timer.timer.remaining() <= FAR
     finally:
-        guard.disarm()
+        kill_timer.disarm()
 
 
 def test_a_fork_server_that_does_not_know_the_signal_is_not_harmed_by_it() -> None:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.tasks.notify_throttle import AGAIN_SECONDS
-from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, Ear
+from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, NotificationListener
 from tests.conftest import put, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,7 +33,9 @@ class Listening:
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
         words = {"default": self.wake, "sync default": self.wake_for_due}
-        self.ear = Ear(listener, self.selector, Resilience(db_retry_initial_ms=100), words, self.wake)
+        self.notifications = NotificationListener(
+            listener, self.selector, Resilience(db_retry_initial_ms=100), words, self.wake
+        )
 
     def wake(self, moment: float = 0.0) -> None:
         self.moments.append(moment)
@@ -48,12 +50,12 @@ class Listening:
 
     def tick(self, after: float = 0.0) -> None:
         """Let it do what it would do so many seconds from now."""
-        self.ear.tick(time.monotonic() + after, self.connection, self.prefix)
+        self.notifications.tick(time.monotonic() + after, self.connection, self.prefix)
 
     def hears(self) -> None:
         """Wait until something arrives, and let it take that."""
         wait_until(lambda: self.selector.select(0), "something arrives")
-        self.ear.hear()
+        self.notifications.hear()
 
 
 @pytest.fixture
@@ -61,24 +63,24 @@ def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listen
     made = Listening(connect())
     made.tick()
     assert made.woken == 1  # what was sent before made no noise here
-    made.ear.again.clear()  # a test of its own
-    made.ear.acts.clear()
+    made.notifications.again.clear()  # a test of its own
+    made.notifications.acts.clear()
     yield made
-    made.ear.close()
+    made.notifications.close()
     made.selector.close()
 
 
 def test_a_call_that_arrives_proves_the_connection_and_wakes_nobody(listening: Listening) -> None:
-    backend = listening.ear.listener.connection
+    backend = listening.notifications.listener.connection
     listening.tick()
-    assert listening.ear.asked
+    assert listening.notifications.asked
     listening.hears()
-    assert not listening.ear.asked
+    assert not listening.notifications.asked
     listening.tick(ANSWER_SECONDS + 1)
     listening.tick(QUIET_SECONDS + 1)
-    assert listening.ear.asked  # again, after a while without any news
+    assert listening.notifications.asked  # again, after a while without any news
     listening.hears()
-    assert listening.ear.listener.connection is backend
+    assert listening.notifications.listener.connection is backend
     assert listening.woken == 1
 
 
@@ -89,20 +91,20 @@ def test_a_notification_of_a_task_is_proof_enough(listening: Listening) -> None:
     listening.hears()
     assert listening.woken == 2
     listening.tick(QUIET_SECONDS + 1)
-    assert not listening.ear.asked
+    assert not listening.notifications.asked
 
 
 def wakes_again(listening: Listening) -> list[float]:
     """Let time pass, and return how long after the first moment at which it woke somebody each of them came."""
     found = []
-    for moment in sorted(listening.ear.again):
+    for moment in sorted(listening.notifications.again):
         before = listening.woken
-        listening.ear.tick(moment - 0.000_1, listening.connection, listening.prefix)
+        listening.notifications.tick(moment - 0.000_1, listening.connection, listening.prefix)
         assert listening.woken == before
-        listening.ear.tick(moment, listening.connection, listening.prefix)
+        listening.notifications.tick(moment, listening.connection, listening.prefix)
         assert listening.woken == before + 1
         found.append(moment)
-    listening.ear.tick(time.monotonic() + 1, listening.connection, listening.prefix)
+    listening.notifications.tick(time.monotonic() + 1, listening.connection, listening.prefix)
     return [moment - found[0] for moment in found]
 
 
@@ -113,18 +115,18 @@ def test_after_a_send_that_others_may_follow_without_a_word_it_wakes_again_three
     listening.connection.execute("SELECT pg_notify(%s, '1763748000.5+ default')", [listening.prefix + "_new"])
     listening.hears()
     assert listening.woken == 2
-    assert listening.ear.next_try(connected=False) <= time.monotonic() + AGAIN_SECONDS[0]
+    assert listening.notifications.next_try(connected=False) <= time.monotonic() + AGAIN_SECONDS[0]
     assert wakes_again(listening) == THREE_TIMES
     assert listening.woken == 5
     earlier = pytest.approx(1763748000.5 - 2 * AGAIN_SECONDS[-1])
     assert listening.moments[1:] == [earlier] * 4  # each look reaches back to the announcement before this one
-    assert listening.ear.acts == {}
+    assert listening.notifications.acts == {}
 
 
 def test_after_any_other_send_it_does_not(listening: Listening) -> None:
     put()
     listening.hears()
-    assert (listening.woken, listening.ear.again) == (2, [])
+    assert (listening.woken, listening.notifications.again) == (2, [])
 
 
 def test_it_tells_tasks_that_are_all_due_from_others(listening: Listening) -> None:
@@ -139,7 +141,7 @@ def test_it_tells_tasks_that_are_all_due_from_others(listening: Listening) -> No
 def test_tasks_of_queues_that_are_not_served_wake_nobody(listening: Listening) -> None:
     listening.connection.execute("SELECT pg_notify(%s, '1763748000.5+ mail')", [listening.prefix + "_new"])
     listening.hears()
-    assert (listening.woken, listening.ear.again) == (1, [])
+    assert (listening.woken, listening.notifications.again) == (1, [])
 
 
 def test_after_each_listen_it_wakes_again_for_those_who_were_quiet_behind_one_that_it_missed(
@@ -150,7 +152,7 @@ def test_after_each_listen_it_wakes_again_for_those_who_were_quiet_behind_one_th
     assert made.woken == 1
     assert wakes_again(made) == THREE_TIMES
     assert made.woken == 4
-    made.ear.close()
+    made.notifications.close()
     made.selector.close()
 
 
@@ -158,14 +160,14 @@ def test_an_answer_that_lay_unread_while_the_engine_was_busy_counts(listening: L
     listening.tick()
     wait_until(lambda: listening.selector.select(0), "the answer is there")
     listening.tick(ANSWER_SECONDS + 1)
-    assert listening.ear.listener.connection is not None
-    assert not listening.ear.deaf
+    assert listening.notifications.listener.connection is not None
+    assert not listening.notifications.unreachable
 
 
 def test_a_call_that_does_not_arrive_demotes_the_ear_until_one_does(
     listening: Listening, caplog: pytest.LogCaptureFixture
 ) -> None:
-    silent = listening.ear.listener.connection
+    silent = listening.notifications.listener.connection
     assert silent is not None
     silent.execute("UNLISTEN *")  # as a pooler that lends the session to somebody else
     listening.tick()
@@ -175,18 +177,18 @@ def test_a_call_that_does_not_arrive_demotes_the_ear_until_one_does(
         assert "the LISTEN connection is silent" in caplog.text
         listening.tick(60)  # it listens anew
         assert listening.woken == 2
-        assert listening.ear.deaf
+        assert listening.notifications.unreachable
         listening.tick()
         listening.hears()
-    assert not listening.ear.deaf
+    assert not listening.notifications.unreachable
     assert caplog.messages[-1] == "notifications arrive again"
 
 
 def test_nobody_is_suspected_while_the_engine_cannot_call(listening: Listening) -> None:
     listening.tick()
-    listening.ear.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
-    assert listening.ear.listener.connection is not None
-    assert not listening.ear.asked
+    listening.notifications.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
+    assert listening.notifications.listener.connection is not None
+    assert not listening.notifications.asked
 
 
 @pytest.mark.promise("S2.11")

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def parts(transactional_db: None) -> Iterator[Supervisor]:
     """The parts of a worker that runs tasks itself, connected and ready; no loop runs."""
     made = Supervisor(config(), WorkerOptions(queues=("default",), processes=0))
-    made.ledger.connect()
+    made.outbox.connect()
     made.pool.start()
     wait_until(lambda: made.engine.turn(0.01) or made.pool.ready, "the pool is ready")
     yield made
     made.pool.stop()
-    made.ledger.disconnect()
-    made.guard.disarm()
+    made.outbox.disconnect()
+    made.kill_timer.disarm()
     made.engine.close()
     made.selector.close()
 
@@ -37,7 +37,7 @@ def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_truste
     """Others may have declared the worker dead since, and what it claims then would be given away while it runs."""
     id_ = tasks.noop.send().task_id
     parts.engine.trusted_until = time.monotonic() - 1
-    parts.engine.news.look_everywhere()
+    parts.engine.wakeups.look_everywhere()
     parts.engine.turn(0.0)
     assert Task.objects.get(pk=id_).status == "PENDING"
     parts.engine.trusted_until = math.inf

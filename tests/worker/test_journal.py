@@ -15,8 +15,8 @@ from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.worker.process.logs import Formatter, one_line
 from horsies_django.worker.process.task_log import (
     MANY,
-    Journal,
     Summary,
+    TaskLog,
     named,
 )
 
@@ -87,22 +87,22 @@ def test_a_summary_names_ten_and_counts_the_others() -> None:
 
 def test_a_journal_without_info_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "horsies.task")
-    journal = Journal()
-    journal.settled(done(MANY * 2))
-    journal.close()
-    assert journal.summary_at == float("inf")
+    task_log = TaskLog()
+    task_log.settled(done(MANY * 2))
+    task_log.close()
+    assert task_log.summary_at == float("inf")
     assert caplog.text == ""
 
 
 def test_what_is_counted_last_is_told_when_the_worker_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "horsies.task")
-    journal = Journal()
-    journal.settled(done(MANY + 7))
-    journal.tick(journal.summary_at - 0.01)
+    task_log = TaskLog()
+    task_log.settled(done(MANY + 7))
+    task_log.tick(task_log.summary_at - 0.01)
     assert len(caplog.records) == MANY
-    journal.close()
+    task_log.close()
     assert caplog.messages[-1].startswith("7 tasks completed in ")
-    journal.tick(time.monotonic() + 100)
+    task_log.tick(time.monotonic() + 100)
     assert len(caplog.records) == MANY + 1
 
 
@@ -118,7 +118,7 @@ def test_a_failure_says_what_the_database_decided(caplog: pytest.LogCaptureFixtu
         ({}, "ERROR", "failed in 0.500 s: OH_NO: no answer"),
     ]:
         caplog.clear()
-        Journal().settled([outcome], {str(outcome.id): decided})
+        TaskLog().settled([outcome], {str(outcome.id): decided})
         (record,) = caplog.records
         assert record.levelname == level
         assert record.getMessage() == f"{label} {text}"
@@ -127,8 +127,8 @@ def test_a_failure_says_what_the_database_decided(caplog: pytest.LogCaptureFixtu
 def test_a_record_about_a_task_carries_what_the_filter_would_give_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "horsies.task")
     (outcome,) = done(1)
-    Journal().settled([outcome])
-    Journal().settled([failed(returned=True)])
+    TaskLog().settled([outcome])
+    TaskLog().settled([failed(returned=True)])
     for record in caplog.records:
         TaskContextFilter().filter(record)
         assert (record.task_name, record.queue_name, record.attempt) == ("shop.tasks.pack", "mail", 3)  # type: ignore[attr-defined]

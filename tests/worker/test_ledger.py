@@ -14,23 +14,23 @@ from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.worker.engine import outbox as ledger_module
-from horsies_django.worker.engine.outbox import Ledger
+from horsies_django.worker.engine.outbox import Outbox
 from tests.conftest import put
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def ledger(transactional_db: None) -> Iterator[Ledger]:
-    made = Ledger("default", uuid.uuid4(), Served(["default"]), prepare=True)
+def outbox(transactional_db: None) -> Iterator[Outbox]:
+    made = Outbox("default", uuid.uuid4(), Served(["default"]), prepare=True)
     made.connect()
     yield made
     made.disconnect()
 
 
-def running(ledger: Ledger, count: int) -> list[Claim]:
+def running(outbox: Outbox, count: int) -> list[Claim]:
     put(count)
-    return ledger.run_pass(Wanted(count)).claims
+    return outbox.run_pass(Wanted(count)).claims
 
 
 def completed(claim: Claim, result: str = '{"ok": 1}') -> Outcome:
@@ -45,69 +45,69 @@ def statuses() -> list[str]:
     return sorted(Task.objects.values_list("status", flat=True))
 
 
-def test_outcomes_leave_the_ledger_once_they_landed(ledger: Ledger) -> None:
-    ledger.outcomes += [completed(claim) for claim in running(ledger, 3)]
-    assert ledger.owes
-    ledger.run_pass()
-    assert not ledger.owes
+def test_outcomes_leave_the_ledger_once_they_landed(outbox: Outbox) -> None:
+    outbox.outcomes += [completed(claim) for claim in running(outbox, 3)]
+    assert outbox.owes
+    outbox.run_pass()
+    assert not outbox.owes
     assert statuses() == ["COMPLETED"] * 3
 
 
 @pytest.mark.promise("S2.13")
-def test_an_outcome_survives_a_lost_connection_and_lands_afterwards(ledger: Ledger) -> None:
-    ledger.outcomes += [completed(claim) for claim in running(ledger, 2)]
-    ledger.connection_or_raise().close()
+def test_an_outcome_survives_a_lost_connection_and_lands_afterwards(outbox: Outbox) -> None:
+    outbox.outcomes += [completed(claim) for claim in running(outbox, 2)]
+    outbox.connection_or_raise().close()
     with pytest.raises(psycopg.OperationalError):
-        ledger.run_pass()
-    assert len(ledger.outcomes) == 2
-    ledger.connect()
-    ledger.run_pass()
+        outbox.run_pass()
+    assert len(outbox.outcomes) == 2
+    outbox.connect()
+    outbox.run_pass()
     assert statuses() == ["COMPLETED"] * 2
 
 
 def test_an_outcome_whose_commit_reply_was_lost_is_not_written_twice(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcomes = [completed(claim) for claim in running(ledger, 1)]
-    ledger.outcomes += outcomes
-    ledger.run_pass()
-    ledger.outcomes += outcomes  # as after a reply that never came
+    outcomes = [completed(claim) for claim in running(outbox, 1)]
+    outbox.outcomes += outcomes
+    outbox.run_pass()
+    outbox.outcomes += outcomes  # as after a reply that never came
     with caplog.at_level(logging.WARNING, "horsies"):
-        ledger.run_pass()
-    assert not ledger.owes
+        outbox.run_pass()
+    assert not outbox.owes
     assert caplog.records == []
     assert TaskAttempt.objects.count() == 1
 
 
 def test_each_task_that_ended_has_its_line_when_it_is_written_and_not_before(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "horsies.task")
-    ledger.outcomes += [Outcome.of(claim, DONE, seconds=0.25) for claim in running(ledger, 2)]
-    first, second = ledger.outcomes
-    connection, ledger.connection = ledger.connection, None
+    outbox.outcomes += [Outcome.of(claim, DONE, seconds=0.25) for claim in running(outbox, 2)]
+    first, second = outbox.outcomes
+    connection, outbox.connection = outbox.connection, None
     with pytest.raises(psycopg.OperationalError):
-        ledger.run_pass()
+        outbox.run_pass()
     assert caplog.messages == []
-    ledger.connection = connection
-    ledger.run_pass()
+    outbox.connection = connection
+    outbox.run_pass()
     assert caplog.messages == [f"tests.nothing {one.id} (attempt 1) completed in 0.250 s" for one in (first, second)]
     assert {record.queue_name for record in caplog.records} == {"default"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("tried_again", [True, False])
 def test_what_was_settled_by_a_pass_whose_answer_was_lost_has_its_line_all_the_same(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture, tried_again: bool
+    outbox: Outbox, caplog: pytest.LogCaptureFixture, tried_again: bool
 ) -> None:
     caplog.set_level(logging.INFO, "horsies.task")
-    claims = running(ledger, 2)
+    claims = running(outbox, 2)
     Task.objects.update(
         max_retries=tried_again, options={"retry": {"strategy": "fixed", "intervals": [60], "codes": ["OH_NO"]}}
     )
     good, bad = (Outcome.of(claim, reply) for claim, reply in zip(claims, (DONE, FAILED), strict=True))
-    TaskStore(ledger.connection_or_raise()).run_pass(ledger.worker, ledger.channel, ledger.served, outcomes=[good, bad])
-    ledger.outcomes += [good, bad]  # the answer never came
-    ledger.run_pass()
+    TaskStore(outbox.connection_or_raise()).run_pass(outbox.worker, outbox.channel, outbox.served, outcomes=[good, bad])
+    outbox.outcomes += [good, bad]  # the answer never came
+    outbox.run_pass()
     then = ("INFO", "; it is tried again") if tried_again else ("ERROR", "")
     assert {(record.levelname, record.getMessage()) for record in caplog.records} == {
         ("INFO", f"tests.nothing {good.id} (attempt 1) completed"),
@@ -115,74 +115,74 @@ def test_what_was_settled_by_a_pass_whose_answer_was_lost_has_its_line_all_the_s
     }
 
 
-def test_poison_is_logged_under_its_own_code(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
-    ledger.max_crashes = 1
-    (claim,) = running(ledger, 1)
+def test_poison_is_logged_under_its_own_code(outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
+    outbox.max_crashes = 1
+    (claim,) = running(outbox, 1)
     crash = ("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died", None, False, ())
-    ledger.outcomes.append(Outcome.of(claim, crash, 7, crashed=True))
-    ledger.run_pass()
+    outbox.outcomes.append(Outcome.of(claim, crash, 7, crashed=True))
+    outbox.run_pass()
     assert caplog.messages == [f"tests.nothing {claim.id} (attempt 1) failed: POISON: it died"]
 
 
 def test_an_outcome_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
-    ledger: Ledger, connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+    outbox: Outbox, connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "LOCKED_RETRY_SECONDS", 0.0)
-    (claim,) = running(ledger, 1)
-    ledger.outcomes.append(completed(claim))
+    (claim,) = running(outbox, 1)
+    outbox.outcomes.append(completed(claim))
     other = connect()
     with other.transaction():
         other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
-        ledger.run_pass()
-        assert ledger.owes
+        outbox.run_pass()
+        assert outbox.owes
         assert statuses() == ["RUNNING"]
-    ledger.run_pass()
-    assert not ledger.owes
+    outbox.run_pass()
+    assert not outbox.owes
     assert statuses() == ["COMPLETED"]
 
 
 def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generation(
-    ledger: Ledger, caplog: pytest.LogCaptureFixture
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (claim,) = running(ledger, 1)
+    (claim,) = running(outbox, 1)
     Task.objects.filter(pk=claim.id).update(claimed_by=uuid.uuid4(), claim_generation=2)
-    ledger.outcomes.append(Outcome.of(claim, DONE))
+    outbox.outcomes.append(Outcome.of(claim, DONE))
     with caplog.at_level(logging.WARNING, "horsies"):
-        ledger.run_pass()
-    assert not ledger.owes
+        outbox.run_pass()
+    assert not outbox.owes
     assert statuses() == ["RUNNING"]
-    assert str(ledger.worker) in caplog.text
+    assert str(outbox.worker) in caplog.text
     assert f"tests.nothing {claim.id} (attempt 1)" in caplog.text
     assert "generation 1" in caplog.text
 
 
-def test_one_poisoned_result_fails_alone_and_its_batch_lands(ledger: Ledger) -> None:
-    good, bad, also_good = running(ledger, 3)
-    ledger.outcomes += [completed(good), completed(bad, '{"ok": "\\u0000"}'), completed(also_good)]
-    ledger.run_pass()
-    assert not ledger.owes
+def test_one_poisoned_result_fails_alone_and_its_batch_lands(outbox: Outbox) -> None:
+    good, bad, also_good = running(outbox, 3)
+    outbox.outcomes += [completed(good), completed(bad, '{"ok": "\\u0000"}'), completed(also_good)]
+    outbox.run_pass()
+    assert not outbox.owes
     assert statuses() == ["COMPLETED", "COMPLETED", "FAILED"]
     failed = Task.objects.get(pk=bad.id)
     assert failed.error_code == "WORKER_SERIALIZATION_ERROR"
     assert TaskAttempt.objects.count() == 3
 
 
-def test_a_pass_takes_no_more_than_its_bytes_but_always_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_takes_no_more_than_its_bytes_but_always_one(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "BATCH_CHARACTERS", 100)
-    claims = running(ledger, 4)
+    claims = running(outbox, 4)
     long = '{"ok": "%s"}' % ("x" * 200)
-    ledger.outcomes += [completed(claim, long) for claim in claims]
-    ledger.run_pass()
+    outbox.outcomes += [completed(claim, long) for claim in claims]
+    outbox.run_pass()
     assert statuses() == ["COMPLETED", "RUNNING", "RUNNING", "RUNNING"]
-    while ledger.owes:
-        ledger.run_pass()
+    while outbox.owes:
+        outbox.run_pass()
     assert statuses() == ["COMPLETED"] * 4
 
 
-def test_claims_that_never_arrived_are_given_back(ledger: Ledger) -> None:
-    known, lost = running(ledger, 2)
-    assert {task.id for task in ledger.compare({known.id})} > {known.id}
-    ledger.run_pass()
+def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
+    known, lost = running(outbox, 2)
+    assert {task.id for task in outbox.compare({known.id})} > {known.id}
+    outbox.run_pass()
     assert Task.objects.get(pk=lost.id).status == "PENDING"
     assert Task.objects.get(pk=known.id).status == "RUNNING"
     assert not TaskAttempt.objects.exists()
@@ -204,16 +204,16 @@ def speed_up(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[psycopg
 
 
 def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
-    ledger: Ledger, speed_up: psycopg.Connection[Any]
+    outbox: Outbox, speed_up: psycopg.Connection[Any]
 ) -> None:
     """Naive: the same batch again and again, which meets the same time limit again and again."""
-    ledger.outcomes += [completed(claim) for claim in running(ledger, 64)]
+    outbox.outcomes += [completed(claim) for claim in running(outbox, 64)]
     slow_down(speed_up, "PERFORM pg_sleep(0.02);")
-    ledger.connection_or_raise().execute("SET statement_timeout = '600ms'")
+    outbox.connection_or_raise().execute("SET statement_timeout = '600ms'")
     refused = 0
-    while ledger.owes:
+    while outbox.owes:
         try:
-            ledger.run_pass()
+            outbox.run_pass()
         except psycopg.errors.QueryCanceled:
             refused += 1
             assert refused < 10
@@ -222,36 +222,36 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
 
 
 def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_others(
-    ledger: Ledger, speed_up: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    outbox: Outbox, speed_up: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad, *good = running(ledger, 3)
-    ledger.outcomes += [completed(claim) for claim in (bad, *good)]
+    bad, *good = running(outbox, 3)
+    outbox.outcomes += [completed(claim) for claim in (bad, *good)]
     slow_down(speed_up, "RAISE EXCEPTION 'never';", f"NEW.finished_at IS NOT NULL AND NEW.id = '{bad.id}'")
     with caplog.at_level(logging.ERROR, "horsies"):
-        ledger.run_pass()
+        outbox.run_pass()
     assert statuses() == ["COMPLETED", "COMPLETED", "RUNNING"]
     assert f"not even its failure can be stored: task {bad.id}" in caplog.text
-    assert ledger.unwritten == 1
+    assert outbox.unwritten == 1
     speed_up.execute("DROP FUNCTION slowly CASCADE")
-    ledger.locked_until = 0.0
-    ledger.run_pass()
+    outbox.locked_until = 0.0
+    outbox.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
-    assert not ledger.owes
+    assert not outbox.owes
 
 
 def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(
-    ledger: Ledger, speed_up: psycopg.Connection[Any]
+    outbox: Outbox, speed_up: psycopg.Connection[Any]
 ) -> None:
-    bad, good = running(ledger, 2)
-    ledger.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
+    bad, good = running(outbox, 2)
+    outbox.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
     cancelled = "RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';"
     slow_down(speed_up, cancelled, f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'")
     with pytest.raises(psycopg.errors.QueryCanceled):
-        ledger.run_pass()
+        outbox.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
-    assert ledger.outcomes == [completed(good)]
+    assert outbox.outcomes == [completed(good)]
     speed_up.execute("DROP FUNCTION slowly CASCADE")
-    ledger.run_pass()
+    outbox.run_pass()
     assert Task.objects.get(pk=good.id).status == "COMPLETED"
 
 
@@ -273,18 +273,18 @@ class CutAfter:
 
 
 def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why(
-    ledger: Ledger, connect: Callable[[], psycopg.Connection[Any]]
+    outbox: Outbox, connect: Callable[[], psycopg.Connection[Any]]
 ) -> None:
-    (claim,) = running(ledger, 1)
-    ledger.outcomes.append(completed(claim))
-    other, whole = connect(), ledger.connection_or_raise()
+    (claim,) = running(outbox, 1)
+    outbox.outcomes.append(completed(claim))
+    other, whole = connect(), outbox.connection_or_raise()
     with other.transaction():
         other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
-        ledger.connection = cast(Any, CutAfter(whole, 1))
+        outbox.connection = cast(Any, CutAfter(whole, 1))
         with pytest.raises(psycopg.OperationalError):
-            ledger.run_pass()
-    assert (whole.closed, ledger.unwritten) == (True, 1)
-    ledger.connect()
-    ledger.run_pass()
-    assert not ledger.owes
+            outbox.run_pass()
+    assert (whole.closed, outbox.unwritten) == (True, 1)
+    outbox.connect()
+    outbox.run_pass()
+    assert not outbox.owes
     assert statuses() == ["COMPLETED"]

@@ -13,20 +13,20 @@ from horsies_django.worker.child.interrupts import CANCEL, SyncRun
 from horsies_django.worker.ipc.channel import memory_pair
 from horsies_django.worker.pool.deadlines import TimeLimits
 from horsies_django.worker.pool.process import PoolProcess
-from horsies_django.worker.pool.run_ahead import MOST, STANDING_SECONDS, Line
-from horsies_django.worker.pool.timeouts import Endings
+from horsies_django.worker.pool.run_ahead import MOST, STANDING_SECONDS, RunAhead
+from horsies_django.worker.pool.timeouts import Timeouts
 from horsies_django.worker.process.options import WorkerOptions
 
 
-def learned(prefetch: int, slots: int, *durations: float) -> Line:
-    line = Line(prefetch, slots)
+def learned(prefetch: int, slots: int, *durations: float) -> RunAhead:
+    line = RunAhead(prefetch, slots)
     for seconds in durations:
         line.learn(seconds)
     return line
 
 
 def test_nobody_stands_in_line_before_it_is_known_that_tasks_are_short() -> None:
-    assert Line(1_000, 1).depth == 0
+    assert RunAhead(1_000, 1).depth == 0
     assert learned(1_000, 1, 2 * STANDING_SECONDS).depth == 0
     assert learned(1_000, 1, STANDING_SECONDS / 5).depth == 5
 
@@ -67,11 +67,11 @@ def test_the_time_of_a_task_does_not_run_while_it_stands_in_line_and_runs_everyw
     member.control, heard, member.started = ours[2][0], ours[2][1], [0, 0]
     claims = [Claim(uuid4(), 1, lane, "tests.nothing", "{}") for _ in range(count)]
     member.dispatch(lane, claims)
-    endings = Endings([member], TimeLimits(default=10.0))
-    endings.watch(member, lane, 1, claims)
-    endings.enforce(time.monotonic() + 11)
+    timeouts = Timeouts([member], TimeLimits(default=10.0))
+    timeouts.watch(member, lane, 1, claims)
+    timeouts.enforce(time.monotonic() + 11)
     assert bool(heard.receive()) == told
-    assert endings.next > time.monotonic() + 11  # they are told later, or killed after the grace
+    assert timeouts.next > time.monotonic() + 11  # they are told later, or killed after the grace
 
 
 @pytest.fixture

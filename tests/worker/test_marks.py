@@ -15,7 +15,7 @@ from horsies_django.worker.engine.scan_cursors import (
     SHARE,
     SLOW_OFTEN,
     WORTH_SECONDS,
-    Marks,
+    ScanCursors,
     ranges,
 )
 
@@ -23,8 +23,8 @@ NOW = 1_700_000_000.0
 
 
 @pytest.fixture
-def marks() -> Marks:
-    made = Marks(["default", "mail"], lambda queues, lane=None: None, 10.0)
+def marks() -> ScanCursors:
+    made = ScanCursors(["default", "mail"], lambda queues, lane=None: None, 10.0)
     made.slow, made.forget_at = SLOW_OFTEN + 1, 5.0
     return made
 
@@ -35,13 +35,13 @@ def passed(**firsts: Any) -> Passed:
     return Passed(firsts=[json.dumps({"default": {"sync": lane}})], now=NOW)
 
 
-def lane(marks: Marks, now: float = 0.0) -> Any:
+def lane(marks: ScanCursors, now: float = 0.0) -> Any:
     text = marks.text(now)
     assert text is not None
     return json.loads(text)["default"].get("sync")
 
 
-def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_start(marks: Marks) -> None:
+def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_start(marks: ScanCursors) -> None:
     assert lane(marks) is None
     marks.learn(passed(p5=NOW - 7, p100=NOW - 9), 0.0, 0.0)
     assert lane(marks) == [
@@ -54,7 +54,7 @@ def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_
     assert ranges({1: NOW, 2: NOW})[0] == {"low": 1, "high": 1, "since": NOW}
 
 
-def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_others(marks: Marks) -> None:
+def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_others(marks: ScanCursors) -> None:
     marks.learn(passed(p1=NOW - 9, p5=NOW - 9, p100=NOW - 9, end=True), 0.0, 0.0)
     marks.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough and went no further
     assert [each.get("since") for each in lane(marks)] == [NOW, None, NOW - 3, None, NOW - 9, None]
@@ -64,7 +64,7 @@ def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_other
 
 def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_only_lowers() -> None:
     woken: list[tuple[list[str], str | None]] = []
-    marks = Marks(["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0)
+    marks = ScanCursors(["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0)
     marks.slow, marks.forget_at = SLOW_OFTEN + 1, 5.0
     marks.learn(passed(p5=NOW), 0.0, 0.0)
     words = marks.words()
@@ -79,14 +79,14 @@ def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_o
     assert (lane(marks)[1]["since"], woken[2:]) == (None, [(["default", "mail"], None)])
 
 
-def test_the_priorities_that_were_met_last_are_kept(marks: Marks) -> None:
+def test_the_priorities_that_were_met_last_are_kept(marks: ScanCursors) -> None:
     for priority in range(1, PRIORITIES + 10):
         marks.learn(passed(**{"p1": NOW, f"p{priority}": NOW}), 0.0, 0.0)
     kept = [each["low"] for each in lane(marks) if "since" in each]
     assert (len(kept), kept[0], kept[-1]) == (PRIORITIES, 1, PRIORITIES + 9)
 
 
-def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(marks: Marks) -> None:
+def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(marks: ScanCursors) -> None:
     marks.held["mail"] = ["2026-01-01"]
     marks.learn(passed(p5=NOW), 0.0, 0.0)
     assert lane(marks, now=4.9)[1]["since"] == NOW
@@ -97,13 +97,15 @@ def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(marks:
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.1, 9.0), (1.0, SHARE), (100.0, LONGEST_SECONDS)])
-def test_passes_that_look_everywhere_take_a_small_part_of_the_time(marks: Marks, took: float, pause: float) -> None:
+def test_passes_that_look_everywhere_take_a_small_part_of_the_time(
+    marks: ScanCursors, took: float, pause: float
+) -> None:
     marks.text(100.0)
     marks.learn(Passed(), 100.0, took)
     assert marks.forget_at == 100.0 + pause
 
 
-def test_there_are_no_marks_while_a_pass_is_quick_without_them(marks: Marks) -> None:
+def test_there_are_no_marks_while_a_pass_is_quick_without_them(marks: ScanCursors) -> None:
     marks.learn(passed(p5=NOW), 0.0, 0.0)
     assert marks.text(5.0) is not None
     marks.learn(passed(p5=NOW), 5.0, WORTH_SECONDS / 2)

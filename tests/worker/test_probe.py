@@ -37,15 +37,15 @@ def parts(transactional_db: None) -> Iterator[Supervisor]:
     options = WorkerOptions(queues=("default",), processes=0, health_port=free_port())
     made = Supervisor(config(), options)
     with probed(options, lambda: made.engine):
-        made.ledger.connect()
+        made.outbox.connect()
         made.pool.start()
         made.engine.trusted_until = math.inf
         wait_until(lambda: made.engine.turn(0.01) or made.pool.ready, "the pool is ready")
         made.engine.busy_since = None
         yield made
     made.pool.stop()
-    made.ledger.disconnect()
-    made.guard.disarm()
+    made.outbox.disconnect()
+    made.kill_timer.disarm()
     made.engine.close()
     made.selector.close()
 
@@ -81,7 +81,7 @@ def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Su
 
 
 def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(parts: Supervisor) -> None:
-    parts.ledger.disconnect()
+    parts.outbox.disconnect()
     parts.engine.trusted_until = time.monotonic() - 1
     parts.engine.stop()
     for member in parts.pool.members:

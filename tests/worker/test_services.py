@@ -40,7 +40,7 @@ def parts(transactional_db: None) -> Iterator[Supervisor]:
     wait_until(lambda: up_for(timedelta(seconds=2)), "the server is up for longer than the threshold")
     made = Supervisor(replace(config(), recovery=recovery), WorkerOptions(queues=("default", "mail"), processes=1))
     yield made
-    made.guard.disarm()
+    made.kill_timer.disarm()
     made.engine.close()
     made.selector.close()
 
@@ -71,12 +71,12 @@ def test_a_worker_has_its_first_beat_before_it_claims_anything(parts: Supervisor
 
 
 def test_a_beat_renews_the_row_and_the_trust_in_it(parts: Supervisor, connect: Connect) -> None:
-    conn, heart = connect(), parts.services.heart
+    conn, heartbeat = connect(), parts.services.heartbeat
     register(parts.worker, conn)
     silence(parts.worker)
     parts.engine.trusted_until = 0.0
     before = Heartbeat.objects.get().sent_at
-    assert heart.tick(conn)
+    assert heartbeat.tick(conn)
     assert Heartbeat.objects.get().sent_at > before + LONG_AGO / 2
     assert parts.engine.trusted_until > time.monotonic()
     assert not parts.engine.disowned
@@ -86,20 +86,20 @@ def test_the_kill_timer_counts_from_before_the_beat_and_ends_before_others_may_j
     parts: Supervisor, connect: Connect
 ) -> None:
     """A beat may wait long for its answer: what counts from the answer ends after others took the tasks over."""
-    conn, other, guard = connect(), connect(), parts.guard
+    conn, other, kill_timer = connect(), connect(), parts.kill_timer
     register(parts.worker, conn)
     with ThreadPoolExecutor(1) as thread:
         with other.transaction():
             other.execute("SELECT FROM horsies_heartbeats WHERE id = %s FOR UPDATE", [parts.worker])
-            beat = thread.submit(parts.services.heart.tick, conn)
+            beat = thread.submit(parts.services.heartbeat.tick, conn)
             wait_for_waiting(connect(), conn)
             before_the_answer = time.monotonic()
         assert beat.result(30)
-    assert guard.deadline < before_the_answer + guard.seconds
-    assert parts.engine.trusted_until < before_the_answer + guard.seconds
-    assert guard.seconds < THRESHOLD_MS / 1000
-    if guard.path is not None:  # what the process reads that has the timer
-        assert DEADLINE.unpack(os.pread(guard.descriptor, DEADLINE.size, 0)) == (guard.deadline,)
+    assert kill_timer.deadline < before_the_answer + kill_timer.seconds
+    assert parts.engine.trusted_until < before_the_answer + kill_timer.seconds
+    assert kill_timer.seconds < THRESHOLD_MS / 1000
+    if kill_timer.path is not None:  # what the process reads that has the timer
+        assert DEADLINE.unpack(os.pread(kill_timer.descriptor, DEADLINE.size, 0)) == (kill_timer.deadline,)
 
 
 def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_dead(
@@ -109,7 +109,7 @@ def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_
     register(parts.worker, conn)
     silence(parts.worker)
     WorkerStore(conn).reap(timedelta(seconds=2), judge=True, many=10)
-    assert not parts.services.heart.tick(conn)
+    assert not parts.services.heartbeat.tick(conn)
     assert parts.engine.disowned
     assert Heartbeat.objects.get().died_at is not None
 
@@ -119,27 +119,27 @@ def test_a_heart_is_silent_while_its_engine_is_stuck(parts: Supervisor, connect:
     register(parts.worker, conn)
     before = Heartbeat.objects.get().sent_at
     parts.engine.busy_since = time.monotonic() - 60
-    assert not parts.services.heart.tick(conn)
+    assert not parts.services.heartbeat.tick(conn)
     assert Heartbeat.objects.get().sent_at == before
 
 
 def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_threshold(
     parts: Supervisor, connect: Connect
 ) -> None:
-    conn, heart, reaper = connect(), parts.services.heart, parts.services.reaper
+    conn, heartbeat, reaper = connect(), parts.services.heartbeat, parts.services.reaper
     register(parts.worker, conn)
     other = uuid.uuid4()
     register(other, conn)
     silence(other)
-    heart.tick(conn)
+    heartbeat.tick(conn)
     reaper.rescue(conn)
     assert Heartbeat.objects.get(pk=other).died_at is None
-    heart.unbroken_since = time.monotonic() - 60
-    heart.missed()
-    heart.tick(conn)
+    heartbeat.unbroken_since = time.monotonic() - 60
+    heartbeat.missed()
+    heartbeat.tick(conn)
     reaper.rescue(conn)
     assert Heartbeat.objects.get(pk=other).died_at is None
-    heart.unbroken_since = time.monotonic() - 60
+    heartbeat.unbroken_since = time.monotonic() - 60
     reaper.rescue(conn)
     assert Heartbeat.objects.get(pk=other).died_at is not None
     assert Heartbeat.objects.get(pk=parts.worker).died_at is None
@@ -163,7 +163,7 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     passed = dead.run_pass(wanted=Wanted(sync=1, buffer=2, lease=lease))
     (running,), buffered = passed.claims, passed.buffered
     silence(dead.id)
-    parts.services.heart.unbroken_since = time.monotonic() - 60
+    parts.services.heartbeat.unbroken_since = time.monotonic() - 60
     parts.services.reaper.rescue(connect())
     statuses = dict(Task.objects.values_list("id", "status"))
     assert statuses == {running.id: "FAILED", **{claim.id: "PENDING" for claim in buffered}}

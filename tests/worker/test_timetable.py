@@ -17,7 +17,7 @@ from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick
 from horsies_django.store.notify import channel_prefix
 from horsies_django.worker.engine.outage import DatabaseGaveUp
-from horsies_django.worker.scheduler.loop import Timetable
+from horsies_django.worker.scheduler.loop import SchedulerLoop
 from horsies_django.worker.scheduler.scheduler import Scheduler
 from tests.conftest import wait_until
 
@@ -28,13 +28,13 @@ FOR_LONG = 300.0
 PATIENCE_SECONDS = 30.0
 
 
-def made(*, gives_up: bool = False, **resilience: int) -> Timetable:
+def made(*, gives_up: bool = False, **resilience: int) -> SchedulerLoop:
     quick = replace(config().resilience, db_retry_initial_ms=100, db_retry_max_ms=100, **resilience)
-    return Timetable(replace(config(), resilience=quick), "a test", gives_up=gives_up)
+    return SchedulerLoop(replace(config(), resilience=quick), "a test", gives_up=gives_up)
 
 
 @pytest.fixture
-def timetable() -> Iterator[Timetable]:
+def scheduler_loop() -> Iterator[SchedulerLoop]:
     found = made(notify_poll_interval_ms=300_000)
     yield found
     found.stop()
@@ -57,7 +57,7 @@ def create() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), psycopg.OperationalError("the link is cut")])
 def test_a_failure_ends_a_round_and_not_the_loop(
-    timetable: Timetable, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    scheduler_loop: SchedulerLoop, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     create()
     usual, failures = Scheduler.tick, [error, error]
@@ -68,54 +68,56 @@ def test_a_failure_ends_a_round_and_not_the_loop(
         return usual(scheduler, connection)
 
     monkeypatch.setattr(Scheduler, "tick", tick)
-    timetable.start()
+    scheduler_loop.start()
     wait_until(ScheduleTick.objects.exists, "slots are sent all the same")
-    assert timetable.is_alive()
+    assert scheduler_loop.is_alive()
     assert caplog.text.count(str(error)) >= 2
     assert failures == []
 
 
-def test_a_change_during_a_round_is_not_slept_through(timetable: Timetable, connect: Connect) -> None:
-    own, other = timetable.connect(), connect()
+def test_a_change_during_a_round_is_not_slept_through(scheduler_loop: SchedulerLoop, connect: Connect) -> None:
+    own, other = scheduler_loop.connect(), connect()
     other.execute("SELECT pg_notify(%s, '')", [f"{channel_prefix(other)}_schedules"])
     own.execute("SELECT 1")  # which brings the news along, and leaves the socket silent
-    assert ends(lambda: timetable.sleep(FOR_LONG))
+    assert ends(lambda: scheduler_loop.sleep(FOR_LONG))
 
 
-def test_a_change_wakes_it(timetable: Timetable, connect: Connect) -> None:
-    timetable.connect()
+def test_a_change_wakes_it(scheduler_loop: SchedulerLoop, connect: Connect) -> None:
+    scheduler_loop.connect()
     other = connect()
-    sleeper = threading.Thread(target=timetable.sleep, args=[FOR_LONG], daemon=True)
+    sleeper = threading.Thread(target=scheduler_loop.sleep, args=[FOR_LONG], daemon=True)
     sleeper.start()
     other.execute("SELECT pg_notify(%s, '')", [f"{channel_prefix(other)}_schedules"])
     sleeper.join(PATIENCE_SECONDS)
     assert not sleeper.is_alive()
-    assert timetable.heard() is False  # it was taken note of
+    assert scheduler_loop.heard() is False  # it was taken note of
 
 
-def test_the_news_of_another_channel_are_no_change_of_a_schedule(timetable: Timetable, connect: Connect) -> None:
-    own, other = timetable.connect(), connect()
+def test_the_news_of_another_channel_are_no_change_of_a_schedule(
+    scheduler_loop: SchedulerLoop, connect: Connect
+) -> None:
+    own, other = scheduler_loop.connect(), connect()
     own.execute("LISTEN somebody_elses")  # as a pooler's server connection may
     other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
     own.execute("SELECT 1")  # which brings the news along
-    assert not timetable.heard()
+    assert not scheduler_loop.heard()
 
 
-def test_a_cut_connection_wakes_it_and_is_replaced(timetable: Timetable, connect: Connect) -> None:
-    first = timetable.connect()
+def test_a_cut_connection_wakes_it_and_is_replaced(scheduler_loop: SchedulerLoop, connect: Connect) -> None:
+    first = scheduler_loop.connect()
     connect().execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
-    assert ends(lambda: timetable.sleep(FOR_LONG))
-    wait_until(lambda: timetable.turn() and timetable.connection not in (None, first), "it has another one")
+    assert ends(lambda: scheduler_loop.sleep(FOR_LONG))
+    wait_until(lambda: scheduler_loop.turn() and scheduler_loop.connection not in (None, first), "it has another one")
 
 
-def test_stop_ends_its_sleep_and_may_come_again_when_it_is_over(timetable: Timetable) -> None:
-    timetable.start()
-    wait_until(lambda: timetable.connection, "it has connected")
-    timetable.stop()
-    timetable.join(PATIENCE_SECONDS)
-    assert not timetable.is_alive()
-    assert timetable.connection is None
-    timetable.stop()
+def test_stop_ends_its_sleep_and_may_come_again_when_it_is_over(scheduler_loop: SchedulerLoop) -> None:
+    scheduler_loop.start()
+    wait_until(lambda: scheduler_loop.connection, "it has connected")
+    scheduler_loop.stop()
+    scheduler_loop.join(PATIENCE_SECONDS)
+    assert not scheduler_loop.is_alive()
+    assert scheduler_loop.connection is None
+    scheduler_loop.stop()
 
 
 def unreachable() -> psycopg.Connection[Any]:
@@ -133,12 +135,12 @@ def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(monke
 
 
 def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
-    timetable: Timetable, settings: Any, caplog: pytest.LogCaptureFixture
+    scheduler_loop: SchedulerLoop, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged(**schedules: Any) -> list[str]:
         settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
         caplog.clear()
-        timetable.declare()
+        scheduler_loop.declare()
         return [record.getMessage() for record in caplog.records if record.name == "horsies.scheduler"]
 
     caplog.set_level("INFO", "horsies.scheduler")
@@ -151,16 +153,16 @@ def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
 
 
 def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes_back_with_its_code(
-    timetable: Timetable, connect: Connect, settings: Any, caplog: pytest.LogCaptureFixture
+    scheduler_loop: SchedulerLoop, connect: Connect, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def code(**schedules: Any) -> None:
         settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
-        timetable.declare()
+        scheduler_loop.declare()
 
     def look(minutes: int) -> None:
-        timetable.signed_at = -math.inf
-        timetable.in_touch_since = time.monotonic() - 60 * minutes
-        timetable.tick(connection)
+        scheduler_loop.signed_at = -math.inf
+        scheduler_loop.in_touch_since = time.monotonic() - 60 * minutes
+        scheduler_loop.tick(connection)
 
     hourly, connection = {"task": "tests.project.tasks.noop", "pattern": "every hour"}, connect()
     code(old=hourly)

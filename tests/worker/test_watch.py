@@ -9,7 +9,7 @@ import pytest
 
 from horsies_django.core.records import Claim
 from horsies_django.worker.pool.process import PoolProcess
-from horsies_django.worker.pool.stuck import Watch
+from horsies_django.worker.pool.stuck import StuckWatch
 from horsies_django.worker.process.options import WorkerOptions
 
 
@@ -30,7 +30,7 @@ def runs(member: PoolProcess, number: int, since: float) -> Claim:
 def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(
     member: PoolProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = Watch(stopped_seconds=10.0, long_seconds=60.0)
+    watch = StuckWatch(stopped_seconds=10.0, long_seconds=60.0)
     claim = runs(member, 1, since=100.0)
     with caplog.at_level(logging.WARNING, "horsies.worker"):
         watch.look([member], 159.0)

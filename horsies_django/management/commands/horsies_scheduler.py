@@ -14,7 +14,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.worker.api import under_signals_of_scheduler
 from horsies_django.worker.main import schedule
 from horsies_django.worker.process.options import LEVELS
-from horsies_django.worker.process.shutdown import Stopping
+from horsies_django.worker.process.shutdown import Shutdown
 
 
 class Command(BaseCommand):
@@ -33,7 +33,7 @@ class Command(BaseCommand):
         """Run with our signal handlers in place from the first check on, which imports all tasks."""
         execute = super().execute
 
-        def action(stopping: Stopping) -> int:
+        def action(stopping: Shutdown) -> int:
             self.stopping = stopping
             execute(*args, **options)
             return 0

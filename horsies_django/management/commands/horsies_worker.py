@@ -16,7 +16,7 @@ from horsies_django.worker.api import under_signals
 from horsies_django.worker.main import work
 from horsies_django.worker.process.logs import end_process
 from horsies_django.worker.process.options import LEVELS, START_METHODS, WorkerOptions
-from horsies_django.worker.process.shutdown import Stopping
+from horsies_django.worker.process.shutdown import Shutdown
 
 
 class Command(BaseCommand):
@@ -91,7 +91,7 @@ class Command(BaseCommand):
         """Run with our signal handlers in place from the first check on, which imports all tasks."""
         execute = super().execute
 
-        def action(stopping: Stopping) -> int:
+        def action(stopping: Shutdown) -> int:
             self.stopping = stopping
             execute(*args, **options)
             return 0

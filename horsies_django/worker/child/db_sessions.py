@@ -1,4 +1,4 @@
-"""Django's database connections around a task: what one task does to a connection, the next does not see.
+"""Database sessions: Django's connections around a task; what one task does to a connection, the next does not see.
 
 Django keeps a connection when ``CONN_MAX_AGE`` is not 0, and puts it back into its pool when ``OPTIONS["pool"]`` is set. It looks
 at a kept connection when a request ends, but not closely: a ``BEGIN`` sent by hand goes unnoticed, an ``atomic`` that was

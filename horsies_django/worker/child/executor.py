@@ -28,7 +28,7 @@ from horsies_django.worker.child import async_thread, db_sessions, fork_guard
 from horsies_django.worker.child.control import Control
 from horsies_django.worker.child.interrupts import AsyncRun, SyncRun
 from horsies_django.worker.child.lane_loop import LaneLoop
-from horsies_django.worker.child.process_state import House, own_decimals
+from horsies_django.worker.child.process_state import ProcessState, own_decimals
 from horsies_django.worker.child.run_task import (
     Reply,
     run_async,
@@ -62,7 +62,7 @@ class SyncLane:
         self.replying = threading.Lock()
         self.jobs: deque[Job] = deque()
         self.ended = False
-        self.house = House()
+        self.house = ProcessState()
 
     def serve(self) -> None:
         """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""

@@ -1,4 +1,4 @@
-"""Copies of a process that runs tasks: what ``os.fork`` in user code makes never runs our lanes.
+"""The fork guard: copies of a process that runs tasks; what ``os.fork`` in user code makes never runs our lanes.
 
 The danger. ``os.fork`` returns twice. The second time it returns in a copy that holds our sockets and stands in the middle of our
 loops. A copy that went on would report the task a second time, take tasks that the original takes as well, and, on the event

@@ -1,4 +1,4 @@
-"""What the fork server imports once, so that a child costs a fork and no import.
+"""The fork server: what it imports once, so that a child costs a fork and no import.
 
 Importing this module prepares the process: path, Django, task modules. It must not raise (the fork server would go on without
 it and say nothing), so what went wrong is kept in ``state`` for the first child to report. A process may only be forked while it

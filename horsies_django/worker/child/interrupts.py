@@ -1,4 +1,4 @@
-"""Runs: the attempts that a process is at, and how another thread breaks into them.
+"""Interrupts: the attempts that a process is at, and how another thread breaks into them.
 
 A sync task hears of its timeout as an exception in the middle of its code. On the main thread it comes by a signal, because
 only a signal ends a wait inside the kernel; on other threads CPython raises it at the next line of Python, so that a long

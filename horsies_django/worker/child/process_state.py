@@ -1,4 +1,4 @@
-"""What a process must look like between tasks: a picture taken before the first task, put back after each.
+"""Process state: what a process must look like between tasks: a picture taken before the first task, put back after each.
 
 A task may change what belongs to the whole process and forget to change it back; the next task, somebody else's, would find
 a strange house. What costs next to nothing to look at is put back, and the log names the task. Some things put themselves back:
@@ -49,7 +49,7 @@ NUMBERS = tuple(int(number) for number in SIGNALS)
 SET_MASK = int(signal.SIG_SETMASK)
 
 
-class House:
+class ProcessState:
     """The picture of a process, and the hand that puts things back."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Appetite:
+class Capacity:
     """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode.
 
     ``max_claim_per_worker`` bounds what the worker has claimed and not started, and so what one pass claims; ``max_claim_batch``
@@ -39,8 +39,8 @@ class Appetite:
         return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)
 
 
-def appetite(config: Config, options: WorkerOptions) -> Appetite:
+def capacity(config: Config, options: WorkerOptions) -> Capacity:
     """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer (S0.33, S1.41)."""
     lease = timedelta(milliseconds=config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
     most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
-    return Appetite(most, options.max_claim_batch, config.prefetch_buffer, lease)
+    return Capacity(most, options.max_claim_batch, config.prefetch_buffer, lease)

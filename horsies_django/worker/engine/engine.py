@@ -21,14 +21,14 @@ from horsies_django.conf import Resilience
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
-from horsies_django.worker.engine.capacity import Appetite
-from horsies_django.worker.engine.listener import Ear
+from horsies_django.worker.engine.capacity import Capacity
+from horsies_django.worker.engine.listener import NotificationListener
 from horsies_django.worker.engine.outage import Outage
-from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Ledger
-from horsies_django.worker.engine.pass_delay import Gathering
-from horsies_django.worker.engine.prefetch import Buffer
-from horsies_django.worker.engine.scan_cursors import Marks, spacing
-from horsies_django.worker.engine.wakeups import News
+from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
+from horsies_django.worker.engine.pass_delay import PassDelay
+from horsies_django.worker.engine.prefetch import Prefetched
+from horsies_django.worker.engine.scan_cursors import ScanCursors, spacing
+from horsies_django.worker.engine.wakeups import Wakeups
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import LANES
 from horsies_django.worker.process.task_log import tell_expired
@@ -49,25 +49,25 @@ class Engine:
     def __init__(
         self,
         pool: Pool,
-        ledger: Ledger,
+        outbox: Outbox,
         listener: Listener,
         resilience: Resilience,
         selector: selectors.BaseSelector,
-        appetite: Appetite,
+        capacity: Capacity,
     ) -> None:
         self.pool = pool
-        self.appetite = appetite
-        self.lease = appetite.lease
-        self.buffer = Buffer()
-        self.ledger = ledger
+        self.capacity = capacity
+        self.lease = capacity.lease
+        self.buffer = Prefetched()
+        self.outbox = outbox
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
-        self.news = News(ledger.served.queues, self.poll_seconds)
-        self.marks = Marks(ledger.served.queues, self.news.tell, self.poll_seconds)
-        words = {**self.marks.words(), str(ledger.worker): self.compare_soon}
-        self.ear = Ear(listener, selector, resilience, words, self.marks.start_over)
+        self.wakeups = Wakeups(outbox.served.queues, self.poll_seconds)
+        self.marks = ScanCursors(outbox.served.queues, self.wakeups.tell, self.poll_seconds)
+        words = {**self.marks.words(), str(outbox.worker): self.compare_soon}
+        self.notifications = NotificationListener(listener, selector, resilience, words, self.marks.start_over)
         self.selector = selector
         self.outage = Outage(resilience)
-        self.gathering = Gathering()
+        self.pass_delay = PassDelay()
         self.stopping = False
         self.disowned = False
         self.trusted_until = math.inf  # nothing is claimed later: others may take us for dead by then
@@ -79,7 +79,7 @@ class Engine:
         self.start_at = 0.0  # when to try again to start what somebody else has locked
         self.sweep_at = 0.0  # when to look for claims of others whose lease ended
         self.reconcile_at = 0.0
-        self.busy_since: float | None = None  # the heart stops when this lies far back
+        self.busy_since: float | None = None  # the heartbeat stops when this lies far back
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
         """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False when ``deadline`` came first.
@@ -87,15 +87,15 @@ class Engine:
         Raises WorkerStartError when processes cannot run tasks, DatabaseGaveUp when the database stays away, WorkerDisowned when
         others declared this worker dead.
         """
-        self.ear.listen()
+        self.notifications.listen()
         while not self._done():
             if self.disowned:
-                raise WorkerDisowned(f"worker {self.ledger.worker} was declared dead: it was not heard of for too long")
+                raise WorkerDisowned(f"worker {self.outbox.worker} was declared dead: it was not heard of for too long")
             now, limit = time.monotonic(), deadline()
             if limit is not None and now >= limit:
                 return False
             self.turn(self._patience(now, limit))
-        self.ledger.journal.close()
+        self.outbox.task_log.close()
         return True
 
     def turn(self, patience: float) -> None:
@@ -104,7 +104,7 @@ class Engine:
         events = self.selector.select(patience)
         self.busy_since = time.monotonic()
         self._act(events)
-        self.pool.endings.enforce(self.busy_since)
+        self.pool.timeouts.enforce(self.busy_since)
         self.pool.call_back(self.busy_since)
         self._collect()
         if self.pool.ready:
@@ -112,15 +112,15 @@ class Engine:
         if self.stopping:
             self._announce("Stopping: nothing more is claimed, running tasks finish; a second signal ends them")
         now = self.busy_since
-        self.ledger.journal.tick(now)
+        self.outbox.task_log.tick(now)
         if now >= self.outage.kill_at(self.trusted_until):
             self.outage.end_tasks(self.pool)
-        if self.ledger.connection is None and now >= self.outage.retry_at:
+        if self.outbox.connection is None and now >= self.outage.retry_at:
             self._reconnect()
-        self.ear.tick(now, self.ledger.connection, self.ledger.channel)
-        if self.ledger.connection is not None and self._wants_pass(now) and not self._waits(now):
+        self.notifications.tick(now, self.outbox.connection, self.outbox.channel)
+        if self.outbox.connection is not None and self._wants_pass(now) and not self._waits(now):
             self._pass(now)
-            self.gathering.passed(now, time.monotonic())
+            self.pass_delay.passed(now, time.monotonic())
 
     def _act(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
         for key, _mask in events:
@@ -134,30 +134,32 @@ class Engine:
             logger.info(line)
 
     def _done(self) -> bool:
-        if self.stopping or (self.until_empty and not self.news.wet and not self.news.limited and self.pool.ready):
+        if self.stopping or (
+            self.until_empty and not self.wakeups.lanes_with_work and not self.wakeups.limited and self.pool.ready
+        ):
             return not self.owes
         return False
 
     @property
     def owes(self) -> bool:
         """Whether a task is in this worker's hands, running or unwritten."""
-        return not self.pool.idle or self.ledger.owes or bool(self.buffer)
+        return not self.pool.idle or self.outbox.owes or bool(self.buffer)
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return how long nothing can happen that would not wake the selector."""
-        connected = self.ledger.connection is not None
-        moments = [self.ear.next_try(connected=connected), self.pool.endings.next, self.pool.stuck_at]
-        moments.append(self.ledger.journal.summary_at)
+        connected = self.outbox.connection is not None
+        moments = [self.notifications.next_try(connected=connected), self.pool.timeouts.next, self.pool.stuck_at]
+        moments.append(self.outbox.task_log.summary_at)
         if not connected:
             moments.append(self.outage.retry_at)
         else:
-            moments += [self.news.poll_at, self.news.due_at]
+            moments += [self.wakeups.poll_at, self.wakeups.due_at]
             if self.buffer and self.start_at > now:
                 moments.append(self.start_at)
-            if self.ledger.outcomes or self.ledger.releases or self.reconcile_at <= now or self.hungry():
-                moments.append(self.gathering.until if self.gathering.waiting else now)
-            elif self.ledger.locked:
-                moments.append(self.ledger.locked_until)
+            if self.outbox.outcomes or self.outbox.releases or self.reconcile_at <= now or self.can_claim():
+                moments.append(self.pass_delay.until if self.pass_delay.waiting else now)
+            elif self.outbox.locked:
+                moments.append(self.outbox.locked_until)
         if not self.pool.idle:
             moments.append(max(now + 0.1, self.outage.kill_at(self.trusted_until)))
         if limit is not None:
@@ -167,14 +169,14 @@ class Engine:
     def _waits(self, now: float) -> bool:
         """Whether the next pass is put off for a moment."""
         running = any(self.pool.running(lane) for lane in LANES)
-        return self.gathering.puts_off(now, len(self.ledger.outcomes), running=running)
+        return self.pass_delay.puts_off(now, len(self.outbox.outcomes), running=running)
 
     def _wants_pass(self, now: float) -> bool:
-        if now >= self.news.poll_at or now >= self.news.due_at:
-            self.news.look_everywhere()
-        return self.ledger.due(now) or now >= self.reconcile_at or self.hungry()
+        if now >= self.wakeups.poll_at or now >= self.wakeups.due_at:
+            self.wakeups.look_everywhere()
+        return self.outbox.due(now) or now >= self.reconcile_at or self.can_claim()
 
-    def hungry(self) -> bool:
+    def can_claim(self) -> bool:
         """Whether a pass could start or claim something."""
         return bool(self._starts()) or any(self._slots().values())
 
@@ -189,23 +191,23 @@ class Engine:
         """Return for how many slots of each lane the next pass shall look: all free ones, if it may find something."""
         if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
-        wet = set(LANES) if self.news.limited and self.ledger.outcomes else self.news.wet
-        return {lane: self.pool.free(lane) if lane in wet else 0 for lane in LANES}
+        lanes = set(LANES) if self.wakeups.limited and self.outbox.outcomes else self.wakeups.lanes_with_work
+        return {lane: self.pool.free(lane) if lane in lanes else 0 for lane in LANES}
 
     def _may_take(self, now: float) -> bool:
-        return now <= self.trusted_until and not self.ledger.overfull
+        return now <= self.trusted_until and not self.outbox.overfull
 
     def compare_soon(self, _moment: float = 0.0) -> None:
         """Something that this worker holds was cancelled: look into it with the next pass."""
         self.reconcile_at = 0.0
 
     def _collect(self) -> None:
-        self.ledger.outcomes += self.pool.outcomes
-        self.ledger.releases += self.pool.releases
+        self.outbox.outcomes += self.pool.outcomes
+        self.outbox.releases += self.pool.releases
         self.pool.outcomes, self.pool.releases = [], []
-        self.ledger.weigh()
+        self.outbox.weigh()
         if self.stopping:
-            self.ledger.releases += self.buffer.clear()
+            self.outbox.releases += self.buffer.clear()
 
     def _pass(self, now: float) -> None:
         starts, slots = self._starts(), self._slots()
@@ -213,15 +215,19 @@ class Engine:
         for claim in starts:
             free[claim.lane] = max(0, free[claim.lane] - 1)
         standing = max(0, self.pool.running("sync") - self.pool.options.sync_slots)
-        wanted = self.appetite.wanted(
+        wanted = self.capacity.wanted(
             free, standing=standing, ahead=self.pool.ahead, buffered=len(self.buffer), starting=len(starts)
         )
         sweep = now >= self.sweep_at
         try:
             if now >= self.reconcile_at:
                 self._reconcile(now)
-            passed = self.ledger.run_pass(
-                wanted, starts, sweep=sweep, marks=self.marks if self.ear.hears else None, news=self.news
+            passed = self.outbox.run_pass(
+                wanted,
+                starts,
+                sweep=sweep,
+                marks=self.marks if self.notifications.hears else None,
+                wakeups=self.wakeups,
             )
         except psycopg.Error as error:
             self._cut_off(error)
@@ -233,26 +239,26 @@ class Engine:
             self.disown()
         self.buffer.take(passed.returned)
         tell_expired(self.buffer.take(passed.expired))
-        self.pool.dispatch(self.ledger.readable(self.buffer.take(passed.started) + passed.claims))
+        self.pool.dispatch(self.outbox.readable(self.buffer.take(passed.started) + passed.claims))
         if any(claim.id in self.buffer.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.buffer.add(passed.buffered)
-        self.news.learn(slots, wanted, passed, time.monotonic())
-        self.pool.line.limited = self.news.limited
+        self.wakeups.learn(slots, wanted, passed, time.monotonic())
+        self.pool.line.limited = self.wakeups.limited
 
     def _reconcile(self, now: float) -> None:
-        for task in self.ledger.compare(self.pool.held() | set(self.buffer.claims)):
+        for task in self.outbox.compare(self.pool.held() | set(self.buffer.claims)):
             if task.cancelled:
-                self.pool.endings.cancel(task.id, terminate=task.terminate)
+                self.pool.timeouts.cancel(task.id, terminate=task.terminate)
         self.reconcile_at = now + RECONCILE_SECONDS
 
     def _cut_off(self, error: psycopg.Error) -> None:
-        self.ledger.disconnect()
-        self.outage.begin(error, self.ledger.unwritten)
+        self.outbox.disconnect()
+        self.outage.begin(error, self.outbox.unwritten)
 
     def _reconnect(self) -> None:
         try:
-            self.ledger.connect()
+            self.outbox.connect()
         except psycopg.Error as error:
             self._cut_off(error)
             return
@@ -267,8 +273,8 @@ class Engine:
 
     def close(self) -> None:
         """Close what the engine itself opened, and log what was counted last if it did not run to its end."""
-        self.ledger.journal.close()
-        self.ear.close()
+        self.outbox.task_log.close()
+        self.notifications.close()
         self.waker.close()
         self.woken.close()
 

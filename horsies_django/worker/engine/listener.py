@@ -1,7 +1,7 @@
-"""The ear: hears that tasks were sent or limits changed. While nothing can be heard, the poll goes on without it.
+"""The notification listener: hears that tasks were sent or limits changed. While it cannot, the poll goes on without it.
 
 A connection that broke says so. One that went silent does not: its server process hangs, the link died, a pooler lent it to
-somebody else. So the ear has itself called, on the engine's connection, when nothing was heard for a while; what it does not
+somebody else. So the listener has itself called, on the engine's connection, when nothing was heard for a while; what it does not
 hear then it would not hear of a task either. Such a connection is replaced, and until a call arrives the worker counts on its
 poll alone, and says so.
 """
@@ -32,7 +32,7 @@ BEFORE_SECONDS = 2 * AGAIN_SECONDS[-1]
 ANSWER_SECONDS = 5.0  # how long that one may take
 
 
-class Ear:
+class NotificationListener:
     """Does what ``words`` has for the name in a notification, a queue's or this worker's own, each once for all that came
     together, with the earliest moment that was told (an epoch; 0 and less: the beginning of time). Of tasks that are all
     due and in one lane the word is the lane and the queue's name.
@@ -55,7 +55,7 @@ class Ear:
         self.words = words
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.wake = wake
-        self.deaf = False  # whether notifications do not arrive, as far as is known
+        self.unreachable = False  # whether notifications do not arrive, as far as is known
         self.asked = False  # whether a call is under way
         self.again: list[float] = []  # when to do ``acts`` once more, the next moment last
         self.acts: dict[str, Callable[[], None]] = {}  # by the name that they were done for
@@ -64,7 +64,7 @@ class Ear:
     @property
     def hears(self) -> bool:
         """Whether notifications arrive, as far as is known."""
-        return self.listener.connection is not None and not self.deaf
+        return self.listener.connection is not None and not self.unreachable
 
     def next_try(self, *, connected: bool) -> float:
         """When ``tick`` has something to do, by the monotonic clock; ``connected``: whether the engine is, and can call."""
@@ -141,7 +141,7 @@ class Ear:
 
     def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         try:
-            self.listener.knock(connection, prefix)
+            self.listener.self_test(connection, prefix)
         except psycopg.Error as error:
             logger.debug("the engine's connection could not be used for a call: %s", error)  # its next pass will tell
             self.next_at = time.monotonic() + ANSWER_SECONDS
@@ -149,9 +149,9 @@ class Ear:
             self.asked, self.next_at = True, time.monotonic() + ANSWER_SECONDS
 
     def _answered(self) -> None:
-        if self.deaf:
+        if self.unreachable:
             logger.info("notifications arrive again")
-        self.deaf = False
+        self.unreachable = False
         self.backoff.succeeded()
         self._look_later()
 
@@ -163,9 +163,9 @@ class Ear:
         """Give up a connection that brings nothing; another is opened in its place."""
         self._hang_up(self.listener.fileno())
         self._wait()
-        if self.deaf:
+        if self.unreachable:
             return  # that was said
-        self.deaf = True
+        self.unreachable = True
         if self.listener.pooled:
             logger.warning(
                 "notifications do not arrive: the database %r is reached through a connection pooler that does not pass them on "

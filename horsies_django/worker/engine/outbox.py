@@ -1,4 +1,4 @@
-"""The engine's side of the pass: what it owes the database, on a connection that may go away and come back.
+"""The outbox: the engine's side of the pass, and what it owes the database, on a connection that may go away and come back.
 
 Nothing leaves the ledger before the database has it: outcomes of finished tasks wait here through an outage, through a row that
 somebody else has locked, and through a reply that got lost on its way.
@@ -20,10 +20,10 @@ from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
 from horsies_django.worker.child.run_task import failed
-from horsies_django.worker.engine.scan_cursors import Marks
-from horsies_django.worker.engine.unknown_tasks import Strangers, unreadable
-from horsies_django.worker.engine.wakeups import News
-from horsies_django.worker.process.task_log import Journal, named, tell_expired
+from horsies_django.worker.engine.scan_cursors import ScanCursors
+from horsies_django.worker.engine.unknown_tasks import UnknownTasks, unreadable
+from horsies_django.worker.engine.wakeups import Wakeups
+from horsies_django.worker.process.task_log import TaskLog, named, tell_expired
 
 logger = logging.getLogger("horsies.worker")
 
@@ -38,7 +38,7 @@ LONG_SECONDS = 5.0  # a pass that failed after so long may have been too much as
 REFUSED_RETRY_SECONDS = 30.0  # between tries to write what the database refuses even as a failure
 
 
-class Ledger:
+class Outbox:
     """Holds outcomes and releases until they landed, and runs the pass."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Ledger:
         prepare: bool,
         max_crashes: int = 0,
         bound: int = 10_000,
-        strangers: Strangers | None = None,
+        unknown_tasks: UnknownTasks | None = None,
     ) -> None:
         self.alias = alias
         self.worker = worker
@@ -64,8 +64,8 @@ class Ledger:
         self.locked: list[Outcome | Claim] = []  # somebody holds these rows: tried again at ``locked_until``
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too much
-        self.strangers = strangers or Strangers()
-        self.journal = Journal()
+        self.unknown_tasks = unknown_tasks or UnknownTasks()
+        self.task_log = TaskLog()
         self.bound = bound  # of what may be unwritten: beyond it nothing more is claimed
         self.overfull = False
 
@@ -116,11 +116,11 @@ class Ledger:
         starts: Sequence[Claim] = (),
         *,
         sweep: bool = False,
-        marks: Marks | None = None,
-        news: News | None = None,
+        marks: ScanCursors | None = None,
+        wakeups: Wakeups | None = None,
     ) -> Passed:
         """Settle and release what is owed, start ``starts``, and claim what is wanted, where ``marks`` allow; by a short pass, if
-        ``news`` and what is owed allow that.
+        ``wakeups`` and what is owed allow that.
 
         A start that the answer does not mention is looked into: it may have happened in a pass whose answer was lost, somebody
         may have its row locked (then it is neither started nor returned), or it is not ours any more (returned).
@@ -131,11 +131,11 @@ class Ledger:
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
         outcomes, releases, began = self._batch(), self.releases, time.monotonic()
-        grace, short, where = self.strangers.grace_at(began), None, None
+        grace, short, where = self.unknown_tasks.grace_at(began), None, None
         plain = not (releases or starts or sweep or grace or (marks and marks.worthwhile))
         try:
-            if news and plain:
-                short = self._short_pass(wanted, outcomes, news, began)
+            if wakeups and plain:
+                short = self._short_pass(wanted, outcomes, wakeups, began)
             if not short:
                 where = marks and marks.text(began)
             passed = short or self._pass(
@@ -162,10 +162,10 @@ class Ledger:
 
     def _give_strangers_back(self, passed: Passed) -> None:
         """Take out what nobody here knows, and have the engine come round again: the next pass leaves such tasks to others."""
-        passed.claims, strange = self.strangers.part(passed.claims)
-        passed.buffered, ahead = self.strangers.part(passed.buffered)
+        passed.claims, strange = self.unknown_tasks.part(passed.claims)
+        passed.buffered, ahead = self.unknown_tasks.part(passed.buffered)
         if strange or ahead:
-            self.strangers.met(time.monotonic(), strange + ahead)
+            self.unknown_tasks.met(time.monotonic(), strange + ahead)
             self.releases += strange + ahead
             passed.again = True
 
@@ -187,14 +187,14 @@ class Ledger:
         store = TaskStore(self.connection_or_raise())
         return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
 
-    def _short_pass(self, wanted: Wanted, outcomes: list[Outcome], news: News, began: float) -> Passed | None:
+    def _short_pass(self, wanted: Wanted, outcomes: list[Outcome], wakeups: Wakeups, began: float) -> Passed | None:
         """Do without what a whole pass can do besides, if that suits; None: nothing was done, it takes a whole one."""
-        suits, queue = news.short_pass(began, wanted)
+        suits, queue = wakeups.short_pass(began, wanted)
         if not suits or len(outcomes) > FEW or any(outcome.status == "FAILED" for outcome in outcomes):
             return None
         store = TaskStore(self.connection_or_raise())
         passed = store.run_short_pass(self.worker, self.channel, self.served, queue, wanted, outcomes)
-        news.rest(now := time.monotonic(), now - began, fit=passed is not None)
+        wakeups.rest(now := time.monotonic(), now - began, fit=passed is not None)
         return passed
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
@@ -208,9 +208,9 @@ class Ledger:
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
         if len(passed.landed) == len(outcomes) + len(releases):
-            self.journal.settled(outcomes, passed.decided)
+            self.task_log.settled(outcomes, passed.decided)
             return
-        self.journal.settled([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
+        self.task_log.settled([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
         entries: list[Outcome | Claim] = [*outcomes, *releases]
         missing = [entry for entry in entries if entry.id not in passed.landed]
         try:
@@ -226,7 +226,7 @@ class Ledger:
             elif state == "lost":
                 self._drop(entry)
             elif isinstance(entry, Outcome):  # an earlier pass settled it, whose answer was lost
-                self.journal.settled([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
+                self.task_log.settled([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
 
     def _drop(self, entry: Outcome | Claim) -> None:
         logger.warning(

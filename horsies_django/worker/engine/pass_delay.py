@@ -1,4 +1,4 @@
-"""Gathering: whether the next pass waits a moment, so that one round trip serves several tasks.
+"""The pass delay: whether the next pass waits a moment, so that one round trip serves several tasks.
 
 A pass for one task takes nearly as long as one for four. Short tasks that began together end together, and where many are sent
 the next one is not far. So while tasks run, a pass does not follow the last one at once. With long tasks that brings nothing:
@@ -15,7 +15,7 @@ WEIGHT = 0.1
 TRY_EVERY = 200
 
 
-class Gathering:
+class PassDelay:
     """Learns from each moment whether anything came in it."""
 
     def __init__(self) -> None:

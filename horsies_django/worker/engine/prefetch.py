@@ -1,4 +1,4 @@
-"""The buffer of soft mode: tasks that were claimed ahead and wait here for a free slot, under a lease.
+"""Prefetched tasks of soft mode: they were claimed ahead and wait here for a free slot, under a lease.
 
 Nothing in it has started. A task leaves it when the database confirms its start, when it expired or had no room, or when it
 turns out that it is not this worker's any more; what is left when the worker stops is given back.
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from horsies_django.core.records import Claim
 
 
-class Buffer:
+class Prefetched:
     """Claims that wait, in the order in which they came."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Marks: from where on each pass looks for tasks that wait, and counts those that run.
+"""Scan cursors: from where on each pass looks for tasks that wait, and counts those that run.
 
 Each claim, and each end of a task, leaves a dead entry in an index. Vacuum takes them away, unless some transaction is open
 that might still see the rows: then a scan walks over more and more of them, to the very place where the last one began to
@@ -33,7 +33,7 @@ LONGEST_SECONDS = 60.0
 WORTH_SECONDS = 0.003  # what a pass without marks has to take
 
 
-class Marks:
+class ScanCursors:
     """The marks of the ``queues`` that a worker serves; ``tell`` is called with those of which there is news."""
 
     def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:

@@ -1,9 +1,9 @@
-"""Strangers: tasks that this worker cannot run, because it has no code of that name or a newer release sent them.
+"""Unknown tasks: those that this worker cannot run, because it has no code of that name or a newer release sent them.
 
 While a project is deployed, old and new workers run side by side, and each may be given what only the other knows. Such a task
 goes back untouched, and stays for others until it has been due for the grace; then it fails, for nobody knows it.
 
-A stranger shows itself only once it is claimed: until this worker meets one its passes ask for nothing special, and cost
+An unknown task shows itself only once it is claimed: until this worker meets one its passes ask for nothing special, and cost
 nothing more. From then on, for as long as the grace, they leave out what the worker's row does not name. So a worker gives back
 once in that time, whatever it is given and however many others know as little. What a pass claims that left the young ones out
 is old, and is run: that is how it fails.
@@ -26,15 +26,15 @@ logger = logging.getLogger("horsies.worker")
 NO_GRACE = timedelta(0)
 
 
-class Strangers:
-    """Remembers for how long the passes must leave strangers out; a grace of zero never does."""
+class UnknownTasks:
+    """Remembers for how long the passes must leave unknown tasks out; a grace of zero never does."""
 
     def __init__(self, grace: timedelta = NO_GRACE) -> None:
         self.grace = grace
         self.until = 0.0  # by the monotonic clock
 
     def grace_at(self, now: float) -> timedelta | None:
-        """Return how long the next pass leaves strangers to others, None when none was met lately."""
+        """Return how long the next pass leaves unknown tasks to others, None when none was met lately."""
         return self.grace if now < self.until else None
 
     def part(self, claims: list[Claim]) -> tuple[list[Claim], list[Claim]]:
@@ -46,7 +46,7 @@ class Strangers:
         return [claim for claim in claims if claim.id not in ids], strange
 
     def met(self, now: float, strange: Sequence[Claim]) -> None:
-        """Leave strangers out from now on, for as long as the grace."""
+        """Leave unknown tasks out from now on, for as long as the grace."""
         self.until = now + self.grace.total_seconds()
         names = sorted({claim.task_name for claim in strange})
         logger.warning(

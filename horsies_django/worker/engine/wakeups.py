@@ -1,4 +1,4 @@
-"""News: in which queues tasks may be due, as far as this worker was told, and when to look without having been told.
+"""Wakeups: in which queues tasks may be due, as far as this worker was told, and when to look without having been told.
 
 A pass that finds less than there were slots has taken what there was: the lane is dry until there is news. Then the short pass
 will do, if the news is of one queue only and all of it is due. When the next task becomes due only a whole pass can
@@ -22,7 +22,7 @@ UNFIT_SECONDS = 5.0  # without a short pass, after one that found limits
 LONG_SECONDS = 0.03  # that only a scan takes, and not a busy machine
 
 
-class News:
+class Wakeups:
     """What is known of the ``queues`` that a worker serves; all of them are looked at every ``poll_seconds`` anyway."""
 
     def __init__(self, queues: Iterable[str], poll_seconds: float) -> None:
@@ -51,7 +51,7 @@ class News:
         self.due_at = math.inf
 
     @property
-    def wet(self) -> set[str]:
+    def lanes_with_work(self) -> set[str]:
         """The lanes that may have due tasks."""
         return {lane for lane, fresh in self.fresh.items() if fresh}
 

@@ -1,4 +1,4 @@
-"""What a worker tells those who probe it, over HTTP, on threads of their own.
+"""The health server: what a worker tells those who probe it, over HTTP, on threads of their own.
 
 /live: the engine's loop comes round; if it does not, a restart helps. /ready: tasks sent now would be claimed and run here.
 The answers are read from what the worker's parts have noted: nothing is asked of the database, nothing waits for a lock. A client
@@ -53,7 +53,7 @@ def unready(engine: Engine) -> list[str]:
     ready = sum(member.ready for member in members)
     if not ready or (ready < len(members) and STARTED not in engine.announced):
         reasons.append(f"{ready} of {max(len(members), engine.pool.options.processes, 1)} processes are ready")
-    if engine.ledger.connection is None:
+    if engine.outbox.connection is None:
         reasons.append("there is no connection to the database")
     elif engine.outage.backoff.failures:
         reasons.append("the last statement to the database failed")
@@ -150,7 +150,7 @@ class ProbeHandler(BaseHTTPRequestHandler):
         reasons = judge(engine)
         self.reply(
             503 if reasons else 200,
-            {"ok": not reasons, "reasons": reasons, "worker": str(engine.ledger.worker), "version": __version__},
+            {"ok": not reasons, "reasons": reasons, "worker": str(engine.outbox.worker), "version": __version__},
         )
 
     do_HEAD = do_GET

@@ -1,12 +1,12 @@
-"""The heart: says every few seconds that this worker and its processes live, and keeps the leases of what waits in its buffer.
+"""The heartbeat: says every few seconds that this worker and its processes live, and renews the leases of what it prefetched.
 
-It beats for the engine, not for itself: while the engine's loop is stuck the heart is silent, because nobody settles tasks
+It beats for the engine, not for itself: while the engine's loop is stuck the heartbeat is silent, because nobody settles tasks
 then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together. And it
 looks after children that stand still alone, for whom nobody else would: their parent beats for them.
 
 A worker that is cut off from the database cannot beat either, and cannot tell whether others can: whether this is an outage, in
 which nobody judges anybody, or a partition, in which its tasks are given to others. With ON_CUT_OFF "wait" its tasks go on and
-the lookout keeps the timer wound; with "kill" they end before the first moment at which others may run them.
+the watchdog keeps the timer wound; with "kill" they end before the first moment at which others may run them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.maintenance.snapshots import Snapshots
-from horsies_django.worker.pool.stuck import Watch
+from horsies_django.worker.pool.stuck import StuckWatch
 from horsies_django.worker.process.memory import memory_mb
 
 logger = logging.getLogger("horsies.worker")
@@ -30,7 +30,7 @@ logger = logging.getLogger("horsies.worker")
 STUCK_SECONDS = 10.0
 
 
-class Heart:
+class HeartbeatSender:
     """``tick`` is one beat."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Heart:
         interval_seconds: float,
         trust_seconds: float,
         wind: Callable[[float], None],
-        watch: Watch,
+        watch: StuckWatch,
         snapshot_seconds: float = 30.0,
     ) -> None:
         self.worker = worker
@@ -98,7 +98,7 @@ class Heart:
         self.tried_since = None
 
     def cut_off_for(self, seconds: float) -> bool:
-        """Whether the database has not answered the heart for ``seconds``; safe from another thread."""
+        """Whether the database has not answered the heartbeat for ``seconds``; safe from another thread."""
         since = self.tried_since
         return since is not None and time.monotonic() - since >= seconds
 

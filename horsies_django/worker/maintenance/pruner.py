@@ -1,9 +1,9 @@
 """The pruner: deletes what is over and older than its retention: tasks, slots of schedules, workers, snapshots, the audit.
 
-One runs in every worker, on the thread of the heart. A sweep goes on, tick by tick, until it finds nothing more; a tick works
+One runs in every worker, on the thread of the heartbeat. A sweep goes on, tick by tick, until it finds nothing more; a tick works
 for a moment only. Each batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result
-may have megabytes), so a batch starts small and doubles only while it is quick: the heart is not kept waiting, and no row is so
-large that pruning stops at it. Why a sweep does not read history is in ``store/sql/functions/horsies_prune.sql``.
+may have megabytes), so a batch starts small and doubles only while it is quick: the heartbeat is not kept waiting, and no row is
+so large that pruning stops at it. Why a sweep does not read history is in ``store/sql/functions/horsies_prune.sql``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Pruner:
                 logger.warning("retention: a batch of %s rows took too long, the next one is smaller", self.batch)
                 self.batch = max(1, self.batch // 10)
                 return PAUSE_SECONDS
-            except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heart to stop
+            except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heartbeat to stop
                 logger.error("retention: rows cannot be deleted: %s", str(error).strip())
                 self.left.pop(0)
             if self.left and time.monotonic() >= until:

@@ -56,7 +56,7 @@ class Reaper:
             self.served_at = now + SERVED_SECONDS
         self.end_overrides(queues)
         if now >= self.net_at:
-            queues.cast_net()
+            queues.request_sweep()
             self.net_at = now + NET_SECONDS
         self.sweep(queues)
 

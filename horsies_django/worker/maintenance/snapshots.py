@@ -38,7 +38,7 @@ class Snapshots:
             WorkerStore(connection).snapshot(
                 self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent
             )
-        except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heart to stop
+        except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heartbeat to stop
             logger.error("the worker's state cannot be noted: %s", str(error).strip())
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:

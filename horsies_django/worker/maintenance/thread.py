@@ -1,6 +1,6 @@
-"""The services of a worker: heart, reaper and pruner, on one thread and one connection beside the engine's.
+"""The maintenance thread of a worker: heartbeat, reaper and pruner, on one thread and one connection beside the engine's.
 
-The connection's statements are bounded to a second, so that a long one cannot keep the heart from beating.
+The connection's statements are bounded to a second, so that a long one cannot delay the heartbeat.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.store.notify import direct_connection
-from horsies_django.worker.maintenance.heartbeat import Heart
+from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.pruner import PAUSE_SECONDS, Pruner
 from horsies_django.worker.maintenance.reaper import Reaper
 
@@ -22,13 +22,15 @@ logger = logging.getLogger("horsies.worker")
 LONGEST_STATEMENT_MS = 1_000
 
 
-class Services(threading.Thread):
-    """Ticks each of them at its interval until ``stop``."""
+class MaintenanceThread(threading.Thread):
+    """Calls ``tick`` of heartbeat, reaper and pruner, each at its interval, until ``stop``."""
 
-    def __init__(self, alias: str, heart: Heart, reaper: Reaper, reap_seconds: float, pruner: Pruner) -> None:
-        super().__init__(name="horsies-services", daemon=True)
+    def __init__(
+        self, alias: str, heartbeat: HeartbeatSender, reaper: Reaper, reap_seconds: float, pruner: Pruner
+    ) -> None:
+        super().__init__(name="horsies-maintenance", daemon=True)
         self.alias = alias
-        self.heart = heart
+        self.heartbeat = heartbeat
         self.reaper = reaper
         self.reap_seconds = reap_seconds
         self.pruner = pruner
@@ -44,9 +46,9 @@ class Services(threading.Thread):
         while True:
             now = time.monotonic()
             if now >= beat_at:
-                beat_at = now + self.heart.interval_seconds
+                beat_at = now + self.heartbeat.interval_seconds
                 if not self.attempt("the heartbeat", self.beat):
-                    self.heart.missed()
+                    self.heartbeat.missed()
             if now >= reap_at:
                 reap_at = now + self.reap_seconds
                 self.attempt("the reaper's round", self.reap)
@@ -58,7 +60,7 @@ class Services(threading.Thread):
 
     def beat(self) -> bool:
         """Beat once."""
-        return self.heart.tick(self.connected())
+        return self.heartbeat.tick(self.connected())
 
     def reap(self) -> bool:
         """Reap once."""
@@ -73,7 +75,7 @@ class Services(threading.Thread):
 
     def attempt(self, what: str, action: Any) -> bool:
         """Do something that the database may fail, and return whether it did succeed."""
-        self.heart.asked()
+        self.heartbeat.asked()
         self.asked_since = time.monotonic()
         try:
             done = bool(action())
@@ -85,7 +87,7 @@ class Services(threading.Thread):
             return False
         finally:
             self.asked_since = None
-        self.heart.answered()
+        self.heartbeat.answered()
         if what in self.failing:
             logger.info("%s succeeds again", what)
             self.failing.remove(what)

@@ -1,7 +1,7 @@
-"""The lookout: a thread that waits for nobody, and acts for those who wait for a database that does not answer.
+"""The watchdog: a thread that waits for nobody, and acts for those who wait for a database that does not answer.
 
 Two things can only be done from outside. A link that went silent keeps a statement waiting for as long as TCP has hope, and a
-pooler keeps it waiting for its server: the lookout ends such a connection, whoever waits on it sees an error and connects anew.
+pooler keeps it waiting for its server: the watchdog ends such a connection, whoever waits on it sees an error and connects anew.
 And the timer that ends the children of a worker that stands still is wound with each heartbeat; a worker that is cut off from the
 database sends none and does not stand still.
 """
@@ -16,9 +16,9 @@ from typing import Any
 
 from horsies_django.store.notify import shut_down
 from horsies_django.worker.engine.engine import Engine
-from horsies_django.worker.maintenance.thread import Services
+from horsies_django.worker.maintenance.thread import MaintenanceThread
 from horsies_django.worker.pool.process import LANES
-from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.kill_timer import KillTimer
 
 logger = logging.getLogger("horsies.worker")
 
@@ -30,7 +30,7 @@ LOOK_SHARE = 1 / 16  # of it: between two looks
 LONGEST_LOOK_SECONDS = 1.0
 
 
-class Lookout(threading.Thread):
+class Watchdog(threading.Thread):
     """Looks after ``engine`` and ``services`` until ``stop``.
 
     It winds late: a worker that is stopped during an outage loses its children soon after. With ``kill`` it winds only once no
@@ -38,12 +38,18 @@ class Lookout(threading.Thread):
     """
 
     def __init__(
-        self, engine: Engine, services: Services, guard: Guard, wind: Callable[[float], None], *, kill: bool
+        self,
+        engine: Engine,
+        services: MaintenanceThread,
+        kill_timer: KillTimer,
+        wind: Callable[[float], None],
+        *,
+        kill: bool,
     ) -> None:
-        super().__init__(name="horsies-lookout", daemon=True)
+        super().__init__(name="horsies-watchdog", daemon=True)
         self.engine = engine
         self.services = services
-        self.guard = guard
+        self.kill_timer = kill_timer
         self.wind = wind
         self.kill = kill
         self.ended = threading.Event()
@@ -51,11 +57,11 @@ class Lookout(threading.Thread):
 
     def run(self) -> None:
         """Look often."""
-        look = min(self.guard.seconds * LOOK_SHARE, LONGEST_LOOK_SECONDS)
+        look = min(self.kill_timer.seconds * LOOK_SHARE, LONGEST_LOOK_SECONDS)
         while not self.ended.wait(look):
             now = time.monotonic()
-            late = now > self.guard.deadline - self.guard.seconds * LATE_SHARE
-            if late and self.services.heart.cut_off_for(look) and not (self.kill and self.busy()):
+            late = now > self.kill_timer.deadline - self.kill_timer.seconds * LATE_SHARE
+            if late and self.services.heartbeat.cut_off_for(look) and not (self.kill and self.busy()):
                 self.wind(now)
             self.end_silence(now)
 
@@ -66,7 +72,7 @@ class Lookout(threading.Thread):
     def end_silence(self, now: float) -> None:
         """End connections on which a statement has waited too long."""
         waits = {
-            "engine": (self.engine.busy_since, self.engine.ledger.connection),
+            "engine": (self.engine.busy_since, self.engine.outbox.connection),
             "services": (self.services.asked_since, self.services.connection),
         }
         for name, (since, connection) in waits.items():

@@ -27,9 +27,9 @@ from horsies_django.worker.pool.process import (
     PoolProcess,
 )
 from horsies_django.worker.pool.recycling import Recycling
-from horsies_django.worker.pool.run_ahead import Line
-from horsies_django.worker.pool.timeouts import Endings
-from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.pool.run_ahead import RunAhead
+from horsies_django.worker.pool.timeouts import Timeouts
+from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.task_log import named
 
@@ -47,15 +47,15 @@ class Pool:
         self,
         options: WorkerOptions,
         selector: selectors.BaseSelector,
-        guard: Guard | None = None,
+        kill_timer: KillTimer | None = None,
         limits: TimeLimits = NO_LIMITS,
         prefetch: int = 0,
     ) -> None:
         self.options = options
-        self.guard = guard
+        self.kill_timer = kill_timer
         self.selector = selector
         self.members: list[PoolProcess] = []
-        self.line = Line(prefetch, options.sync_slots)
+        self.line = RunAhead(prefetch, options.sync_slots)
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
@@ -63,7 +63,7 @@ class Pool:
         self.ending = False
         self.ready = False  # whether all processes have said, at the start, that they are ready
         self.recycling = Recycling(options)
-        self.endings = Endings(self.members, limits)
+        self.timeouts = Timeouts(self.members, limits)
 
     def start(self) -> None:
         """Start all processes; they count once they say that they are ready. Raises WorkerStartError."""
@@ -74,7 +74,7 @@ class Pool:
 
     def _add_child(self) -> None:
         try:
-            self._add(Child(self.options, self.guard, self.recycling.lifetime()))
+            self._add(Child(self.options, self.kill_timer, self.recycling.lifetime()))
         except (EOFError, ConnectionError, BrokenPipeError) as error:
             raise WorkerStartError(
                 f"{TRIES} fork servers in a row ended before they could start a child: {error!r}"
@@ -137,7 +137,7 @@ class Pool:
             first = member.numbers[lane] + 1
             if not member.dispatch(lane, batch):
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            self.endings.watch(member, lane, first, batch)
+            self.timeouts.watch(member, lane, first, batch)
         for member in self.recycling.due(self.members, time.monotonic()):
             self._retire(member)  # after the last batch: a lane ends with it
 

@@ -27,8 +27,8 @@ from horsies_django.worker.child.run_task import (
 )
 from horsies_django.worker.ipc.channel import Channel, SocketChannel, memory_pair
 from horsies_django.worker.pool import launch
-from horsies_django.worker.pool.run_ahead import STUCK_SECONDS, Line
-from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.pool.run_ahead import STUCK_SECONDS, RunAhead
+from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import send_or_end
 
@@ -53,7 +53,7 @@ class PoolProcess:
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was handed over
         self.numbers = dict.fromkeys(LANES, 0)
-        self.line = Line()
+        self.line = RunAhead()
         self.moved_at = 0.0  # when the line of sync tasks moved last
         self.stuck = False  # whether it was called back since: nothing more is put there until it moves
         self.lifetime = math.inf  # how many tasks it may take in all
@@ -163,9 +163,9 @@ class PoolProcess:
 
 
 class Child(PoolProcess):
-    """A child process, forked from the fork server or started afresh; ``guard`` ends it when the worker stands still."""
+    """A child process, forked from the fork server or started afresh; ``kill_timer`` ends it when the worker stands still."""
 
-    def __init__(self, options: WorkerOptions, guard: Guard | None = None, lifetime: float = math.inf) -> None:
+    def __init__(self, options: WorkerOptions, kill_timer: KillTimer | None = None, lifetime: float = math.inf) -> None:
         super().__init__(options)
         self.lifetime = lifetime
         context = get_context(options.start_method)
@@ -176,11 +176,11 @@ class Child(PoolProcess):
             target=main.main, args=(options, *theirs, started, os.getpid()), name="horsies-child", daemon=True
         )
         if options.start_method == "forkserver":
-            launch.fork_child(self.process, guard.path if guard else None)
+            launch.fork_child(self.process, kill_timer.path if kill_timer else None)
         else:
             launch.spawn_child(self.process)
-        if guard is not None:
-            guard.apply(options)
+        if kill_timer is not None:
+            kill_timer.apply(options)
         for end in theirs:
             end.close()
         self.pid = self.process.pid

@@ -1,4 +1,4 @@
-"""The line of soft mode: sync tasks that are started ahead and stand before a slot, so that short ones need no round trip each.
+"""Run-ahead in soft mode: sync tasks are started ahead and stand in line, so that short ones need no round trip each.
 
 A slot that takes a task, runs it for thirty microseconds and then waits a millisecond for the next is idle most of the time. So
 a worker that may take tasks ahead hands a child more of them than it has threads, RUNNING already. How many is learned: no
@@ -18,7 +18,7 @@ MOST = 256  # per slot
 WEIGHT = 0.02  # of one task in the average
 
 
-class Line:
+class RunAhead:
     """Learns how many tasks may stand before each slot; ``prefetch`` bounds all of them together, 0 allows none."""
 
     def __init__(self, prefetch: int = 0, slots: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The watch over children: one that was stopped alone is killed, and a task that runs very long without a timeout is reported.
+"""Stuck children: one that was stopped alone is killed, and a task that runs very long without a timeout is reported.
 
 Nobody else would notice a stopped child (SIGSTOP, a debugger that was left behind): its parent beats for it, so that no
 rescue comes.
@@ -17,7 +17,7 @@ from horsies_django.worker.pool.process import LANES, Child, PoolProcess
 logger = logging.getLogger("horsies.worker")
 
 
-class Watch:
+class StuckWatch:
     """``stopped_seconds``: how long a child may stand still. ``long_seconds``: the age at which a task is reported, None
     never."""
 

@@ -1,4 +1,4 @@
-"""Endings that come from outside a task: its time is over, somebody cancelled it, its process stands still.
+"""Timeouts and cancels of running tasks: their time is over, somebody cancelled them, their process stands still.
 
 First the task is told, so that it can clean up. If it still runs after a grace, its process is killed, and what else ran
 there crashed; no other process is touched.
@@ -20,7 +20,7 @@ from horsies_django.worker.process.task_log import label
 logger = logging.getLogger("horsies.worker")
 
 
-class Endings:
+class Timeouts:
     """Knows the deadlines of what the processes of a pool run; ``members`` is the pool's own list of them."""
 
     def __init__(self, members: Sequence[PoolProcess], limits: TimeLimits) -> None:

@@ -1,4 +1,4 @@
-"""The dead man's timer: a worker that stands still too long loses its children before others take its tasks over.
+"""The kill timer: a worker that stands still too long loses its children before others take its tasks over.
 
 The danger. A stopped worker (SIGSTOP, Ctrl-Z, a frozen container) sends no heartbeat, so after the dead-worker threshold
 others rescue its tasks and run them again. When it is continued, its user code would go on in the middle of a line. No write
@@ -13,7 +13,7 @@ as it is, would let it run out. One timer lies in the process whose death the ke
 - *fork server*: the timer is the fork server's. The worker writes the deadline into a small file in memory and sends a signal;
   the handler arms the timer with what the file says. The worker itself survives, buries its children and starts anew.
 - *spawn*, and no children at all (``--processes=0``): the timer is the worker's own, and the worker ends with its children.
-  With ``--processes=0`` a task that holds the GIL so long silences the heart too, its tasks are given away, and the worker
+  With ``--processes=0`` a task that holds the GIL so long silences the heartbeat too, its tasks are given away, and the worker
   ends. The kernel spares process 1 of a container from its own timer: such a worker warns; it needs an init in front of it.
 
 Why a file and a signal. A deadline counts from just before a heartbeat was sent, so that it lies before the moment at which
@@ -95,7 +95,7 @@ class DeadMan:
     def __init__(self) -> None:
         libc = library()
         if libc is None:
-            raise OSError("this system has no POSIX timers: the dead man's timer needs Linux")
+            raise OSError("this system has no POSIX timers: the kill timer needs Linux")
         self.libc = libc
         self.id = ctypes.c_void_p()
         event = SigEvent(None, signal.SIGKILL, SIGEV_SIGNAL)
@@ -172,7 +172,7 @@ def deadline_file() -> int:
     return os.memfd_create("horsies-deadline")
 
 
-class Guard:
+class KillTimer:
     """The worker's hand on the timer, wherever that lies now. Its methods are safe on any thread.
 
     ``seconds`` is how long the worker may stand still: less than the dead-worker threshold.

@@ -1,4 +1,4 @@
-"""What signals ask of a worker: to stop, and then to end.
+"""Shutdown: what signals ask of a worker, to stop and then to end.
 
 While the worker starts, nothing is claimed yet, and it may be waiting for something slow: an import, a database that does not
 answer, the fork server. So a signal interrupts it right there (``StopRequested``). Once it works, a signal is only noted, and
@@ -38,7 +38,7 @@ class StopRequested(BaseException):
     """A signal came before the worker had started. Not an Exception: no import and no retry may swallow it."""
 
 
-class Stopping:
+class Shutdown:
     """Takes the signals of this process while it is entered; on the main thread only.
 
     ``timeout`` is how many seconds running tasks may take after the first signal, ``on_stop`` is called by each signal, and
@@ -55,7 +55,7 @@ class Stopping:
         self.by: float | None = None  # when it has to be over, by the monotonic clock
         self.interrupts = False
 
-    def __enter__(self) -> Stopping:
+    def __enter__(self) -> Shutdown:
         self.wakeup, self.waker = socket.socketpair()
         self.bell, self.ringer = socket.socketpair()
         for end in (self.wakeup, self.waker, self.ringer):

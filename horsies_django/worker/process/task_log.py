@@ -1,4 +1,4 @@
-"""The journal: lines of the log that say what became of each task, once the database has it.
+"""The task log: lines that say what became of each task, once the database has it.
 
 A completed task has a line of its own as long as there are few of them. In a second with more than ``MANY``, and in those that
 follow until one has fewer, they are counted instead, and a summary tells of them: a line each would cost more than many a task.
@@ -43,7 +43,7 @@ class TaskTraceback(Exception):
     """Carries the traceback of a task, which another process raised, as text."""
 
 
-class Journal:
+class TaskLog:
     """Logs what became of tasks; ``tick`` makes it tell what it has counted."""
 
     def __init__(self) -> None:

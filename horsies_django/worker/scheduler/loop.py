@@ -1,4 +1,4 @@
-"""The timetable: a loop around the scheduler that sleeps until the next slot, and wakes when a schedule is changed.
+"""The scheduler loop: it that sleeps until the next slot, and wakes when a schedule is changed.
 
 It runs in ``horsies_scheduler``, and on a thread of its own in a worker that was started ``--with-scheduler``. It sees to it too
 that the schedules in its code are in the table, and that those in nobody's code any more do not fire. What its code says is
@@ -37,7 +37,7 @@ GONE_AFTER = dt.timedelta(minutes=10)  # without a sign from any scheduler, whil
 LONGEST_STATEMENT_MS = 10_000
 
 
-class Timetable(threading.Thread):
+class SchedulerLoop(threading.Thread):
     """Ticks the scheduler until ``stop``, which any thread or signal handler may call.
 
     With ``gives_up`` it ends when the database stays away for longer than RESILIENCE allows. ``wakeup`` becomes readable with a
@@ -130,8 +130,8 @@ class Timetable(threading.Thread):
             if self.heard():
                 return  # of a change that this tick may have missed
             with selectors.DefaultSelector() as selector:
-                for news in {self.woken, self.wakeup}:
-                    selector.register(news, selectors.EVENT_READ)
+                for wakeups in {self.woken, self.wakeup}:
+                    selector.register(wakeups, selectors.EVENT_READ)
                 if self.connection is not None:
                     selector.register(self.connection.fileno(), selectors.EVENT_READ)
                 selector.select(seconds)

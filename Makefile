@@ -32,14 +32,14 @@ help: ## Show this list
 demo: $(VENV)/.has-example
 	@$(if $(findstring command line,$(origin DATABASE_URL)),exec env -u DATABASE_URL $(BIN)/python manage.py demo --database-url="$$DATABASE_URL" $(ARGS),exec env -u DATABASE_URL $(BIN)/python manage.py demo $(ARGS))
 
-# All of it runs in as many processes as the machine is good for (tests/layers.py), each with a database of its own.
+# All of it runs in as many processes as the machine is good for (tests/support/layers.py), each with a database of its own.
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.has-test
 	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" --ignore=tests/browser $(PARALLEL))
 
 unit: $(VENV)/.has-test
-	@$(BIN)/python -m pytest tests/core $(ARGS)
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
 browser: $(VENV)/.has-browser
 	@$(BIN)/python -m pytest tests/browser -n 2 $(ARGS)

@@ -18,7 +18,7 @@ from horsies_django.store.passes import Passed
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.tasks.ids import uuid7
-from tests.deadlines import wait_until as wait_until
+from tests.support.deadlines import wait_until as wait_until
 
 EMPTY = """
 DO $$

@@ -1,4 +1,4 @@
-"""The oracle at any size: one storm over queues with caps, one over a cluster with a cap; see ``tests/oracle``."""
+"""The oracle at any size: one storm over queues with caps, one over a cluster with a cap; see ``tests/stress/oracle``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def storm(claims: int, slow: float) -> list[Ratio]:
     ratios = []
     for name, options in VARIANTS.items():
         empty_tables()
-        verdict = raise_storm("tests.oracle", f"--claims={claims}", f"--slow={slow:g}", *options)
+        verdict = raise_storm("tests.stress.oracle", f"--claims={claims}", f"--slow={slow:g}", *options)
         print(json.dumps({"name": f"caps storm over {name}", **verdict, "versions": versions()}), flush=True)
         if verdict["violations"] or verdict["leaks"]:
             raise SystemExit(f"the storm over {name} found violations or leaks: see the line above")

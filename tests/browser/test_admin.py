@@ -19,7 +19,7 @@ from django.urls import reverse
 from horsies_django import queues
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker
-from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is not installed")

@@ -13,9 +13,9 @@ from django.urls import reverse
 from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.store.schedules import ScheduleStore
+from tests.apps.project import tasks
 from tests.browser.test_admin import CONTRASTS, PICTURES, WIDE, browser, look, playwright, pytestmark
-from tests.factories import TaskFactory, now
-from tests.project import tasks
+from tests.support.factories import TaskFactory, now
 
 __all__ = ["browser", "pytestmark"]
 

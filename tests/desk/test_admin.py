@@ -20,7 +20,7 @@ from horsies_django.admin.base.html import STATUSES, span
 from horsies_django.core.status import Status
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
 from horsies_django.store import overviews
-from tests.factories import (
+from tests.support.factories import (
     HeartbeatFactory,
     TaskAttemptFactory,
     TaskFactory,

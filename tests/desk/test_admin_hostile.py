@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from horsies_django import queues
 from horsies_django.models import AuditEntry, Queue, Schedule, ScheduleTick, Task, Worker
-from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 

@@ -20,7 +20,7 @@ from horsies_django import queues
 from horsies_django.models import AuditEntry, Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
-from tests.factories import TaskFactory
+from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db
 

@@ -18,7 +18,7 @@ from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
 from tests.desk.test_admin_limits import LIST, WHY, post, url
 from tests.desk.test_admin_speed import queries
-from tests.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from horsies_django.admin.tasks import reasons
 from horsies_django.models import Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
-from tests.factories import TaskFactory, WorkerFactory, now
+from tests.support.factories import TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 

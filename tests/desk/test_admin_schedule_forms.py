@@ -12,11 +12,11 @@ from django.urls import reverse
 
 from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, Task
+from tests.apps.project import tasks
 from tests.desk.test_admin import body, client_with, page_of
 from tests.desk.test_admin_limits import messages
 from tests.desk.test_admin_schedules import DEFINITION, LIST, NAME, WHY, declare, force, make, row, url
-from tests.factories import now
-from tests.project import tasks
+from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db
 
@@ -323,7 +323,10 @@ def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
     }  # fmt: skip
     assert made.next_at is not None
     ((text, level),) = messages(response)
-    assert (text.startswith("Schedule letters: Made; task: – → tests.project.tasks.mail"), level) == (True, "success")
+    assert (text.startswith("Schedule letters: Made; task: – → tests.apps.project.tasks.mail"), level) == (
+        True,
+        "success",
+    )
     entry = AuditEntry.objects.latest("pk")
     assert (entry.actor, entry.action, entry.subject, entry.reason) == ("boss", "schedule.create", "letters", WHY)
     assert f'<a href="{url("change", "letters")}">letters</a>' in body(boss, page_of(entry))

@@ -21,10 +21,10 @@ from horsies_django.core.status import Status
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.store.base import load
 from horsies_django.store.schedules import ScheduleStore
+from tests.apps.project import tasks
 from tests.desk.test_admin import body, client_with, page_of
 from tests.desk.test_admin_speed import queries
-from tests.factories import TaskFactory, now
-from tests.project import tasks
+from tests.support.factories import TaskFactory, now
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from horsies_django.admin.tasks import listing
 from horsies_django.core.status import Status
 from horsies_django.models import Queue
 from horsies_django.store import overviews
-from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 

@@ -24,9 +24,9 @@ from horsies_django.core.errors import TaskCopied
 from horsies_django.models import Task
 from horsies_django.tasks import operations
 from tests.conftest import wait_until
-from tests.desk.test_acting import LIST, OF_TASKS, operator, shell
-from tests.e2e.conftest import ROOT, database_url
-from tests.factories import TaskFactory
+from tests.desk.test_operations import LIST, OF_TASKS, operator, shell
+from tests.support.factories import TaskFactory
+from tests.support.workers import ROOT, database_url
 
 pytestmark = pytest.mark.django_db
 

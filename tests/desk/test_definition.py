@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 
 from horsies_django import TaskDefinitionError, TaskResult, task
 from horsies_django.tasks import registry
-from tests.project import tasks
+from tests.apps.project import tasks
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +32,12 @@ def refused(define: Callable[[], Any], *words: str) -> None:
 
 @pytest.mark.promise("S3.11")
 def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> None:
-    assert tasks.add.name == "tests.project.tasks.add"
-    assert registry.find("tests.project.tasks.add") is tasks.add
+    assert tasks.add.name == "tests.apps.project.tasks.add"
+    assert registry.find("tests.apps.project.tasks.add") is tasks.add
     assert tasks.add.__name__ == "add"
     assert tasks.hold.__doc__ is not None
     assert tasks.add(1, b=2) == 3
-    assert repr(tasks.add) == "<task tests.project.tasks.add>"
+    assert repr(tasks.add) == "<task tests.apps.project.tasks.add>"
 
 
 def test_options_are_kept_and_lanes_follow_the_kind_of_function() -> None:
@@ -186,9 +186,9 @@ def lambda_() -> Any:
 
 
 def test_the_same_function_may_be_registered_again_as_a_reload_does() -> None:
-    before = registry.find("tests.project.tasks.add")
+    before = registry.find("tests.apps.project.tasks.add")
     again = task(tasks.add.function)
-    assert registry.find("tests.project.tasks.add") is again is not before
+    assert registry.find("tests.apps.project.tasks.add") is again is not before
 
 
 def test_naming_the_app_imports_nothing_of_it_but_its_public_names_are_there() -> None:

@@ -17,8 +17,8 @@ from horsies_django.models import AuditEntry, Queue, QueueLimits
 from horsies_django.monitoring import overview
 from horsies_django.store.notify import channel_prefix
 from tests.conftest import Claimer, limit, put
-from tests.factories import TaskFactory
 from tests.settings import HORSIES
+from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

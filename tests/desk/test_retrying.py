@@ -11,7 +11,7 @@ from horsies_django import RetryPolicy, TaskDefinitionError, TaskSendError, task
 from horsies_django.conf import parse
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import drain
-from tests.project import tasks
+from tests.apps.project import tasks
 
 pytestmark = pytest.mark.django_db
 
@@ -42,7 +42,7 @@ def test_a_task_that_fails_more_often_than_its_policy_allows_keeps_its_last_erro
         (RetryPolicy.fixed([0, 0]), 3),  # without a list: any exception
         (RetryPolicy.fixed([0, 0], auto_retry_for=[tasks.MailDown]), 3),  # whatever code its mapper gives it
         (RetryPolicy.fixed([0, 0], auto_retry_for=[OSError]), 3),
-        (RetryPolicy.fixed([0, 0], auto_retry_for=["tests.project.tasks.MailDown"]), 3),
+        (RetryPolicy.fixed([0, 0], auto_retry_for=["tests.apps.project.tasks.MailDown"]), 3),
         (RetryPolicy.fixed([0, 0], auto_retry_for=[LookupError, "OTHER"]), 1),
         (RetryPolicy.fixed([0, 0], auto_retry_for=[]), 1),
     ],

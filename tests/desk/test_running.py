@@ -11,7 +11,7 @@ from horsies_django import TaskError, TaskHandle, TaskResult
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import drain
 from horsies_django.worker.child.run_task import describe
-from tests.project import tasks, unspeakable
+from tests.apps.project import tasks, unspeakable
 
 pytestmark = pytest.mark.django_db
 
@@ -54,7 +54,7 @@ def test_an_exception_is_an_unhandled_error_with_its_traceback() -> None:
     assert error.exception is not None
     assert error.exception["type"] == "LookupError"
     assert error.exception["module"] == "builtins"
-    assert "tests/project/tasks.py" in error.exception["traceback"]
+    assert "tests/apps/project/tasks.py" in error.exception["traceback"]
 
 
 def test_the_code_of_unhandled_errors_is_the_settings_choice(settings: Any) -> None:
@@ -124,7 +124,7 @@ def test_a_failed_task_is_logged_once_with_its_traceback(caplog: pytest.LogCaptu
     outcome(handle)
     (record,) = [record for record in caplog.records if record.name == "horsies.task"]
     assert record.levelname == "ERROR"
-    assert f"tests.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()
+    assert f"tests.apps.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()
     assert "UNHANDLED_ERROR: LookupError: seen" in record.getMessage()
     assert "raise LookupError(message)" in str(record.exc_info)
 

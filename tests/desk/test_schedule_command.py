@@ -13,8 +13,8 @@ from django.db import connection
 
 from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, Task
-from tests.factories import ScheduleTickFactory, TaskFactory
-from tests.project import tasks
+from tests.apps.project import tasks
+from tests.support.factories import ScheduleTickFactory, TaskFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -49,10 +49,10 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     listed = run()
     assert listed == run("list")
     (nightly,) = [line for line in lines(listed) if line.startswith("nightly")]
-    assert "At 04:30, Monday through Friday Europe/Istanbul tests.project.tasks.noop on" in nightly
+    assert "At 04:30, Monday through Friday Europe/Istanbul tests.apps.project.tasks.noop on" in nightly
     assert nightly.endswith("COMPLETED")
     (sleeping,) = [line for line in lines(listed) if line.startswith("sleeping")]
-    assert "Every 15 minutes UTC tests.project.tasks.noop off" in sleeping
+    assert "Every 15 minutes UTC tests.apps.project.tasks.noop off" in sleeping
     assert "broken: no code of this process has a task 'x'" in listed
     found = {one["name"]: one for one in machine("list")}
     assert {name: one["state"] for name, one in found.items()} == {

@@ -19,7 +19,7 @@ from horsies_django.models import AuditEntry, Schedule
 from horsies_django.monitoring import overview
 from horsies_django.schedules import Cron, Daily
 from horsies_django.tasks import registry
-from tests.project import tasks
+from tests.apps.project import tasks
 
 pytestmark = pytest.mark.django_db
 

@@ -13,7 +13,7 @@ from django.test import TestCase, TransactionTestCase
 from horsies_django import RetryPolicy, TaskFailed, TaskResult, queues
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import drain
-from tests.project import tasks
+from tests.apps.project import tasks
 
 HOUR = dt.timedelta(hours=1)
 
@@ -89,7 +89,7 @@ class InsideATestCase(TestCase):
         with pytest.raises(ExceptionGroup) as caught:
             drain()
         shown = "".join(traceback.format_exception(caught.value))
-        assert f"The task: tests.project.tasks.raises, id {handle.task_id}, attempt 1" in shown
+        assert f"The task: tests.apps.project.tasks.raises, id {handle.task_id}, attempt 1" in shown
         assert "raise LookupError(message)" in shown
         assert "drain(raise_errors=False)" in shown
         (failure,) = caught.value.exceptions

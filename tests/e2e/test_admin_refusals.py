@@ -15,10 +15,10 @@ from django.urls import reverse
 from horsies_django import schedules
 from horsies_django.admin.base import refusals
 from horsies_django.models import AuditEntry, Task
+from tests.apps.project import tasks
 from tests.e2e.test_roles import OPERATING, SENDING, as_role, grant
 from tests.e2e.test_roles import roles as roles
-from tests.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
-from tests.project import tasks
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

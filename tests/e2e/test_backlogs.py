@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from horsies_django.models import TaskAttempt
-from tests.e2e.conftest import WorkerProcess
-from tests.project import tasks
+from tests.apps.project import tasks
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

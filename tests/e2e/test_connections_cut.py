@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Group
 
-from tests.cutting import tasks
-from tests.e2e.conftest import WorkerProcess
+from tests.apps.cutting import tasks
 from tests.e2e.test_traps_database import POOL, SECONDS_30
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,7 +51,7 @@ def start(worker: Start, order: Path, kept: str, options: tuple[str, ...]) -> Wo
     return worker(
         *options,
         "--max-tasks-per-child=0",
-        DJANGO_SETTINGS_MODULE="tests.settings_cutting",
+        DJANGO_SETTINGS_MODULE="tests.settings.cutting",
         HORSIES_TEST_KEPT=kept,
         HORSIES_TEST_ORDER=str(order),
     ).ready()

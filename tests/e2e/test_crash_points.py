@@ -16,17 +16,17 @@ import psycopg
 import pytest
 
 from horsies_django.models import Heartbeat, Task
+from tests.apps.project import points
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, database_url
-from tests.e2e.forwarder import Forwarder
-from tests.e2e.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
-from tests.project import points
+from tests.support.forwarder import Forwarder
+from tests.support.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
+from tests.support.workers import WorkerProcess, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
-SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings_soft"}
+SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
 AS_IF_NOTHING_HAD_BEEN = Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
 
 

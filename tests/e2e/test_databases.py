@@ -13,14 +13,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.e2e.conftest import ROOT, database_url
+from tests.support.workers import ROOT, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SEND_AND_GET = """
 import django; django.setup()
 from django.db import connections, transaction
-from tests.project import tasks
+from tests.apps.project import tasks
 handle = tasks.add.send(2, b=3)
 with transaction.atomic(using="default"):
     outside = tasks.add.send(4)
@@ -53,7 +53,7 @@ def environment(transactional_db: None) -> Iterator[dict[str, str]]:
         ))  # fmt: skip
         yield {
             **os.environ,
-            "DJANGO_SETTINGS_MODULE": "tests.settings_two",
+            "DJANGO_SETTINGS_MODULE": "tests.settings.two",
             "DATABASE_URL": default,
             "QUEUE_URL": queue,
             "DIRECT_URL": direct,

@@ -9,15 +9,15 @@ import pytest
 
 from horsies_django import TaskHandle, get_handle
 from horsies_django.models import Task, TaskAttempt
+from tests.apps.project import tasks
 from tests.conftest import limit, put, wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.factories import now
-from tests.project import tasks
+from tests.support.factories import now
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Start = Callable[..., WorkerProcess]
-OLD = {"DJANGO_SETTINGS_MODULE": "tests.settings_old_code"}
+OLD = {"DJANGO_SETTINGS_MODULE": "tests.settings.old_code"}
 GRACE = dt.timedelta(minutes=5)
 GIVEN_BACK = "does not know are given back"
 
@@ -81,7 +81,7 @@ def test_a_task_that_nobody_knows_fails_as_soon_as_the_grace_ends(worker: Start)
 
 def test_what_a_newer_release_sent_waits_for_it_and_fails_when_none_comes(worker: Start) -> None:
     worker("--processes=1").ready()
-    young, aged = put(2, name="tests.project.tasks.noop", options='{"wire": 2}')
+    young, aged = put(2, name="tests.apps.project.tasks.noop", options='{"wire": 2}')
     Task.objects.filter(pk=aged).update(enqueued_at=now() - 2 * GRACE)
     found = get_handle(aged).get(timeout_ms=30_000).err_value
     assert found.error_code == "WORKER_RESOLUTION_ERROR"

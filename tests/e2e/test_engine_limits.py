@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from tests.e2e.conftest import WorkerProcess
-from tests.project import tasks
+from tests.apps.project import tasks
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,7 +25,7 @@ def ask(query: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.promise("S2.20")
 def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows(worker: Start) -> None:
-    few = {"DJANGO_SETTINGS_MODULE": "tests.settings_outages"}
+    few = {"DJANGO_SETTINGS_MODULE": "tests.settings.outages"}
     few["HORSIES_TEST_RESILIENCE"] = json.dumps({"DB_RETRY_MAX_ATTEMPTS": 3})
     process = worker("--processes=1", **few).ready()
     for outages in range(1, 6):

@@ -13,9 +13,9 @@ from django.core.management import CommandError, call_command
 
 from horsies_django import explain, queues
 from horsies_django.models import Task, Worker
+from tests.apps.project import tasks
 from tests.conftest import limit, put, wait_until
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
-from tests.project import tasks
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,7 +71,7 @@ def test_it_names_who_holds_the_only_slot_of_a_real_worker_and_that_it_is_free_a
     child = held_by("first")
     row = Worker.objects.get()
     assert row.task_names is not None
-    assert "tests.project.tasks.hold" in row.task_names
+    assert "tests.apps.project.tasks.hold" in row.task_names
     found = {reason.code: reason for reason in explain(waiting.task_id).reasons}
     assert set(found) == {"QUEUE_AT_CAP"}
     assert found["QUEUE_AT_CAP"].text.endswith(f"by task {holding.task_id} on {row.hostname}:{row.pid}.")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from horsies_django.models import Task
+from tests.apps.project import tasks
 from tests.conftest import put, wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.project import tasks
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,8 +26,8 @@ def test_options_that_cannot_be_read_fail_their_task_with_a_code_and_end_no_work
     worker: Callable[..., WorkerProcess],
 ) -> None:
     process = worker("--processes=1").ready()
-    ids = [id_ for text in HOSTILE for id_ in put(name="tests.project.tasks.noop", options=text)]
-    ids += put(name="tests.project.tasks.anoop", lane="async", options=HOSTILE[0])
+    ids = [id_ for text in HOSTILE for id_ in put(name="tests.apps.project.tasks.noop", options=text)]
+    ids += put(name="tests.apps.project.tasks.anoop", lane="async", options=HOSTILE[0])
     assert tasks.add.send(1).get(30_000).is_ok()
     hostile = Task.objects.filter(pk__in=ids)
     wait_until(lambda: not hostile.exclude(status="FAILED").exists(), "each of them fails")

@@ -14,9 +14,9 @@ import pytest
 from django.contrib.auth.models import Group
 
 from horsies_django.models import Task
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.project import tasks
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,7 +49,7 @@ def test_a_worker_that_loses_all_its_descendants_at_once_time_and_again_starts_o
     worker: Start, tmp_path: Path, method: str, imports: str, each_time: int
 ) -> None:
     closed = tmp_path / "closed"  # while it is there, nobody becomes ready
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings_slow_import", "SLOW_IMPORT": imports, "SLOW_WHILE": str(closed)}
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": imports, "SLOW_WHILE": str(closed)}
     process = worker("--processes=2", method, **slow).ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
@@ -89,7 +89,7 @@ def test_a_worker_that_is_killed_while_its_fork_server_loads_the_project_leaves_
     worker: Start, short_directory: Path
 ) -> None:
     place = short_directory
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings_slow_import", "SLOW_IMPORT": "fork server"}
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "fork server"}
     process = worker("--processes=1", TMPDIR=str(place), **slow)
     wait_until(lambda: "importing in the fork server" in process.log, "it imports")
     below = descendants(process)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.conftest import ROOT, WorkerProcess
-from tests.project import tasks
+from tests.apps.project import tasks
+from tests.support.workers import ROOT, WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

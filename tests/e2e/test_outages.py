@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.e2e.server import Lingering, Server
+from tests.support.server import Lingering, Server
+from tests.support.workers import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 
 
-# A worker that failed so often has gone for 3.4 s at least without its database, by the pauses of tests.settings_outages.
+# A worker that failed so often has gone for 3.4 s at least without its database, by the pauses of tests.settings.outages.
 TRIES_IN_A_LONG_OUTAGE = 8
 
 

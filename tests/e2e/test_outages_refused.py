@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.e2e.server import Lingering, Server
+from tests.support.server import Lingering, Server
+from tests.support.workers import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 TRY = "the database cannot be used, next try in"

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.e2e.forwarder import Forwarder
-from tests.e2e.server import Lingering, Server
+from tests.support.forwarder import Forwarder
+from tests.support.server import Lingering, Server
+from tests.support.workers import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.e2e.server import Server
+from tests.support.server import Server
+from tests.support.workers import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 TRY = "cannot be reached, next try in"
@@ -20,7 +20,7 @@ def nowhere(**resilience: int) -> dict[str, str]:
     """Give the environment of a worker whose database nobody serves."""
     return {
         "DATABASE_URL": "postgresql://app:secret@127.0.0.1:1/horsies",
-        "DJANGO_SETTINGS_MODULE": "tests.settings_outages",
+        "DJANGO_SETTINGS_MODULE": "tests.settings.outages",
         "HORSIES_TEST_RESILIENCE": json.dumps(resilience),
     }
 

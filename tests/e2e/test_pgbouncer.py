@@ -14,16 +14,16 @@ import psycopg
 import pytest
 
 from tests.conftest import wait_until
-from tests.e2e.conftest import ROOT, WorkerProcess
-from tests.e2e.server import Lingering, Server
-from tests.pooler import PoolerError, transaction_pooler
+from tests.support.pooler import PoolerError, transaction_pooler
+from tests.support.server import Lingering, Server
+from tests.support.workers import ROOT, WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 
 SEND_AND_GET = """
 import django; django.setup()
 from django.db import transaction
-from tests.project import tasks
+from tests.apps.project import tasks
 handle = tasks.add.send(2, b=3)
 many = tasks.add.send_many([{"a": number} for number in range(20)])
 try:

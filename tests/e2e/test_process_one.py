@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
-from tests.project import tasks
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -19,11 +19,11 @@ from django.test import override_settings
 
 from horsies_django.models import AuditEntry, Queue, Task
 from horsies_django.monitoring.overview import aware
+from tests.apps.project import tasks
 from tests.conftest import Claimer, put, wait_until
-from tests.e2e.conftest import ROOT, WorkerProcess, database_url
-from tests.factories import HeartbeatFactory, WorkerFactory
-from tests.project import tasks
 from tests.settings import HORSIES
+from tests.support.factories import HeartbeatFactory, WorkerFactory
+from tests.support.workers import ROOT, WorkerProcess, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,9 +12,9 @@ from django.db import connection
 from horsies_django.models import Task
 from horsies_django.tasks import enqueue
 from horsies_django.tasks.notify_throttle import Announcements, Turn
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.project import tasks
+from tests.support.workers import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -14,9 +14,9 @@ import pytest
 from django.db import connections
 
 from example_project.postgres import SETTINGS, _free_port, private_cluster, stop_server
-from tests.deadlines import wait_until
-from tests.e2e.conftest import ROOT
 from tests.e2e.test_status_command import as_a_probe
+from tests.support.deadlines import wait_until
+from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

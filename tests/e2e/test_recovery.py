@@ -12,9 +12,9 @@ from django.contrib.auth.models import Group
 
 from horsies_django.models import Task, TaskAttempt, Worker
 from horsies_django.worker.pool.process import is_over
+from tests.apps.project import tasks
 from tests.conftest import limit, wait_until
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
-from tests.project import tasks
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,7 +100,7 @@ def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: St
 
 @pytest.mark.promise("S0.23")
 def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_dies(worker: Start) -> None:
-    soft = {"DJANGO_SETTINGS_MODULE": "tests.settings_soft", **SHORT}
+    soft = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft", **SHORT}
     first = worker("--processes=1", "--async-concurrency=1", **soft).ready()
     running = tasks.hold.send("held")
     held_by("held")

@@ -11,9 +11,9 @@ from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
 
 from horsies_django.models import TaskAttempt
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
-from tests.project import tasks
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

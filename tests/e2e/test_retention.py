@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from horsies_django.models import Task, TaskAttempt, WorkerState
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.factories import TaskAttemptFactory
-from tests.project import tasks
-from tests.store.test_retention import DAY, finished
+from tests.db.test_retention import DAY, finished
+from tests.support.factories import TaskAttemptFactory
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -13,9 +13,9 @@ from psycopg import sql
 
 from horsies_django.store.notify import SESSION, direct_connection
 from tests.conftest import Claimer, put, wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.e2e.server import Server
 from tests.e2e.test_pgbouncer import pooled as pooled
+from tests.support.server import Server
+from tests.support.workers import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
 ODD = {
@@ -79,7 +79,7 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
     process = worker("--processes=1", "--with-scheduler", **server.environment).ready()
     server.superuser(
         "INSERT INTO horsies_schedules (name, declared, next_at) VALUES ('odd', "
-        """'{"task": "tests.project.tasks.noop", "pattern": "every second"}', now())"""
+        """'{"task": "tests.apps.project.tasks.noop", "pattern": "every second"}', now())"""
     )
     server.superuser("SELECT pg_notify('horsies_' || left(md5('public'), 8) || '_schedules', '')")
     wait_until(lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule fires")
@@ -132,7 +132,7 @@ def test_a_date_style_that_is_set_while_it_runs_ends_nothing(worker: Start, serv
     server.superuser(sql_of("DateStyle", ODD["DateStyle"]))
     server.superuser(
         "INSERT INTO horsies_schedules (name, declared, next_at) VALUES ('odd', "
-        """'{"task": "tests.project.tasks.noop", "pattern": "every second"}', now())"""
+        """'{"task": "tests.apps.project.tasks.noop", "pattern": "every second"}', now())"""
     )
     server.superuser(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

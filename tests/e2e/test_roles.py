@@ -16,11 +16,11 @@ from django.db import connection, transaction
 from horsies_django import get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
 from horsies_django.tasks.redaction import redact
+from tests.apps.project import tasks
 from tests.conftest import Claimer, limit, put, wait_until
-from tests.e2e.conftest import ROOT, WorkerProcess, database_url, held_by
-from tests.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory, now
-from tests.project import tasks
-from tests.store.test_retention import DAY, finished
+from tests.db.test_retention import DAY, finished
+from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory, now
+from tests.support.workers import ROOT, WorkerProcess, database_url, held_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from horsies_django import explain
 from horsies_django.models import Task
+from tests.apps.project import tasks
 from tests.conftest import limit, wait_until
-from tests.e2e.conftest import WorkerProcess
-from tests.project import tasks
+from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,7 +58,7 @@ options = st.one_of(
 )
 counts = st.sampled_from([0, 1, 2, 32_765, 32_766, 32_767, -1]) | st.integers(0, 100)
 WILD: dict[str, st.SearchStrategy[Any]] = {
-    "task_name": st.sampled_from(["anoop", "add", "mirror"]).map("tests.project.tasks.{}".format)
+    "task_name": st.sampled_from(["anoop", "add", "mirror"]).map("tests.apps.project.tasks.{}".format)
     | st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20),
     "queue_name": st.just("mail"),
     "lane": st.just("async"),
@@ -80,7 +80,7 @@ WILD: dict[str, st.SearchStrategy[Any]] = {
     "claim_expires_at": st.sampled_from(LONG_AGO),
 }
 USUAL = {"lane": "sync", "status": "PENDING", "kwargs": '{"message": "again"}', "enqueued_at": "2026-01-01"}
-USUAL |= {"task_name": "tests.project.tasks.raises", "queue_name": "twin"}
+USUAL |= {"task_name": "tests.apps.project.tasks.raises", "queue_name": "twin"}
 rows = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).flatmap(
     lambda names: st.fixed_dictionaries({name: WILD[name] for name in sorted(names)})
 )

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from horsies_django.models import Worker
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, held_by
-from tests.project import tasks
+from tests.support.workers import WorkerProcess, held_by
 from tests.worker.test_scheduler import slots
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -57,7 +57,7 @@ def test_a_worker_that_ended_tasks_tells_its_script_so(script: Script) -> None:
 
 
 def test_a_signal_while_it_starts_is_no_error_for_the_script(script: Script) -> None:
-    process = script(run("processes=1"), DJANGO_SETTINGS_MODULE="tests.settings_slow_import", SLOW_IMPORT="worker")
+    process = script(run("processes=1"), DJANGO_SETTINGS_MODULE="tests.settings.slow_import", SLOW_IMPORT="worker")
     wait_until(lambda: "importing in the worker" in process.log, "it imports")
     process.signal(signal.SIGTERM)
     assert process.wait() == 0

@@ -18,9 +18,9 @@ from psycopg import sql
 from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from tests.conftest import wait_until
-from tests.e2e.conftest import SchedulerProcess, WorkerProcess, database_url
 from tests.e2e.test_start import refused
-from tests.factories import now
+from tests.support.factories import now
+from tests.support.workers import SchedulerProcess, WorkerProcess, database_url
 from tests.worker.test_scheduler import row, slots
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 StartScheduler = Callable[..., SchedulerProcess]
 StartWorker = Callable[..., WorkerProcess]
 FOR_LONG = {"HORSIES_TEST_POLL_MS": "300000"}  # longer than any test waits for anything
-NOOP = "tests.project.tasks.noop"
-ADD = "tests.project.tasks.add"
+NOOP = "tests.apps.project.tasks.noop"
+ADD = "tests.apps.project.tasks.add"
 SECOND = dt.timedelta(seconds=1)
 
 
@@ -223,9 +223,9 @@ def test_without_migrations_it_does_not_start(scheduler: StartScheduler) -> None
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ("tests.settings_wrong", ["QUEUS", "MAX_PAYLOAD_BYTES"]),
-        ("tests.settings_no_tasks", ["no task is registered"]),
-        ("tests.settings_broken_tasks", ["tests.broken.tasks", "a mistake in a task module"]),
+        ("tests.settings.wrong", ["QUEUS", "MAX_PAYLOAD_BYTES"]),
+        ("tests.settings.no_tasks", ["no task is registered"]),
+        ("tests.settings.broken_tasks", ["tests.apps.broken.tasks", "a mistake in a task module"]),
     ],
 )
 def test_a_project_that_is_not_ready_is_refused(scheduler: StartScheduler, settings: str, words: list[str]) -> None:

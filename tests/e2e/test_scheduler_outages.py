@@ -13,13 +13,13 @@ from horsies_django.core.patterns import Every
 from horsies_django.core.schedules import ScheduleConfig
 from horsies_django.store.schedules import ScheduleStore
 from tests.conftest import wait_until
-from tests.e2e.conftest import SchedulerProcess
-from tests.e2e.forwarder import Forwarder
-from tests.e2e.server import Server
 from tests.e2e.test_outages_start import TRY, nowhere
+from tests.support.forwarder import Forwarder
+from tests.support.server import Server
+from tests.support.workers import SchedulerProcess
 
 Start = Callable[..., SchedulerProcess]
-SCHEDULES = "tests.settings_schedules"
+SCHEDULES = "tests.settings.schedules"
 # Of the slots since the schedule is in force: how many there were, how many were sent, and as how many tasks.
 COUNTS = """
 SELECT extract(epoch FROM s.last_slot - date_trunc('second', s.since))::int, count(DISTINCT k.slot), count(t.id),
@@ -32,7 +32,7 @@ WITHIN = "SELECT pid FROM pg_stat_activity WHERE application_name = 'horsies sch
 
 def create(server: Server) -> None:
     """Make a schedule that fires each second and catches up on all that it missed."""
-    schedule = ScheduleConfig("tests.project.tasks.noop", Every(seconds=1), catch_up="all", most=1_000)
+    schedule = ScheduleConfig("tests.apps.project.tasks.noop", Every(seconds=1), catch_up="all", most=1_000)
     with psycopg.connect(server.url, autocommit=True) as connection:
         changes = schedule.definition()
         ScheduleStore(connection).change(

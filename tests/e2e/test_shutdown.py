@@ -17,15 +17,15 @@ from django.db import connection
 
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.worker.pool.process import is_over
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, database_url, held_by, let_go
-from tests.project import tasks
+from tests.support.workers import WorkerProcess, database_url, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Start = Callable[..., WorkerProcess]
 SHAPES = [("--processes=1",), ("--processes=1", "--threads=2"), ("--processes=1", "--start-method=spawn")]
-SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings_soft"}
+SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
 
 
 def family(process: WorkerProcess) -> list[psutil.Process]:
@@ -244,7 +244,7 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start, number:
 @pytest.mark.parametrize("where", ["", "fork server"])
 def test_a_signal_while_task_modules_are_imported_ends_it(worker: Start, where: str) -> None:
     process = worker(
-        "--processes=1", DJANGO_SETTINGS_MODULE="tests.settings_slow_import", SLOW_IMPORT=where or "worker"
+        "--processes=1", DJANGO_SETTINGS_MODULE="tests.settings.slow_import", SLOW_IMPORT=where or "worker"
     )
     wait_until(lambda: f"importing in the {where or 'worker'}" in process.log, "it imports")
     below = family(process)
@@ -259,7 +259,7 @@ def test_a_signal_before_spawned_children_are_ready_ends_it(worker: Start) -> No
     process = worker(
         "--processes=3",
         "--start-method=spawn",
-        DJANGO_SETTINGS_MODULE="tests.settings_slow_import",
+        DJANGO_SETTINGS_MODULE="tests.settings.slow_import",
         SLOW_IMPORT="child",
     )
     wait_until(lambda: process.log.count("importing in the child") == 3, "the children import")

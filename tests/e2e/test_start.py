@@ -15,8 +15,8 @@ from django.db import connection
 from psycopg import sql
 
 from horsies_django.models import Worker
-from tests.e2e.conftest import WorkerProcess, database_url
-from tests.project import tasks
+from tests.apps.project import tasks
+from tests.support.workers import WorkerProcess, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,17 +43,17 @@ def test_without_its_migrations(worker: Start) -> None:
 
 
 def test_with_wrong_settings_naming_all_of_them(worker: Start) -> None:
-    process = worker(DJANGO_SETTINGS_MODULE="tests.settings_wrong")
+    process = worker(DJANGO_SETTINGS_MODULE="tests.settings.wrong")
     refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
 
 
 def test_without_any_task(worker: Start) -> None:
-    refused(worker(DJANGO_SETTINGS_MODULE="tests.settings_no_tasks"), "no task is registered", "tasks.py")
+    refused(worker(DJANGO_SETTINGS_MODULE="tests.settings.no_tasks"), "no task is registered", "tasks.py")
 
 
 def test_with_a_task_module_that_cannot_be_imported(worker: Start) -> None:
-    process = worker(DJANGO_SETTINGS_MODULE="tests.settings_broken_tasks")
-    refused(process, "tests.broken.tasks", "a mistake in a task module")
+    process = worker(DJANGO_SETTINGS_MODULE="tests.settings.broken_tasks")
+    refused(process, "tests.apps.broken.tasks", "a mistake in a task module")
 
 
 def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
@@ -72,7 +72,7 @@ def test_with_an_option_that_makes_no_sense(worker: Start, option: str) -> None:
 @pytest.mark.promise("S2.5")
 def test_wrong_settings_are_told_before_the_database_is_asked(worker: Start) -> None:
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
-    process = worker(DJANGO_SETTINGS_MODULE="tests.settings_wrong", DATABASE_URL=nobody)
+    process = worker(DJANGO_SETTINGS_MODULE="tests.settings.wrong", DATABASE_URL=nobody)
     refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
     assert "cannot be reached" not in process.log
 
@@ -95,7 +95,7 @@ def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: St
 
 
 def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_told_which(worker: Start) -> None:
-    process = worker("--processes=2", DJANGO_SETTINGS_MODULE="tests.settings_opens_things").ready()
+    process = worker("--processes=2", DJANGO_SETTINGS_MODULE="tests.settings.opens_things").ready()
     assert "a connection to the database 'default'" in process.log
     assert "the thread 'hasty-thread'" in process.log
     assert "fresh interpreters" in process.log
@@ -104,7 +104,7 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
 
 
 def test_a_worker_started_from_another_directory_forks_from_a_loaded_server(worker: Start, tmp_path: object) -> None:
-    from tests.e2e.conftest import ROOT
+    from tests.support.workers import ROOT
 
     process = worker("--processes=1", CWD=str(tmp_path), PYTHONPATH=str(ROOT)).ready()
     assert tasks.add.send(1).get().ok_value == 1

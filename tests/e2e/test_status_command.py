@@ -21,11 +21,11 @@ from django.db import connection
 
 from horsies_django.models import Task
 from horsies_django.monitoring.health import ProblemCode
+from tests.apps.project import tasks
 from tests.conftest import put, wait_until
-from tests.e2e.conftest import ROOT, WorkerProcess, database_url, held_by, let_go
 from tests.e2e.test_roles import PAGE, as_role, grants
-from tests.factories import TaskFactory, WorkerFactory, now
-from tests.project import tasks
+from tests.support.factories import TaskFactory, WorkerFactory, now
+from tests.support.workers import ROOT, WorkerProcess, database_url, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

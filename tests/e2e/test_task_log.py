@@ -16,9 +16,9 @@ from django.contrib.auth.models import Group
 
 from horsies_django import RetryPolicy, TaskHandle
 from horsies_django.models import Task
+from tests.apps.project import tasks, traps
 from tests.conftest import put, wait_until
-from tests.e2e.conftest import WorkerProcess, held_by
-from tests.project import tasks, traps
+from tests.support.workers import WorkerProcess, held_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,7 +30,7 @@ SHAPES = [("--processes=1", "--threads=2"), ("--processes=0",)]
 def with_logging(logging: dict[str, Any]) -> dict[str, str]:
     """Return the environment of a worker whose project has this LOGGING."""
     return {
-        "DJANGO_SETTINGS_MODULE": "tests.settings_logging",
+        "DJANGO_SETTINGS_MODULE": "tests.settings.logging",
         "HORSIES_TEST_LOGGING": json.dumps({"version": 1, **logging}),
     }
 
@@ -113,9 +113,9 @@ def test_a_process_that_dies_names_the_tasks_that_crashed_with_it_up_to_ten(work
     wait_until(lambda: Group.objects.filter(name__startswith="crowd:").count() == 12, "all run")
     os.kill(held_by("crowd"), signal.SIGKILL)
     report = wait_until(lambda: re.search(r"child \d+ was killed.*", process.log), "it is reported")[0]
-    assert "12 task(s) crashed (tests.project.tasks.ahold " in report
+    assert "12 task(s) crashed (tests.apps.project.tasks.ahold " in report
     assert ", and 2 more), 0 given back; starting another" in report
-    assert sum(f"tests.project.tasks.ahold {handle.task_id} (attempt 1)" in report for handle in handles) == 10
+    assert sum(f"tests.apps.project.tasks.ahold {handle.task_id} (attempt 1)" in report for handle in handles) == 10
     for handle in handles:
         line(
             process,
@@ -132,9 +132,9 @@ def test_a_task_whose_process_is_killed_for_its_timeout_is_named(worker: Start) 
     assert "0 task(s) crashed, 0 given back" in process.log
 
 
-@pytest.mark.parametrize("settings", ["tests.settings", "tests.settings_soft"])
+@pytest.mark.parametrize("settings", ["tests.settings", "tests.settings.soft"])
 def test_tasks_that_expired_are_named_up_to_ten(worker: Start, settings: str) -> None:
-    ids = put(12, name="tests.project.tasks.noop", good_until=dt.datetime.now(dt.UTC))
+    ids = put(12, name="tests.apps.project.tasks.noop", good_until=dt.datetime.now(dt.UTC))
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE=settings).ready()
     wait_until(lambda: Task.objects.filter(status="EXPIRED").count() == 12, "they expire")
     found = wait_until(
@@ -150,12 +150,12 @@ def test_many_short_tasks_have_one_line_a_second_and_none_is_left_out_of_it(work
     process = worker("--processes=1", "--async-concurrency=500", "--until-empty")
     assert process.wait() == 0
     own = len(re.findall(r"tasks\.anoop [-0-9a-f]{36} \(attempt 1\) completed in", process.log))
-    summary = r"\[INFO\] ([\d,]+) tasks completed in \d+\.\d s: tests\.project\.tasks\.anoop ([\d,]+)"
+    summary = r"\[INFO\] ([\d,]+) tasks completed in \d+\.\d s: tests\.apps\.project\.tasks\.anoop ([\d,]+)"
     counted = re.findall(summary, process.log)
     assert own + sum(int(number.replace(",", "")) for number, _ in counted) == 5_000
     assert 0 < own < 5_000
     assert all(number == of_name for number, of_name in counted)
-    assert f"[ERROR] tests.project.tasks.raises {failing.task_id} (attempt 1) failed" in process.log
+    assert f"[ERROR] tests.apps.project.tasks.raises {failing.task_id} (attempt 1) failed" in process.log
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
@@ -191,7 +191,7 @@ def test_what_the_project_configured_stays_as_it_is(worker: Start) -> None:
     assert tasks.says.send("hidden").get().is_ok()
     assert tasks.says.send("shown", "WARNING").get().is_ok()
     wait_until(lambda: "OWN shop.orders WARNING shown\n" in process.log, "the project's handler writes it")
-    wait_until(lambda: "OWN horsies.task INFO tests.project.tasks.says " in process.log, "and our lines")
+    wait_until(lambda: "OWN horsies.task INFO tests.apps.project.tasks.says " in process.log, "and our lines")
     assert process.log.count("shown") == 1
     assert "hidden" not in process.log
     assert "[task]" not in process.log
@@ -212,7 +212,7 @@ def test_a_project_that_disables_existing_loggers_does_not_silence_the_worker_s_
     process = worker("--processes=1", f"--start-method={start_method}", "--loglevel=DEBUG", **with_logging(chosen))
     handle = traps.wreck.send("directory")
     assert handle.get().is_ok()
-    name = f"tests.project.traps.wreck {handle.task_id}"
+    name = f"tests.apps.project.traps.wreck {handle.task_id}"
     wait_until(lambda: f"OWN horsies.task DEBUG {name} starts" in process.log, "the child says that it starts")
     wait_until(lambda: f"OWN horsies.worker WARNING {name} left behind" in process.log, "and what it left behind")
     wait_until(lambda: f"OWN horsies.task INFO {name} (attempt 1) completed" in process.log, "the worker says its end")
@@ -243,7 +243,7 @@ def test_the_example_of_the_page_gives_every_record_its_task(worker: Start) -> N
     handle = tasks.says.send("packed")
     assert handle.get().is_ok()
     stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
-    about = f"tests.project.tasks.says {handle.task_id} mail 1"
+    about = f"tests.apps.project.tasks.says {handle.task_id} mail 1"
     line(process, rf"{stamp} INFO shop\.orders \[{about}\] packed")
     line(process, rf"{stamp} INFO horsies\.task \[{about}\] {named(handle)} completed in .* s")
     line(process, rf"{stamp} INFO horsies\.worker \[- - - 0\] Worker started")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from horsies_django.worker.pool.process import is_over
+from tests.apps.project import tasks, traps
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
-from tests.project import tasks, traps
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,7 +62,7 @@ def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess)
     }.items():
         handle = traps.wreck.send(kind)
         assert handle.get(timeout_ms=SECONDS_30).is_ok()
-        assert f"tests.project.traps.wreck {handle.task_id} left behind: {words}" in child.log
+        assert f"tests.apps.project.traps.wreck {handle.task_id} left behind: {words}" in child.log
 
 
 def test_a_task_that_does_nothing_wrong_is_not_accused(child: WorkerProcess) -> None:

@@ -11,10 +11,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
+from tests.apps.project import tasks, traps
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
 from tests.e2e.test_traps import SECONDS_30, look, wreck
-from tests.project import tasks, traps
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,7 +28,7 @@ KEPT = pytest.mark.parametrize("kept", ["0", "600", POOL])
 def start(worker: Start, kept: str, *options: str) -> WorkerProcess:
     """Start a worker whose connections are kept so many seconds, or in a pool."""
     options = options or ("--processes=1",)
-    return worker(*options, DJANGO_SETTINGS_MODULE="tests.settings_traps", HORSIES_TEST_KEPT=kept).ready()
+    return worker(*options, DJANGO_SETTINGS_MODULE="tests.settings.traps", HORSIES_TEST_KEPT=kept).ready()
 
 
 @KEPT

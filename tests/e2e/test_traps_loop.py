@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from horsies_django.worker.pool.process import is_over
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
+from tests.apps.project import tasks, unspeakable
 from tests.e2e.test_traps_database import SECONDS_30
-from tests.project import tasks, unspeakable
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,7 +20,7 @@ WHERE = pytest.mark.parametrize("options", [("--processes=1",), ("--processes=0"
 
 def start(worker: Start, *options: str) -> WorkerProcess:
     """Start a worker whose tasks find a connection open, so that there is something to do around each of them."""
-    environment = {"DJANGO_SETTINGS_MODULE": "tests.settings_traps", "HORSIES_TEST_KEPT": "600"}
+    environment = {"DJANGO_SETTINGS_MODULE": "tests.settings.traps", "HORSIES_TEST_KEPT": "600"}
     return worker(*options, "--threads=2", "--max-tasks-per-child=0", **environment).ready()
 
 

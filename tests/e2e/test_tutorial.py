@@ -18,7 +18,7 @@ import pytest
 from psycopg import sql
 
 from tests.conftest import wait_until
-from tests.e2e.conftest import ROOT, database_url
+from tests.support.workers import ROOT, database_url
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 

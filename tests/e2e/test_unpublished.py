@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from horsies_django.store.schema import REMOVE
-from tests.e2e.conftest import ROOT, WorkerProcess, database_url
+from tests.support.workers import ROOT, WorkerProcess, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from horsies_django import __version__
-from tests.e2e.conftest import ROOT
 from tests.e2e.test_readme import CHECKOUT
+from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 

@@ -14,9 +14,9 @@ from django.db import connection, transaction
 
 from horsies_django import TaskResult, get_handle
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from tests.apps.project import tasks, unspeakable
 from tests.conftest import put, wait_until
-from tests.e2e.conftest import WorkerProcess, held_by, let_go
-from tests.project import tasks, unspeakable
+from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -178,7 +178,7 @@ def test_a_task_that_made_no_noise_is_found_by_the_poll(worker: Start) -> None:
         with transaction.atomic():
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL session_replication_role = replica")  # the trigger does not see this insert
-            (id_,) = put(name="tests.project.tasks.noop")
+            (id_,) = put(name="tests.apps.project.tasks.noop")
         assert get_handle(id_).get().is_ok()
 
 
@@ -345,7 +345,7 @@ def test_a_cut_connection_is_replaced_and_no_task_is_lost(worker: Start) -> None
 def test_what_a_worker_claimed_and_never_heard_of_is_given_back(worker: Start) -> None:
     worker("--processes=1").ready()
     wait_until(lambda: Worker.objects.exists(), "the worker has a row")
-    (id_,) = put(name="tests.project.tasks.noop", delay=dt.timedelta(hours=1))
+    (id_,) = put(name="tests.apps.project.tasks.noop", delay=dt.timedelta(hours=1))
     Task.objects.filter(pk=id_).update(
         status="RUNNING", claimed_by=Worker.objects.get().pk, claim_generation=1,
         claimed_at=dt.datetime.now(dt.UTC), started_at=dt.datetime.now(dt.UTC), enqueued_at=dt.datetime.now(dt.UTC),

@@ -14,11 +14,11 @@ import pytest
 from horsies_django.models import Heartbeat, Task, TaskAttempt
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
+from tests.apps.project import points, tasks
 from tests.conftest import wait_until
-from tests.e2e.conftest import WorkerProcess, database_url
-from tests.e2e.forwarder import Forwarder
-from tests.e2e.points import Fate, Walker, replies_in_the_pipe
-from tests.project import points, tasks
+from tests.support.forwarder import Forwarder
+from tests.support.points import Fate, Walker, replies_in_the_pipe
+from tests.support.workers import WorkerProcess, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -76,7 +76,7 @@ EDITS = (
         "horsies_django/worker/pool/deadlines.py",
         "        if options is not None and (found :=",
         "        if self.default is None and options is not None and (found :=",
-        ("tests/e2e/test_endings.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",),
+        ("tests/e2e/test_timeouts.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",),
     ),
     Edit(
         6,
@@ -94,7 +94,7 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "            self.arrived |= announced & self.callers.keys()\n",
         "            self.arrived |= set()\n",
-        ("tests/store/test_waiting_room.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
+        ("tests/db/test_result_listener.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
     ),
     Edit(
         8,
@@ -102,7 +102,7 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "look_at, arrived = now + self.poll_seconds, wanted",
         "look_at = now + self.poll_seconds",
-        ("tests/store/test_waiting_room.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),
+        ("tests/db/test_result_listener.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),
     ),
     Edit(
         9,
@@ -116,7 +116,7 @@ EDITS = (
         """\
                 logger.exception("the outcome of task %s cannot be stored", outcome.id)
 """,
-        ("tests/worker/test_ledger.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",),
+        ("tests/worker/test_outbox.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",),
     ),
     Edit(
         10,
@@ -125,7 +125,7 @@ EDITS = (
         "            self.locked += missing  # asked again when the connection is back\n",
         "",
         (
-            "tests/worker/test_ledger.py::test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why",
+            "tests/worker/test_outbox.py::test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why",
         ),
     ),
     Edit(
@@ -150,7 +150,7 @@ EDITS = (
         "horsies_django/core/slots.py",
         'digest = hashlib.sha256(f"{self.name} {slot.timestamp():.0f}".encode()).digest()',
         'digest = hash(f"{self.name} {slot.timestamp():.0f}").to_bytes(8, signed=True)',
-        ("tests/core/test_slots.py::test_jitter_is_the_same_in_every_process",),
+        ("tests/unit/test_slots.py::test_jitter_is_the_same_in_every_process",),
     ),
     Edit(
         14,
@@ -158,7 +158,7 @@ EDITS = (
         "horsies_django/worker/pool/stuck.py",
         "        self.reported = old\n",
         "        self.reported = set()\n",
-        ("tests/worker/test_watch.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),
+        ("tests/worker/test_stuck.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),
     ),
     Edit(
         15,
@@ -166,9 +166,7 @@ EDITS = (
         f"{FUNCTIONS}/horsies_send.sql",
         "v_now + p_delay",
         "now() + p_delay",
-        (
-            "tests/store/test_send_options.py::test_a_delay_counts_from_the_send_and_not_from_the_start_of_its_transaction",
-        ),
+        ("tests/db/test_send_options.py::test_a_delay_counts_from_the_send_and_not_from_the_start_of_its_transaction",),
     ),
     Edit(
         16,
@@ -181,15 +179,15 @@ EDITS = (
   v_now := clock_timestamp();
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- not before""",
         (
-            "tests/store/test_cancel.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
+            "tests/db/test_cancel.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
         ),
     ),
     Edit(
         17,
         "a worker claims beyond the time it may trust its heartbeat",
         "horsies_django/worker/engine/engine.py",
-        "return now <= self.trusted_until and not self.ledger.overfull",
-        "return not self.ledger.overfull",
+        "return now <= self.trusted_until and not self.outbox.overfull",
+        "return not self.outbox.overfull",
         ("tests/worker/test_engine.py::test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted",),
     ),
     Edit(
@@ -198,6 +196,6 @@ EDITS = (
         f"{FUNCTIONS}/horsies_parts.sql",
         " - coalesce(loads.ahead, 0) AS here,",
         " AS here,",
-        ("tests/store/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),
+        ("tests/db/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),
     ),
 )

@@ -12,8 +12,8 @@ from horsies_django.conf import config
 from horsies_django.models import Task
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
+from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.project import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from horsies_django.store.notify import channel_prefix
 from tests.conftest import put, wait_until
-from tests.payloads import HOSTILE, sendable
-from tests.store.sighted import Sighted
+from tests.db.sighted import Sighted
+from tests.support.payloads import HOSTILE, sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

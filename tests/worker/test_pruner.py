@@ -18,8 +18,8 @@ from horsies_django.worker.maintenance import pruner as pruner_module
 from horsies_django.worker.maintenance.pruner import PAUSE_SECONDS, SMALLEST_BATCH, Pruner
 from horsies_django.worker.maintenance.snapshots import Snapshots
 from tests.conftest import wait_until
-from tests.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory
-from tests.store.test_retention import DAY, finished
+from tests.db.test_retention import DAY, finished
+from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -42,7 +42,7 @@ anything = st.recursive(
 WILD: dict[str, st.SearchStrategy[Any]] = {
     "pattern": patterns,
     "zone": st.sampled_from(["Mars/Olympus", "", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5_000, "posixrules"]),
-    "task": st.sampled_from(["", "no.such.task", "os.system", "tests.project.tasks.add"]) | st.text(letters, max_size=9),
+    "task": st.sampled_from(["", "no.such.task", "os.system", "tests.apps.project.tasks.add"]) | st.text(letters, max_size=9),
     "kwargs": st.dictionaries(st.sampled_from(["a", "x"]), anything, max_size=2),
     "queue": st.sampled_from(["mail", "nowhere", "*", ""]),
     "jitter_ms": st.sampled_from([86_400_000, 10**30, -1]),
@@ -55,7 +55,7 @@ WILD: dict[str, st.SearchStrategy[Any]] = {
 definitions = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).flatmap(
     lambda names: st.fixed_dictionaries({name: WILD[name] | anything for name in sorted(names)})
 )
-USUAL = {"task": "tests.project.tasks.noop", "pattern": "every minute"}
+USUAL = {"task": "tests.apps.project.tasks.noop", "pattern": "every minute"}
 sound = definitions.map(lambda found: json.dumps({**USUAL, **found}))
 texts = sound | sound | sound | st.one_of(
     st.sampled_from(["[]", "5", "null", '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000), '{"most": %s}' % ("9" * 5_000)]),

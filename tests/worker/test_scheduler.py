@@ -18,7 +18,7 @@ from horsies_django.schedules import ScheduleConfig
 from horsies_django.store.base import load
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler
-from tests.project import tasks
+from tests.apps.project import tasks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,7 +53,7 @@ def clockwork(connect: Connect) -> Clockwork:
 def make(name: str = "a schedule", *, since: dt.datetime = NOON, **definition: Any) -> None:
     """Make a schedule that is in force since a moment."""
     schedules.create(
-        name, {"task": "tests.project.tasks.noop", "pattern": "every minute", **definition}, actor="a test"
+        name, {"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **definition}, actor="a test"
     )
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_schedules SET since = %s, next_at = %s WHERE name = %s", [since, since, name])
@@ -85,7 +85,7 @@ def test_without_schedules_it_waits_for_long(clockwork: Clockwork) -> None:
 
 
 def test_a_scheduled_task_keeps_its_decorator_s_options(clockwork: Clockwork) -> None:
-    make(task="tests.project.tasks.mail", kwargs={"to": "ann@example.org"}, good_for_ms=30_000)
+    make(task="tests.apps.project.tasks.mail", kwargs={"to": "ann@example.org"}, good_for_ms=30_000)
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
     sent = Task.objects.get()
@@ -233,7 +233,7 @@ def test_a_definition_is_read_as_it_was_written() -> None:
     assert (
         found
         == ScheduleConfig(
-            "tests.project.tasks.noop",
+            "tests.apps.project.tasks.noop",
             schedules.Every(minutes=1, zone="Europe/Istanbul"),
             {},
             None,

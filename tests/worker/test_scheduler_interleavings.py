@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from horsies_django.models import Schedule, ScheduleTick, Task
-from tests.project import tasks
+from tests.apps.project import tasks
 from tests.worker.steps import Stepper
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,0 +1,10 @@
+"""The one task that there was from the start, under the name that today's project has for it too."""
+
+from __future__ import annotations
+
+from horsies_django import task
+
+
+@task(name="tests.apps.project.tasks.noop")
+def noop() -> None:
+    pass

@@ -1,0 +1,191 @@
+"""The database's side of the lives that tests/db/life.py models: sessions of several workers and of somebody else, and looks.
+
+Moments are moved by plain updates, never waited for.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from horsies_django.core.options import options_text
+from horsies_django.core.records import NewTasks, Outcome, Wanted
+from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.status import TERMINAL
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.passes import Passed
+from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.store.workers import Load, WaiterStore, WorkerStore
+from horsies_django.tasks.ids import uuid7
+from tests.conftest import limit, wait_until
+from tests.db.life import CAPS, MAX_CRASHES, TENANT_CAP, Attempt, Life, Model
+
+LEASE = timedelta(hours=1)
+THRESHOLD = timedelta(seconds=5)
+TABLES = ("task_attempts", "tasks", "heartbeats", "workers", "waiters", "audit", "prunings")
+
+LOOK = """
+SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_code,
+       t.cancel_requested_at IS NOT NULL, t.terminate, t.redacted_at IS NOT NULL,
+       t.enqueued_at <= now.now, coalesce(t.good_until <= now.now, false), t.claim_expires_at > now.now,
+       coalesce(t.next_retry_at > now.now, false), t.started_at IS NOT NULL, t.result IS NOT NULL, t.parked,
+       horsies_holds(t.status, t.claim_expires_at, true, now.now),
+       ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid IS NOT NULL)
+             FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt)
+FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)
+"""
+MOVES = {
+    # due from now on, and not from earlier: what is claimed first must not depend on how fast the test runs
+    "due": "UPDATE horsies_tasks SET enqueued_at = now(), next_retry_at = CASE WHEN next_retry_at IS NOT NULL THEN now() END "
+    "WHERE id = %s",
+    "late": "UPDATE horsies_tasks SET good_until = now() - interval '1 s' WHERE id = %s",
+    "lapsed": "UPDATE horsies_tasks SET claim_expires_at = now() - interval '1 s' WHERE id = %s",
+    "silent": "UPDATE horsies_heartbeats SET sent_at = now() - interval '1 h' WHERE id = %s",
+    "missing": "UPDATE horsies_tasks SET claimed_at = now() - interval '1 h' WHERE claimed_by = %s",
+}
+
+
+def failed(code: str, **columns: Any) -> dict[str, Any]:
+    """Return the columns of an outcome that failed."""
+    return {"status": "FAILED", "error_code": code, "error_message": "no", **columns}
+
+
+ENDS: dict[str, dict[str, Any]] = {
+    "completed": {"status": "COMPLETED"},
+    "listed": failed("LISTED"),
+    "not listed": failed("OTHER"),
+    "asks": failed("OTHER", retry=True),
+    "asks for now": failed("OTHER", retry=0),
+    "asks for later": failed("OTHER", retry=10_800),
+    "crashed": failed("WORKER_CRASHED", crashed=True),
+    "cancelled": {"status": "CANCELLED", "error_code": "TASK_CANCELLED"},
+}
+
+
+def outcome(id_: uuid.UUID, generation: int, end: str) -> Outcome:
+    """Return an outcome of one of the kinds above."""
+    return Outcome(id_, generation, result='{"ok": 1}', child_pid=1, **ENDS[end])
+
+
+@dataclass
+class Seat:
+    """A worker's session, and which worker sits there now: who is given up gets a successor under a new id."""
+
+    conn: psycopg.Connection[Any]
+    worker: uuid.UUID
+
+
+class Lives:
+    """Several sessions on one database: workers, somebody with transactions of their own, and one who only looks."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        self.seats = [Seat(connect(), uuid.uuid4()) for _ in range(3)]
+        self.somebody = connect()
+        self.looker = connect()
+        self.channel = channel_prefix(self.looker)
+        self.served = Served(CAPS)
+        self.heard: set[uuid.UUID] = set()
+        for conn in (*(seat.conn for seat in self.seats), self.somebody, self.looker):
+            conn.execute("SET lock_timeout = '5s'")  # nothing here may wait for a row: it would wait for ever
+        limit("plain")
+        limit("capped", max_concurrency=CAPS["capped"])
+        limit("tenants", partition_by_args=["t"], partition_max_concurrency=TENANT_CAP)
+        self.looker.execute(f'LISTEN "{self.channel}_done"')
+        self.looker.add_notify_handler(lambda told: self.heard.update(map(uuid.UUID, told.payload.split())))
+        old_enough = "SELECT pg_postmaster_start_time() < clock_timestamp() - %s"
+        wait_until(lambda: self.looker.execute(old_enough, [THRESHOLD]).fetchall()[0][0], "the server is no new one")
+
+    def begin(self) -> None:
+        """Forget all that was, also what an example left open that failed, and have somebody wait for results."""
+        self.somebody.rollback()
+        with self.looker.transaction():
+            for table in TABLES:
+                self.looker.execute(f"DELETE FROM horsies_{table}")
+        for seat in self.seats:
+            self.sit(seat)
+        WaiterStore(self.looker).register(uuid.uuid4(), LEASE)
+        self.heard.clear()
+
+    def sit(self, seat: Seat) -> None:
+        """Have a new worker start in a seat."""
+        seat.worker = uuid.uuid4()
+        serving: dict[str, Any] = {"queues": list(CAPS), "processes": 1, "threads": 9, "async_concurrency": 9}
+        WorkerStore(seat.conn).register(seat.worker, hostname="h", pid=1, version="0", **serving)
+
+    def beat(self, seat: Seat) -> bool:
+        """Beat for the worker in a seat; return whether it counts."""
+        return bool(WorkerStore(seat.conn).beat(seat.worker, [], Load(0, 0, 0, 0)))
+
+    def run_pass(self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, short: bool = False, **owed: Any) -> Passed:
+        """Run a pass; a short one, for the queue without limits, unless the database says that it takes a whole one."""
+        store = TaskStore(seat.conn)
+        if short:
+            plain, outcomes = Served(["plain"]), owed.get("outcomes", [])
+            if passed := store.run_short_pass(worker, self.channel, plain, "plain", wanted, outcomes):
+                return passed
+        return store.run_pass(worker, self.channel, self.served, wanted, max_crashes=MAX_CRASHES, **owed)
+
+    def send(self, conn: psycopg.Connection[Any], life: Life) -> None:
+        """Send the task of a life that begins."""
+        TaskStore(conn).send(NewTasks(
+            "tests.nothing", life.queue, "sync", 100, [life.id], [f'{{"t": {life.tenant}}}'],
+            delay=None if life.due else timedelta(hours=1),
+            good_until=None,
+            max_retries=0 if life.policy is None else life.policy.max_retries, options=options_text(life.policy, None),
+        ))  # fmt: skip
+        if life.until is not None:
+            until = timedelta(seconds=life.until)
+            conn.execute("UPDATE horsies_tasks SET good_until = now() + %s WHERE id = %s", [until, life.id])
+
+    def move(self, moment: str, id_: uuid.UUID) -> None:
+        """Have a moment come."""
+        self.looker.execute(MOVES[moment], [id_])
+
+    def compare(self, model: Model) -> None:
+        """Hold every row against the model."""
+        rows = {row[0]: row[1:] for row in self.looker.execute(LOOK)}
+        assert rows.keys() == model.tasks.keys()
+        for id_, life in model.tasks.items():
+            (status, owner, generation, retries, code, cancelled, terminate, redacted, due, late, lease, pausing, started, result,
+             parked, holds, attempts) = rows[id_]  # fmt: skip
+            assert (status, owner, generation, retries, code) == (
+                life.status, life.owner, life.generation, life.retry_count, life.code,
+            ), life  # fmt: skip
+            assert (cancelled, terminate, redacted, late) == (
+                life.cancelled,
+                life.terminate,
+                life.redacted,
+                life.late,
+            ), life
+            assert holds == life.holds, life
+            assert result == life.final, life
+            assert [Attempt(int(a[0]), int(a[1]), a[2], a[3] in (True, "t"), a[4], a[5] in (True, "t")) for a in attempts] == (
+                life.attempts
+            ), life  # fmt: skip
+            if not life.final:
+                assert (lease, started) == (life.lease, status == "RUNNING"), life
+            if status == "PENDING":
+                assert (due, pausing) == (life.due, life.pausing), life
+            assert not parked or (status, life.queue) == ("PENDING", "tenants"), life
+
+
+POLICIES = (
+    None,
+    RetryPolicy.fixed([0] * 5, auto_retry_for=["LISTED", "WORKER_CRASHED"], jitter=False),
+    RetryPolicy.fixed([3600, 0], auto_retry_for=["LISTED"], jitter=False),
+)
+
+
+def born(queue: str, tenant: int, policy: int, *, due: bool, until: int | None) -> Life:
+    """Return a task that is about to be sent."""
+    return Life(uuid7(), queue, tenant, POLICIES[policy], due, until)
+
+
+def finals(model: Model) -> set[uuid.UUID]:
+    """Return the tasks that are over."""
+    return {id_ for id_, life in model.tasks.items() if life.status in TERMINAL}

@@ -1,0 +1,162 @@
+"""Cancel meets passes, settles and other cancels: exactly one takes effect, nobody deadlocks, and what is over stays as it is."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django.core.records import Wanted
+from horsies_django.core.status import TERMINAL
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.store.tasks import TaskStore
+from horsies_django.store.workers import WaiterStore
+from horsies_django.tasks import operations
+from tests.conftest import Claimer, put
+from tests.db.conftest import Aside, wait_for_waiting
+from tests.db.test_caps_soft import LEASE
+from tests.db.test_pass import done
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+
+
+@pytest.fixture
+def worker(claimer: Callable[..., Claimer]) -> Claimer:
+    worker = claimer()
+    worker.conn.execute("SET lock_timeout = '5s'")
+    return worker
+
+
+def row(id_: uuid.UUID) -> Task:
+    return Task.objects.get(pk=id_)
+
+
+def test_a_cancel_that_comes_while_a_pass_claims_waits_and_finds_the_task_running(
+    worker: Claimer, connect: Connect, aside: Aside
+) -> None:
+    (id_,) = put()
+    other, watcher = connect(), connect()
+    with worker.conn.transaction():
+        (claim,) = worker.run_pass(sync=1).claims
+        cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
+        wait_for_waiting(watcher, other)
+    assert cancel.result() == {id_: "REQUESTED"}
+    assert worker.run_pass(outcomes=[done(claim)]).landed == {id_}
+    assert row(id_).status == "COMPLETED"
+
+
+def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it(
+    connect: Connect, aside: Aside, worker: Claimer
+) -> None:
+    (id_,) = put()
+    somebody, other, watcher = connect(), connect(), connect()
+    with somebody.transaction():
+        somebody.execute("SELECT FROM horsies_tasks WHERE id = %s FOR NO KEY UPDATE", [id_])
+        cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
+        wait_for_waiting(watcher, other)
+        (unlocked,) = watcher.execute("SELECT clock_timestamp()").fetchall()[0]
+    assert cancel.result() == {id_: "CANCELLED"}
+    query = "SELECT finished_at, cancel_requested_at FROM horsies_tasks WHERE id = %s"
+    finished, requested = watcher.execute(query, [id_]).fetchall()[0]
+    assert finished >= unlocked
+    assert requested == finished
+
+
+def test_a_claim_that_comes_while_a_cancel_is_open_neither_waits_nor_gets_the_task(
+    worker: Claimer, connect: Connect
+) -> None:
+    kept, cancelled = put(2)
+    somebody = connect()
+    with somebody.transaction():
+        assert TaskStore(somebody).cancel([cancelled], worker.channel, terminate=False) == {cancelled: "CANCELLED"}
+        assert [claim.id for claim in worker.run_pass(sync=2).claims] == [kept]
+    assert not worker.run_pass(sync=2).claims
+    assert row(cancelled).status == "CANCELLED"
+
+
+@pytest.mark.parametrize("how", ["waits", "is claimed ahead"])
+def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker: Claimer, how: str) -> None:
+    (id_,) = put()
+    ahead = []
+    if how == "is claimed ahead":
+        ahead = worker.run_pass(wanted=Wanted(buffer=1, lease=LEASE)).buffered
+    assert operations.cancel([id_]) == {id_: "CANCELLED"}
+    passed = worker.run_pass(sync=1, starts=ahead)
+    assert (passed.started, passed.claims) == ([], [])
+    task = row(id_)
+    assert (task.status, task.error_code) == ("CANCELLED", "TASK_CANCELLED")
+    assert task.result
+    assert task.result["err"]["error_code"] == "TASK_CANCELLED"
+    assert task.finished_at == task.cancel_requested_at is not None
+
+
+@pytest.mark.parametrize("end", ["COMPLETED", "CANCELLED", "EXPIRED"])
+def test_a_cancel_of_what_is_over_changes_nothing(worker: Claimer, end: str) -> None:
+    (id_,) = put()
+    if end == "COMPLETED":
+        worker.run_pass(outcomes=[done(claim) for claim in worker.run_pass(sync=1).claims])
+    elif end == "CANCELLED":
+        operations.cancel([id_])
+    else:
+        worker.conn.execute("UPDATE horsies_tasks SET good_until = now() - interval '1 s'")
+        worker.run_pass(sync=1)
+    before = Task.objects.values().get(pk=id_)
+    assert before["status"] == end
+    assert operations.cancel([id_], terminate=True) == {id_: "FINISHED"}
+    assert Task.objects.values().get(pk=id_) == before
+
+
+def test_a_task_that_goes_back_unbegun_after_its_cancel_never_starts_and_those_who_wait_hear_of_it(
+    worker: Claimer, connect: Connect
+) -> None:
+    (id_,) = put()
+    WaiterStore(connect()).register(uuid.uuid4(), LEASE)
+    ear = connect()
+    ear.execute(f'LISTEN "{worker.channel}_done"')
+    (claim,) = worker.run_pass(sync=1).claims
+    assert operations.cancel([id_]) == {id_: "REQUESTED"}
+    passed = worker.run_pass(sync=1, releases=[claim])
+    assert (passed.landed, passed.claims) == ({id_}, [])
+    task = row(id_)
+    assert (task.status, task.error_code, task.claimed_by) == ("CANCELLED", "TASK_CANCELLED", None)
+    assert [told.payload for told in ear.notifies(timeout=5, stop_after=1)] == [str(id_)]
+    assert not TaskAttempt.objects.filter(task_id=id_).exists()
+
+
+def test_what_its_worker_finished_after_a_cancel_overtook_it_lands_nowhere(worker: Claimer) -> None:
+    """The task was given back and cancelled while it waited; the first claim's outcome comes too late."""
+    (id_,) = put()
+    (claim,) = worker.run_pass(sync=1).claims
+    worker.run_pass(releases=[claim])
+    operations.cancel([id_])
+    assert worker.run_pass(outcomes=[done(claim)]).landed == set()
+    assert row(id_).status == "CANCELLED"
+    assert not TaskAttempt.objects.filter(task_id=id_).exists()
+
+
+def test_cancels_of_the_same_tasks_in_any_order_beside_a_worker_never_deadlock(
+    worker: Claimer, connect: Connect, aside: Aside
+) -> None:
+    """Naive: rows locked in the order in which they were named. Two that name them the other way round deadlock."""
+    ids = put(60)
+
+    def cancel(conn: psycopg.Connection[Any], seed: int) -> None:
+        order = random.Random(seed)
+        for _ in range(40):
+            TaskStore(conn).cancel(order.sample(ids, 30), worker.channel, terminate=False)
+
+    cancels = [aside(cancel, connect(), seed) for seed in range(3)]
+    claims = worker.run_pass(sync=5).claims
+    while claims or not all(one.done() for one in cancels):
+        passed = worker.run_pass(sync=5, outcomes=[done(claim) for claim in claims])
+        claims = [claim for claim in claims if claim.id not in passed.landed] + passed.claims
+    for one in cancels:
+        one.result()
+    assert {task.status for task in Task.objects.filter(pk__in=ids)} <= TERMINAL
+    assert TaskAttempt.objects.count() == Task.objects.filter(status="COMPLETED").count()

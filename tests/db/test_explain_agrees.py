@@ -1,0 +1,201 @@
+"""Explanation and pass agree: what is next is claimed by the next pass with a free slot, and what has a reason against it is not.
+
+And they cannot drift apart: no predicate that both need exists in a second text.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from django.conf import settings as project
+from django.db import connection, transaction
+from django.test import override_settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horsies_django import explain
+from horsies_django.core.explanations import Explanation
+from horsies_django.core.records import Wanted
+from horsies_django.models import Task
+from tests.conftest import Claimer, limit, put
+from tests.support.factories import HeartbeatFactory, WorkerFactory, now
+from tests.support.sizes import examples
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SQL = Path(__file__).parents[2] / "horsies_django" / "store" / "sql"
+CALM = settings(
+    max_examples=examples(60, 1_000), deadline=None, database=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+QUEUES = ("mail", "bulk", "twin")
+HERE, ELSEWHERE = "here", "elsewhere"
+KNOWN, STRANGE = "tests.nothing", "tests.strange"
+MINUTE = dt.timedelta(minutes=1)
+GRACE = 1.5 * MINUTE  # what has been due for two minutes is taken, whoever knows it
+
+
+class Row(NamedTuple):
+    """A task as the example wishes it; ``holder`` None waits."""
+
+    queue: str
+    tenant: int
+    lane: str
+    priority: int
+    due_in: int  # minutes
+    late: bool
+    parked: bool
+    holder: str | None
+    name: str = KNOWN
+
+
+class Shape(NamedTuple):
+    """The limits of a queue."""
+
+    priority: int
+    max_concurrency: int | None
+    local_limit: int | None
+    partition_by_args: list[str] | None
+    partition_max_concurrency: int | None
+    partition_local_limit: int | None
+
+
+ROWS = st.builds(
+    Row,
+    queue=st.sampled_from(QUEUES),
+    tenant=st.integers(1, 2),
+    lane=st.sampled_from(["sync", "sync", "async"]),
+    priority=st.integers(1, 2),
+    due_in=st.sampled_from([-2, -1, -1, -1, 5]),
+    late=st.sampled_from([False, False, False, True]),
+    parked=st.sampled_from([False, False, False, True]),
+    holder=st.sampled_from([None, None, HERE, ELSEWHERE]),
+    name=st.sampled_from([KNOWN, KNOWN, STRANGE]),
+)
+SHAPES = st.builds(
+    Shape,
+    priority=st.integers(1, 2),
+    max_concurrency=st.sampled_from([None, None, 0, 1, 2, 4]),
+    local_limit=st.sampled_from([None, None, 1, 2]),
+    partition_by_args=st.sampled_from([None, ["tenant"]]),
+    partition_max_concurrency=st.sampled_from([None, 1, 2]),
+    partition_local_limit=st.sampled_from([None, None, 1]),
+)
+CAPS = st.sampled_from([None, None, 1, 3, 6])
+
+
+class Rollback(Exception):  # noqa: N818 - not a failure: it ends an example
+    """Takes an example back."""
+
+
+def build(rows: list[Row], shapes: list[Shape], cap: int | None) -> tuple[Claimer, list[uuid.UUID]]:
+    """Put limits and tasks into the tables; return the worker that has a slot of each lane free, and the waiting tasks."""
+    limit("*", max_concurrency=cap)
+    for name, shape in zip(QUEUES, shapes, strict=True):
+        limit(name, **shape._asdict())
+    worker = Claimer(connection)
+    worker.served.__init__(QUEUES)  # type: ignore[misc]
+    ids = {HERE: worker.id, ELSEWHERE: uuid.uuid4()}
+    waiting = []
+    for row in rows:
+        columns: dict[str, Any] = {"lane": row.lane, "priority": row.priority}
+        (id_,) = put(name=row.name, queue=row.queue, kwargs=[json.dumps({"tenant": row.tenant})], **columns)
+        changes: dict[str, Any] = {"enqueued_at": now() + row.due_in * MINUTE}
+        # A pass that expires a task unparks the head of its partition, and may take that in its next round.
+        changes["parked"] = row.parked and row.holder is None and not any(r.late and r.queue == row.queue for r in rows)
+        if row.late:
+            changes["good_until"] = now() - MINUTE
+        if row.holder:
+            changes |= {"status": "RUNNING", "claimed_by": ids[row.holder], "claimed_at": now(), "started_at": now()}
+        else:
+            waiting.append(id_)
+        Task.objects.filter(pk=id_).update(**changes)
+    for name, id_ in ids.items():
+        held = {lane: sum(row.holder == name and row.lane == lane for row in rows) for lane in ("sync", "async")}
+        free = 1 if name == HERE else 0
+        shape = {"processes": 1, "threads": held["sync"] + free, "async_concurrency": held["async"] + free}
+        WorkerFactory(id=id_, queues=list(QUEUES), task_names=[KNOWN], **shape)
+        HeartbeatFactory(id=id_, worker_id=id_, role="claimer")
+    return worker, waiting
+
+
+@pytest.mark.thorough
+@CALM
+@given(rows=st.lists(ROWS, max_size=10), shapes=st.lists(SHAPES, min_size=3, max_size=3), cap=CAPS)
+def test_what_is_next_is_claimed_by_the_next_pass_and_nothing_else_is(
+    transactional_db: None, rows: list[Row], shapes: list[Shape], cap: int | None
+) -> None:
+    limits = {**project.HORSIES, "UNKNOWN_TASK_GRACE_MS": GRACE}
+    with pytest.raises(Rollback), transaction.atomic(), override_settings(HORSIES=limits):
+        worker, waiting = build(rows, shapes, cap)
+        told = {id_: explain(id_) for id_ in waiting}
+        claimed = {claim.id for claim in worker.run_pass(wanted=Wanted(1, 1), grace=GRACE).claims}
+        for id_, explanation in told.items():
+            assert comes_next(explanation) == (id_ in claimed), f"{explanation}\nclaimed: {id_ in claimed}"
+        raise Rollback
+
+
+def comes_next(explanation: Explanation) -> bool:
+    """Whether the next pass shall claim a task: nothing holds it up, or it is only that it will fail."""
+    (first, *others) = explanation.reasons
+    return not others and (first.code == "NEXT" or (first.code == "UNKNOWN_TASK_NAME" and not first.details["until"]))
+
+
+# What a predicate cannot do without, names of tables and parameters apart -> under the one function that may have it,
+# and others that ask something else of the same columns.
+MARKS = {
+    "horsies_holds": (r"claim_expires_at > ", {"horsies_start"}),  # a start asks for its own lease
+    "horsies_effective": (r"coalesce\(override,", set()),
+    "horsies_room": (r"(?<!partition_)max_concurrency - ", set()),
+    "horsies_cluster_room": (r"cap - \( ?select", set()),
+    "horsies_parts": (r"local_limit \*", set()),
+    "horsies_loads": (r"filter \(where holds and claimed_by = \w+\)\)::int", set()),
+    "horsies_partition": (r"kwargs ->", set()),
+    "horsies_orphaned": (r"claimed_at < ", set()),
+    "horsies_servers": (r"stopped_at is null", set()),
+    "horsies_knows": (r"task_names \?", set()),
+    "horsies_strange": (r"enqueued_at > \(?(now|moment) - grace", set()),
+}
+TEXTS = {path.stem: path.read_text() for path in SQL.rglob("*.sql")}
+
+
+def plain(text: str) -> str:
+    """Return SQL without comments, names of tables and marks of parameters, on one line."""
+    text = re.sub(r"--.*", "", text)
+    text = re.sub(r"\b[a-z_]\w*\.(?=[a-z_])|\b[pv]_(?=\w)", "", text)
+    return re.sub(r"\s+", " ", text).lower()
+
+
+def called(*names: str) -> set[str]:
+    """Return all functions that some call, directly or by others."""
+    found: set[str] = set()
+    open_ = set(names)
+    while open_:
+        name = open_.pop()
+        found.add(name)
+        open_ |= set(re.findall(r"horsies_\w+(?=\()", TEXTS[name].partition("$$")[2])) & set(TEXTS) - found
+    return found
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_a_predicate_of_the_claim_has_one_text(name: str) -> None:
+    mark, others = MARKS[name]
+    assert {stem for stem, text in TEXTS.items() if re.search(mark, plain(text))} == {name} | others
+
+
+def test_the_claim_and_the_explanation_ask_the_same_functions() -> None:
+    assert set(MARKS) - called("horsies_pass", "horsies_configure", "horsies_reap") == set()
+    assert set(MARKS) - called("horsies_explain") == set()
+
+
+def test_a_second_text_is_found_whatever_its_names_are() -> None:
+    again = "SELECT c.id FROM horsies_tasks c WHERE c.status = 'CLAIMED'\n  AND c.claim_expires_at  >  v_moment"
+    assert re.search(MARKS["horsies_holds"][0], plain(again))
+    assert re.search(MARKS["horsies_room"][0], plain("v_left := (v_queue).max_concurrency - (SELECT count(*))"))
+    assert not re.search(MARKS["horsies_room"][0], plain("-- max_concurrency - held"))

@@ -1,0 +1,270 @@
+"""What the status reads: who waits since when, who lives, what the database's own bookkeeping says, and what needs somebody."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from example_project.postgres import private_postgres
+from horsies_django import queues, schedules
+from horsies_django.models import Heartbeat, Schedule, Task, Worker
+from horsies_django.monitoring.health import (
+    Health,
+    QueueHealth,
+    XminHolder,
+    examine,
+    problems,
+)
+from horsies_django.store.base import load
+from horsies_django.store.health import HealthStore, WorkerHealth
+from tests.apps.project.tasks import noop
+from tests.conftest import limit, put
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+THRESHOLD = dt.timedelta(seconds=10)
+AGO = dt.timedelta(minutes=5)
+
+
+def serving(*names: str, silent: dt.timedelta = dt.timedelta(0), **columns: Any) -> Worker:
+    """Put a worker into the tables whose last beat lies some time ago."""
+    worker = WorkerFactory(queues=list(names), seen_at=now() - silent, **columns)
+    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer", sent_at=now() - silent)
+    return worker
+
+
+def workers() -> dict[uuid.UUID, WorkerHealth]:
+    return {found.id: found for found in HealthStore(connection).workers(THRESHOLD)}
+
+
+def queue(name: str) -> QueueHealth:
+    return next(found for found in examine(connection).queues if found.name == name)
+
+
+def codes(health: Health, **options: Any) -> list[str]:
+    return [problem.code for problem in problems(health, **options)]
+
+
+def test_a_queue_says_for_how_long_its_oldest_due_task_waits_whatever_its_lane_and_priority() -> None:
+    put(3, priority=1)
+    put(2, lane="async", priority=7)
+    oldest = put(1, lane="async", priority=50)
+    put(1, priority=1, delay=dt.timedelta(days=1))
+    Task.objects.filter(pk__in=oldest).update(enqueued_at=now() - AGO)
+    waits = HealthStore(connection).waits(["default", "mail", "unheard-of"])
+    assert set(waits) == {"default"}
+    assert 300 <= waits["default"] < 400
+
+
+def test_what_is_not_due_or_held_or_parked_or_finished_does_not_wait() -> None:
+    put(1, delay=dt.timedelta(hours=1))
+    TaskFactory(status="RUNNING", sent_at=now() - AGO)
+    TaskFactory(status="COMPLETED", sent_at=now() - AGO)
+    TaskFactory(parked=True, partition_key="[1]", sent_at=now() - AGO)
+    assert HealthStore(connection).waits(["default"]) == {}
+
+
+def test_waits_cost_a_probe_for_each_lane_and_priority_however_many_wait(connect: Connect) -> None:
+    put(5_000)
+    put(5_000, priority=1, delay=dt.timedelta(days=1))
+    conn = connect()
+    with conn.transaction():
+        assert set(HealthStore(conn).waits(["default", "mail"])) == {"default"}
+        ((read,),) = conn.execute("SELECT pg_stat_get_xact_tuples_returned('horsies_tasks_claim'::regclass)").fetchall()
+        ((scanned,),) = conn.execute("SELECT pg_stat_get_xact_tuples_returned('horsies_tasks'::regclass)").fetchall()
+    assert 0 < read < 10
+    assert scanned == 0, "nothing is read past the index"
+
+
+def test_a_worker_is_living_then_stale_then_dead_or_it_stopped_and_long_gone_ones_are_left_out() -> None:
+    living = serving("default", hostname="a")
+    stale = serving("default", silent=AGO, hostname="b")
+    judged = serving("default", silent=AGO, hostname="c")
+    Heartbeat.objects.filter(pk=judged.id).update(died_at=now())
+    stopped = WorkerFactory(hostname="d", stopped_at=now() - AGO)
+    WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))
+    WorkerFactory(seen_at=now() - dt.timedelta(days=2))
+    found = workers()
+    assert [(one.id, one.state) for one in found.values()] == [
+        (living.id, "living"), (stale.id, "stale"), (judged.id, "dead"), (stopped.id, "stopped"),
+    ]  # fmt: skip
+    assert 300 <= found[stale.id].silent_seconds < 400
+    assert found[living.id].queues == ["default"]
+    assert found[living.id].silent_seconds < 60
+
+
+def test_a_worker_shows_what_it_holds_and_one_that_holds_though_it_is_gone_comes_first() -> None:
+    living, gone = serving("default"), WorkerFactory(seen_at=now() - dt.timedelta(days=2))
+    TaskFactory.create_batch(3, status="RUNNING", claimed_by=living.id)
+    TaskFactory(status="CLAIMED", claimed_by=gone.id)
+    TaskFactory(status="COMPLETED", claimed_by=living.id)
+    assert [(one.id, one.state, one.holds) for one in workers().values()] == [
+        (gone.id, "dead", 1), (living.id, "living", 3),
+    ]  # fmt: skip
+    assert codes(examine(connection)) == ["STALE_WORKER"]
+
+
+def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nobody_has_judged_it() -> None:
+    put(2)
+    serving("default", silent=AGO)
+    assert (queue("default").pending, queue("default").workers) == (2, 0)
+    (problem,) = problems(examine(connection))
+    assert problem.code == "NO_LIVING_WORKER"
+    assert "queue default has 2 tasks due" in problem.text
+    assert "--queues=default" in problem.text
+    serving("mail")
+    assert codes(examine(connection)) == ["NO_LIVING_WORKER"], "one that serves another queue is none"
+    serving("default", "mail")
+    assert codes(examine(connection)) == []
+
+
+def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> None:
+    serving("default")
+    TaskFactory(sent_at=now() - AGO)
+    health = examine(connection)
+    assert codes(health) == []
+    assert codes(health, max_wait_seconds=1_000) == []
+    assert codes(health, max_wait_seconds=200) == ["WAITS_TOO_LONG"]
+    queues.pause("default", actor="a test")
+    Worker.objects.all().delete()
+    paused = examine(connection)
+    assert queue("default").paused
+    assert codes(paused, max_wait_seconds=200) == [], "somebody wanted it so"
+
+
+def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_everybodys() -> None:
+    limit("*", max_concurrency=5)
+    TaskFactory(sent_at=now() - AGO)
+    serving("mail")
+    serving("bulk")
+    whole = queue("*")
+    assert (whole.pending, whole.workers, whole.paused) == (1, 2, False)
+    assert 300 <= (whole.oldest_seconds or 0) < 400
+    assert codes(examine(connection)) == ["NO_LIVING_WORKER"]
+    limit("*", max_concurrency=0)
+    assert codes(examine(connection)) == []
+
+
+def test_the_database_is_described_by_its_own_bookkeeping() -> None:
+    put(10)
+    health = examine(connection)
+    database = health.database
+    assert (
+        database.version.split()[0] == str(connection.cursor().execute("SHOW server_version").fetchone()[0]).split()[0]
+    )
+    assert (database.in_recovery, database.read_only) == (False, False)
+    assert 1 <= database.connections <= database.max_connections
+    assert 0 <= database.notify_queue < 0.5
+    assert abs(health.clock_skew_seconds) < 60, "both clocks are this host's"
+
+
+def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Connect) -> None:
+    holder = connect()
+    with holder.transaction():
+        holder.execute("SET LOCAL application_name = 'a long report'")
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT 1")
+        found = [one for one in HealthStore(connection).database().xmin_holders if one.pid == holder.info.backend_pid]
+        assert [(one.kind, one.name, one.state) for one in found] == [
+            ("transaction", "a long report", "idle in transaction")
+        ]
+        assert found[0].seconds is not None
+    assert holder.info.backend_pid not in [one.pid for one in HealthStore(connection).database().xmin_holders]
+
+
+def test_prepared_transactions_and_replication_slots_hold_it_back_too() -> None:
+    with (
+        private_postgres(durable=False, max_prepared_transactions=2) as url,
+        psycopg.connect(url, autocommit=True) as conn,
+    ):
+        conn.execute("CREATE TABLE t (id int)")
+        conn.execute("BEGIN")
+        conn.execute("INSERT INTO t VALUES (1)")
+        conn.execute("PREPARE TRANSACTION 'forgotten'")
+        conn.execute("SELECT pg_create_physical_replication_slot('idle')")
+        (row,) = conn.execute(load("status_xmin").encode()).fetchall()
+        found = XminHolder(*row)
+        assert (found.kind, found.name, found.pid) == ("prepared transaction", "forgotten", None)
+        assert found.transactions >= 1, "the slot without an xmin holds back nothing"
+
+
+def a_holder(**columns: Any) -> XminHolder:
+    fields = {"kind": "transaction", "pid": 7, "name": "report", "role": None, "state": None, "seconds": 7_200.0}
+    return XminHolder(**{**fields, "transactions": 5_000, **columns})
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [
+        (a_holder(), "transaction 'report' of process 7 keeps dead rows from being removed for 120 minutes"),
+        (a_holder(), "pg_terminate_backend(7)"),
+        (a_holder(seconds=None, transactions=20_000_000), "for 20,000,000 transactions"),
+        (a_holder(kind="prepared transaction", pid=None), "ROLLBACK PREPARED"),
+        (
+            a_holder(kind="replication slot", pid=None, seconds=None, transactions=20_000_000),
+            "pg_drop_replication_slot",
+        ),
+        (a_holder(kind="standby", name=""), "a standby without a name of process 7"),
+        (a_holder(seconds=60.0), None),
+        (a_holder(transactions=10), None),
+        (a_holder(seconds=None, transactions=20_000), None),
+    ],
+)
+def test_who_holds_back_xmin_for_over_an_hour_is_a_problem_with_its_own_remedy(
+    holder: XminHolder, words: str | None
+) -> None:
+    health = examine(connection)
+    found = problems(health._replace(database=health.database._replace(xmin_holders=[holder])))
+    assert [problem.code for problem in found] == (["XMIN_HELD"] if words else [])
+    assert words is None or words in found[0].text
+
+
+def test_a_full_notify_queue_and_few_connections_left_are_problems_and_skewed_clocks_are_none() -> None:
+    health = examine(connection)
+    database = health.database._replace(notify_queue=0.61, connections=95, max_connections=100)
+    worse = health._replace(database=database, clock_skew_seconds=3_600.0)
+    assert codes(worse) == ["NOTIFY_QUEUE", "CONNECTIONS"]
+    assert "61% full" in problems(worse)[0].text
+
+
+def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_sent() -> None:
+    for name in ("late", "later", "in time", "broken", "off"):
+        schedules.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
+    schedules.disable("off", actor="a test")
+    Schedule.objects.filter(name="late").update(next_at=now() - dt.timedelta(seconds=70))
+    Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(seconds=90))
+    Schedule.objects.filter(name="broken").update(error="no such task", next_at=now() + dt.timedelta(hours=1))
+    late, broken = problems(examine(connection))
+    assert (late.code, broken.code) == ("SCHEDULE_LATE", "SCHEDULE_FAILS")
+    assert "'later' and 1 more is due for 90 s" in late.text
+    assert "manage.py horsies_scheduler" in late.text
+    assert "'broken' could not send its last slot: no such task" in broken.text
+
+
+def test_a_database_that_lets_nothing_be_written_is_a_problem_though_all_can_be_read(connect: Connect) -> None:
+    conn = connect()
+    conn.execute("SET default_transaction_read_only = on")
+    health = examine(conn)
+    assert health.database.read_only
+    (problem,) = problems(health)
+    assert problem.code == "READ_ONLY"
+    assert "default_transaction_read_only" in problem.text
+    replica = health._replace(database=health.database._replace(in_recovery=True))
+    assert "a replica" in problems(replica)[0].text
+
+
+def test_looking_takes_no_lock_that_others_wait_for(connect: Connect) -> None:
+    put(3)
+    conn = connect()
+    with conn.transaction():
+        examine(conn)
+        held = conn.execute("SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IS NOT NULL")
+        assert {mode for (mode,) in held.fetchall()} == {"AccessShareLock"}

@@ -1,0 +1,213 @@
+"""Rows as a stranger may write them: what no statement could bear is refused, and what is left stops nobody else's."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import IntegrityError, connection, transaction
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django import explain
+from horsies_django.conf import Recovery
+from horsies_django.core.records import Outcome, Wanted
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.worker.maintenance.reaper import Reaper
+from tests.conftest import Claimer, put
+from tests.support.factories import TaskAttemptFactory, TaskFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Claimers = Callable[..., Claimer]
+Connect = Callable[[], psycopg.Connection[Any]]
+LAST = 2**31 - 1
+DEEP = '{{"x": {}{}}}'.format("[" * 3_000, "]" * 3_000)
+GRACE = dt.timedelta(minutes=5)
+
+
+def change(id_: uuid.UUID, **columns: Any) -> None:
+    """Write columns of a task's row as they are."""
+    with connection.cursor() as cursor:
+        for name, value in columns.items():
+            cursor.execute(f"UPDATE horsies_tasks SET {name} = %s WHERE id = %s", [value, id_])
+
+
+@pytest.mark.parametrize(
+    ("rule", "column", "value"),
+    [
+        ("options", "options", "[]"),
+        ("options", "options", "5"),
+        ("kwargs", "kwargs", "[1]"),
+        ("kwargs", "kwargs", "null"),
+        ("partition_key", "partition_key", "x" * 201),
+        ("numbers", "claim_generation", -1),
+        ("numbers", "retry_count", 32_767),
+        ("numbers", "max_retries", 32_767),
+        ("numbers", "retry_count", -1),
+        *(("moments", name, when) for name in ("enqueued_at", "good_until", "claimed_at") for when in ("infinity", "-infinity")),
+        ("moments", "redacted_at", "10000-01-01"),
+        ("moments", "sent_at", "0001-06-01"),
+    ],
+)  # fmt: skip
+def test_a_row_that_a_statement_would_stumble_over_is_refused_and_the_rule_is_named(
+    rule: str, column: str, value: Any
+) -> None:
+    (id_,) = put()
+    with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
+        change(id_, **{column: value})
+
+
+def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers) -> None:
+    (id_,) = put()
+    change(id_, partition_key="".join(chr(0x10000 + 7 * number) for number in range(200)), parked=True)
+    change(id_, parked=False)
+    assert len(claimer().run_pass(sync=1).claims) == 1
+
+
+def test_a_claim_generation_at_its_maximum_blocks_no_claim(claimer: Claimers) -> None:
+    (worn, before, good) = put(3)
+    change(worn, claim_generation=LAST)
+    change(before, claim_generation=LAST - 1)
+    worker = claimer()
+    claims = {claim.id: claim.generation for claim in worker.run_pass(sync=3).claims}
+    assert claims == {worn: 1, before: LAST, good: 1}
+    outcomes = [Outcome(id_, generation, "COMPLETED", '{"ok": null}') for id_, generation in claims.items()]
+    assert worker.run_pass(outcomes=outcomes).landed == set(claims)
+
+
+def test_a_claim_generation_at_its_maximum_blocks_no_short_pass_and_no_prefetch(claimer: Claimers) -> None:
+    (first, second) = put(2)
+    worker = claimer()
+    change(first, claim_generation=LAST)
+    short = worker.store.run_short_pass(worker.id, worker.channel, worker.served, "default", Wanted(sync=1), [])
+    assert short is not None
+    assert [(claim.id, claim.generation) for claim in short.claims] == [(first, 1)]
+    change(second, claim_generation=LAST)
+    ahead = worker.run_pass(wanted=Wanted(buffer=1, lease=dt.timedelta(seconds=60)))
+    assert [(claim.id, claim.generation) for claim in ahead.buffered] == [(second, 1)]
+
+
+@pytest.mark.parametrize("wire", ['"x"', "null", "99999999999", "1.5", '{"a": 1}', "1e400"])
+def test_a_version_that_is_no_number_of_ours_stops_no_pass_that_leaves_strangers_out(
+    claimer: Claimers, wire: str
+) -> None:
+    (odd,) = put(options=f'{{"wire": {wire}}}')
+    (good,) = put()
+    claims = claimer().run_pass(sync=2, grace=GRACE).claims
+    assert good in [claim.id for claim in claims]
+    assert explain(odd).reasons
+
+
+POLICIES = [
+    {},
+    "x",
+    {"intervals": 5},
+    {"intervals": []},
+    {"intervals": ["soon"], "strategy": "fixed"},
+    {"intervals": [{}], "jitter": "perhaps"},
+    {"intervals": [None], "most": "x"},
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=map(json.dumps, POLICIES))
+def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail_with_its_own_code(
+    claimer: Claimers, policy: Any
+) -> None:
+    codes = {"codes": ["UNHANDLED_ERROR", "WORKER_SERIALIZATION_ERROR"]}
+    retry = {**policy, **codes} if isinstance(policy, dict) else policy
+    put(2, options=json.dumps({"wire": 1, "retry": retry}), max_retries=5)
+    worker = claimer()
+    claims = worker.run_pass(sync=2).claims
+    asked_again = {claims[1].id: True}
+    outcomes = [
+        Outcome(one.id, one.generation, "FAILED", '{"err": {}}', "UNHANDLED_ERROR", "m", asked_again.get(one.id))
+        for one in claims
+    ]
+    assert len(worker.run_pass(outcomes=outcomes).landed) == 2
+    assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "UNHANDLED_ERROR")}
+
+
+@pytest.mark.parametrize("most", ["1e400", "-5", "9" * 1_000])
+def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, most: str) -> None:
+    pauses = '{{"codes": ["C"], "strategy": "exponential", "intervals": [{}], "most": {}}}'.format("9" * 100_000, most)
+    put(options=f'{{"retry": {pauses}}}', max_retries=5)
+    worker = claimer()
+    (claim,) = worker.run_pass(sync=1).claims
+    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "FAILED", '{"err": {}}', "C", "m")])
+    task = Task.objects.get()
+    assert task.status == "PENDING"
+    assert task.next_retry_at is not None
+    assert task.next_retry_at <= task.sent_at + dt.timedelta(days=31)
+
+
+@pytest.fixture
+def rescue(connect: Connect) -> Iterator[Callable[[], None]]:
+    """Give a function that is one round of a reaper."""
+    reaper, conn = Reaper(Recovery(), None, ["default"], may_judge=lambda seconds: False), connect()
+    yield lambda: reaper.rescue(conn)
+    conn.execute("DROP FUNCTION IF EXISTS refuse CASCADE")
+
+
+def orphan(**columns: Any) -> Task:
+    """Make a task that a worker holds which is gone."""
+    columns = {"sent_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "status": "RUNNING", **columns}
+    return TaskFactory(**columns)  # type: ignore[no-any-return]
+
+
+def test_a_row_that_cannot_be_rescued_as_usual_fails_alone_and_the_others_are_rescued(
+    rescue: Callable[[], None],
+) -> None:
+    attempted, worker = orphan(), uuid.uuid4()
+    TaskAttemptFactory(task_id=attempted.pk)
+    together = orphan(claimed_by=attempted.claimed_by)
+    others = [orphan(started_at=None), orphan(claimed_at=None, started_at=None), orphan(claimed_by=worker)]
+    policy = {"retry": {"codes": ["WORKER_CRASHED"], "intervals": "x"}}
+    others.append(orphan(options=policy, max_retries=3, claimed_by=worker))
+    rescue()
+    assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "WORKER_CRASHED")}
+    assert Task.objects.get(pk=attempted.pk).result["err"]["message"].count("its attempt could not be written") == 1
+    assert set(TaskAttempt.objects.filter(outcome="WORKER_FAILURE").values_list("task_id", flat=True)) == {
+        together.pk,
+        *(other.pk for other in others),
+    }
+
+
+def test_a_row_that_not_even_fails_is_named_once_and_the_others_are_rescued(
+    rescue: Callable[[], None], connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    stuck = orphan()
+    good = orphan(claimed_by=stuck.claimed_by)
+    conn = connect()
+    conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'never'; END $$"
+    )
+    conn.execute(
+        "CREATE TRIGGER refuse BEFORE UPDATE ON horsies_tasks FOR EACH ROW "
+        f"WHEN (NEW.id = '{stuck.pk}') EXECUTE FUNCTION refuse()"
+    )
+    with caplog.at_level(logging.ERROR, "horsies"):
+        rescue()
+        rescue()
+    assert Task.objects.get(pk=good.pk).error_code == "WORKER_CRASHED"
+    assert Task.objects.get(pk=stuck.pk).status == "RUNNING"
+    assert caplog.text.count(f"{stuck.pk} (attempt 1) of a dead worker cannot be rescued") == 1
+
+
+def test_the_admin_lists_and_shows_rows_whose_json_python_cannot_read(client: Client) -> None:
+    client.force_login(User.objects.create_superuser("boss"))
+    deep, digits = put(2)
+    change(deep, options=DEEP, kwargs=DEEP)
+    change(digits, options='{"timeout_ms": %s}' % ("9" * 5_000))
+    assert client.get(reverse("admin:horsies_task_changelist")).status_code == 200
+    for id_, shown in ((deep, "[[[["), (digits, "99999")):
+        page = client.get(reverse("admin:horsies_task_change", args=[id_]))
+        assert page.status_code == 200
+        assert shown in page.content.decode() or "nested too deep" in page.content.decode()

@@ -1,0 +1,291 @@
+"""A task's life, driven at random through the store's statements on several sessions, is the life that the pure model leads.
+
+After every step each row is held against tests/db/life.py: status, owner, generation, retries, attempts, permits; and those
+who wait were told of exactly what ended. At the end of an example what is left gets done: nothing is ever stuck.
+A full ``make stress`` makes a long run, at random instead of the same each time.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from horsies_django.core.errors import TaskNotRetryable
+from horsies_django.core.records import Claim, Wanted
+from horsies_django.core.status import TERMINAL, Status
+from horsies_django.store.queues import QueueStore
+from horsies_django.store.retention import Kept, RetentionStore
+from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import operations
+from horsies_django.tasks.ids import uuid7
+from tests.db.life import REFUSED, Life
+from tests.db.lives import ENDS, LEASE, Lives, Seat, born, finals, outcome
+from tests.db.mishaps import FLAGS, GOING, PICKS, SEATS, Mishaps
+from tests.support.sizes import STRESS, examples
+
+EXAMPLES = examples(40, 2_000)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(420, 2 * EXAMPLES))]
+PROFILE = settings(
+    max_examples=EXAMPLES, stateful_step_count=60, deadline=None, database=None, derandomize=STRESS != "full",
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "settle shortly", "release", "start", "renew"])
+SOME_ENDS = st.lists(st.sampled_from([*ENDS]), min_size=3, max_size=3)
+FAILURES = st.sampled_from(
+    ["crashed", "listed", "asks", "asks for now", "asks for later", "asks for later", "not listed"]
+)
+MANY = st.lists(PICKS, min_size=1, max_size=3)
+BIRTHS = st.builds(
+    born, st.sampled_from(["plain", "plain", "capped", "tenants"]), st.integers(0, 1), st.sampled_from([1, 2, 1, 0]),
+    due=st.sampled_from([True, True, True, False]), until=st.sampled_from([None, 7200, None, 7200, 7200, -1]),
+)  # fmt: skip
+SLOTS = st.tuples(st.sampled_from([2, 3, 4, 1, 0]), st.sampled_from([0, 0, 2, 3]))
+
+
+class LifeOfATask(Mishaps):
+    """What may happen to tasks, in any order."""
+
+    # what workers do
+
+    @initialize(births=st.lists(BIRTHS, min_size=4, max_size=8))
+    def begin(self, births: list[Life]) -> None:
+        self.lives.begin()
+        self.send(births)
+
+    @precondition(lambda self: len(self.model.claimable()) < 4)
+    @rule(births=st.lists(BIRTHS, min_size=1, max_size=4))
+    def send(self, births: list[Life]) -> None:
+        for life in map(fresh, births):
+            self.lives.send(self.lives.looker, life)
+            self.model.tasks[life.id] = life
+
+    @precondition(lambda self: self.model.claimable())
+    @rule(seat=SEATS, buffer=st.integers(1, 3))
+    def take_ahead(self, seat: int, buffer: int) -> None:
+        at = self.lives.seats[seat]
+        self.round(at, at.worker, wanted((0, buffer)))
+
+    @rule(seat=SEATS, slots=SLOTS, sweep=FLAGS, short=FLAGS)
+    def claim(self, seat: int, slots: tuple[int, int], sweep: bool, short: bool) -> None:
+        at = self.lives.seats[seat]
+        self.round(at, at.worker, wanted(slots), sweep=sweep, short=short)
+
+    @precondition(lambda self: self.has(Status.RUNNING))
+    @rule(seat=SEATS, places=MANY, ends=SOME_ENDS, slots=SLOTS, short=FLAGS)
+    def settle_and_claim(
+        self, seat: int, places: list[int], ends: list[str], slots: tuple[int, int], short: bool = False
+    ) -> None:
+        at = self.at(seat, Status.RUNNING)
+        running = self.claims(at, Status.RUNNING)
+        chosen = {claim.id: claim for place in places if running and (claim := running[place % len(running)])}
+        written = [outcome(c.id, c.generation, end) for c, end in zip(chosen.values(), ends, strict=False)]
+        starts = [] if short else self.claims(at, Status.CLAIMED)
+        self.round(at, at.worker, wanted(slots), outcomes=written, starts=starts, short=short)
+
+    @precondition(lambda self: self.has(Status.RUNNING))
+    @rule(seat=SEATS, place=PICKS, end=FAILURES, slots=SLOTS)
+    def fail(self, seat: int, place: int, end: str, slots: tuple[int, int]) -> None:
+        self.settle_and_claim(seat, [place], [end], slots)
+
+    @precondition(lambda self: self.has(Status.RUNNING, Status.CLAIMED))
+    @rule(seat=SEATS, places=MANY, slots=SLOTS)
+    def release(self, seat: int, places: list[int], slots: tuple[int, int]) -> None:
+        at = self.at(seat, Status.RUNNING, Status.CLAIMED)
+        held = self.claims(at, Status.RUNNING, Status.CLAIMED)
+        self.round(at, at.worker, wanted(slots), releases=[held[p % len(held)] for p in {*places} if held][:1])
+
+    @precondition(lambda self: self.has(Status.CLAIMED))
+    @rule(seat=SEATS)
+    def start(self, seat: int) -> None:
+        at = self.at(seat, Status.CLAIMED)
+        self.round(at, at.worker, Wanted(), starts=self.claims(at, Status.CLAIMED))
+
+    @precondition(lambda self: self.issued)
+    @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
+    def write_late(self, seat: int, places: list[int], end: str, how: str) -> None:
+        """Write under claims that were made at some time, by whoever made them: most of them are over."""
+        self.write(self.lives.seats[seat], self.stale(places, self.issued), end, how)
+
+    @precondition(lambda self: any(self.holds_again(*entry) for entry in self.issued))
+    @rule(seat=SEATS, places=MANY, end=ANY_END, how=WRITES)
+    def write_under_an_older_claim(self, seat: int, places: list[int], end: str, how: str) -> None:
+        """Write under claims whose task the same worker holds again: only the generation tells them apart."""
+        older = [entry for entry in self.issued if self.holds_again(*entry)]
+        state = Status.RUNNING if how.startswith("settle") else Status.CLAIMED
+        fit = [entry for entry in older if self.model.tasks[entry[1].id].status is state]
+        self.write(self.lives.seats[seat], self.stale(places, fit or older), end, how)
+
+    def write(self, at: Seat, claimed: tuple[uuid.UUID, list[Claim]], end: str, how: str) -> None:
+        worker, claims = claimed
+        if how.startswith("settle"):
+            late = [outcome(claim.id, claim.generation, end) for claim in claims]
+            self.round(at, worker, Wanted(), outcomes=late, short=how == "settle shortly")
+        elif how == "release":
+            self.round(at, worker, Wanted(), releases=claims)
+        elif how == "start":
+            self.round(at, worker, Wanted(), starts=claims)
+        else:
+            self.renew(at, worker, claims)
+
+    @precondition(lambda self: self.has(Status.CLAIMED))
+    @rule(seat=SEATS)
+    def keep_buffer(self, seat: int) -> None:
+        at = self.at(seat, Status.CLAIMED)
+        self.renew(at, at.worker, self.claims(at, Status.CLAIMED))
+
+    def renew(self, seat: Seat, worker: uuid.UUID, claims: list[Claim]) -> None:
+        lives = [life for claim in claims if (life := self.model.mine(worker, claim, Status.CLAIMED))]
+        assert TaskStore(seat.conn).renew(worker, claims, LEASE) == len(lives)
+        for life in lives:
+            life.lease = True
+
+    @precondition(lambda self: self.has(Status.RUNNING, Status.CLAIMED))
+    @rule(seat=SEATS)
+    def compare_notes(self, seat: int) -> None:
+        at = self.at(seat, Status.RUNNING, Status.CLAIMED)
+        held = {(one.id, one.generation, one.cancelled, one.terminate) for one in TaskStore(at.conn).held(at.worker)}
+        mine = [life for life in self.model.tasks.values() if life.owner == at.worker and not life.final]
+        assert held == {(life.id, life.generation, life.cancelled, life.terminate) for life in mine}
+
+    # what people do
+
+    @precondition(lambda self: self.has(*GOING))
+    @rule(place=PICKS, terminate=FLAGS)
+    def cancel(self, place: int, terminate: bool) -> None:
+        ids = [life.id for life in self.picked([place], *Status)]
+        assert operations.cancel(ids, terminate=terminate) == {id_: self.model.verdict(id_) for id_ in ids}
+        self.model.cancel(ids, terminate=terminate)
+
+    @precondition(lambda self: self.has(*Status))
+    @rule(place=PICKS)
+    def retry_by_hand(self, place: int) -> None:
+        if life := self.pick(place, *Status):
+            try:
+                got: uuid.UUID | str = operations.retry(life.id, actor="a test", again=True)
+            except TaskNotRetryable:
+                got = REFUSED
+            assert got == self.model.retry(life.id, got if isinstance(got, uuid.UUID) else life.id)
+
+    @precondition(lambda self: self.has(*TERMINAL))
+    @rule(place=PICKS)
+    def redact(self, place: int) -> None:
+        if life := self.pick(place, *Status):
+            answer = RetentionStore(self.lives.looker).redact(life.id, actor="a test", reason="asked")
+            assert answer == (life.status, life.final and not life.redacted)
+            life.redacted |= life.final
+
+    @precondition(lambda self: len(finals(self.model)) >= 5)
+    @rule()
+    def prune(self) -> None:
+        """Everything that is over goes, but what somebody has locked."""
+        store = RetentionStore(self.lives.looker)
+        self.lives.looker.execute("DELETE FROM horsies_prunings")
+        pruned = 0
+        while (batch := store.prune_tasks(Kept((), others=True, age=timedelta(0)), 1_000)).more:
+            pruned += batch.tasks
+        gone = finals(self.model) - self.model.locked
+        assert pruned == len(gone)
+        for id_ in gone:
+            del self.model.tasks[id_]
+        self.told -= gone
+
+    @precondition(lambda self: self.open is None)
+    @rule(places=MANY, terminate=FLAGS, life=BIRTHS)
+    def somebody_begins(self, places: list[int], terminate: bool, life: Life) -> None:
+        """Somebody cancels and sends, and leaves the transaction open: nothing of it counts, and nobody may touch the rows."""
+        ids = [one.id for one in self.picked(places, *Status)]
+        life = fresh(life)
+        somebody = self.lives.somebody
+        somebody.execute("BEGIN")
+        verdicts = TaskStore(somebody).cancel(ids, self.lives.channel, terminate=terminate)
+        assert verdicts == {id_: self.model.verdict(id_) for id_ in ids}
+        self.lives.send(somebody, life)
+        self.model.locked = set(ids)
+        self.open = [
+            lambda: self.model.cancel(ids, terminate=terminate),
+            lambda: self.model.tasks.update({life.id: life}),
+        ]
+
+    @precondition(lambda self: self.open is not None)
+    @rule(commit=FLAGS)
+    def somebody_ends(self, commit: bool) -> None:
+        self.lives.somebody.execute("COMMIT" if commit else "ROLLBACK")
+        for effect in (self.open or []) if commit else []:
+            effect()
+        self.model.locked, self.open = set(), None
+
+    # what holds after each step
+
+    @invariant()
+    def the_rows_are_what_the_model_says(self) -> None:
+        self.lives.compare(self.model)
+        assert not self.model.overfull(claimed=False)
+        for life in self.model.tasks.values():
+            life.check()
+
+    @invariant()
+    def those_who_wait_hear_of_what_ended_and_of_nothing_else(self) -> None:
+        over = finals(self.model)
+        assert self.lives.heard == over - self.told
+        self.told |= over
+        self.lives.heard.clear()
+
+    def teardown(self) -> None:
+        """Nothing is lost: once time has passed and somebody has let go, a worker gets everything done."""
+        if sys.exc_info()[0]:  # a step failed: that is what the report shall show
+            return
+        if self.open is not None:
+            self.somebody_ends(commit=False)
+        for place in range(3):
+            self.fall_silent(place)
+        self.reap(judge=True)
+        self.replace(0)
+        at, store = self.lives.seats[0], QueueStore(self.lives.looker)
+        for life in self.model.free(Status.PENDING):
+            self.lives.move("due", life.id)
+            life.due, life.pausing = True, False
+        while self.model.free(Status.PENDING, Status.RUNNING):
+            before = len(finals(self.model))
+            store.request_sweep()
+            for name in store.sweeps():
+                while store.sweep(name, 1_000):
+                    pass
+            running = self.claims(at, Status.RUNNING)
+            self.round(
+                at, at.worker, Wanted(sync=9), outcomes=[outcome(c.id, c.generation, "completed") for c in running]
+            )
+            assert running or len(finals(self.model)) > before or self.claims(at, Status.RUNNING), "stuck"
+        self.lives.compare(self.model)
+
+
+def fresh(life: Life) -> Life:
+    """Return a task of the same kind with an id of its own."""
+    return replace(life, id=uuid7(), attempts=[])
+
+
+def wanted(slots: tuple[int, int]) -> Wanted:
+    """Return what a worker wants that has so many slots and, in soft mode, so many places in its buffer."""
+    sync, buffer = slots
+    return Wanted(sync, buffer=buffer, lease=LEASE if buffer else None)
+
+
+@pytest.mark.thorough
+def test_the_life_of_every_task_is_the_one_that_the_model_leads(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    lives = Lives(connect)
+
+    class Driven(LifeOfATask):
+        pass
+
+    Driven.lives = lives
+    run_state_machine_as_test(Driven, settings=PROFILE)

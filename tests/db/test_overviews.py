@@ -1,0 +1,289 @@
+"""What the pages about queues read: counts that are the claim's own, bounded, and through the indexes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.models import Task
+from horsies_django.store.base import load
+from horsies_django.store.overviews import OverviewStore, PartitionLoad, QueueOverview, SlotHolder
+from tests.conftest import Claimer, limit, put
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Claimers = Callable[..., Claimer]
+Connect = Callable[[], psycopg.Connection[Any]]
+
+
+def overview(name: str, **options: Any) -> QueueOverview:
+    (found,) = OverviewStore(connection).queues([name], **{"claimed": True, **options})
+    return found
+
+
+def serving(*queues: str, **columns: Any) -> Any:
+    """Put a living worker into the tables."""
+    worker = WorkerFactory(queues=list(queues), **columns)
+    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    return worker
+
+
+def tenant(name: str, count: int = 1, **columns: Any) -> list[uuid.UUID]:
+    return put(count, kwargs=[f'{{"tenant": "{name}"}}'] * count, **columns)
+
+
+def done(claims: list[Claim]) -> list[Outcome]:
+    return [Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims]
+
+
+@pytest.mark.promise("S4.23")
+def test_what_runs_is_counted_as_it_is_and_comes_down_with_the_settle(claimer: Claimers) -> None:
+    limit("default", max_concurrency=3)
+    put(5)
+    worker = claimer()
+    claims = worker.run_pass(sync=4).claims
+    shown = overview("default")
+    assert (shown.running, shown.claimed, shown.pending, shown.effective["max_concurrency"]) == (3, 0, 2, 3)
+    worker.run_pass(outcomes=done(claims[:2]))
+    assert overview("default").running == 1
+
+
+def test_a_claim_holds_a_permit_until_its_lease_ends() -> None:
+    now = dt.datetime.now(dt.UTC)
+    held = {"status": "CLAIMED", "queue_name": "default"}
+    TaskFactory(**held, claim_expires_at=now + dt.timedelta(minutes=1))
+    TaskFactory(**held, claim_expires_at=now - dt.timedelta(seconds=1))
+    shown = overview("default")
+    assert (shown.running, shown.claimed) == (0, 1)
+    assert len(OverviewStore(connection).slots("default", 10)) == 1
+
+
+def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
+    limit("mail", max_concurrency=5, local_limit=2)
+    limit("mail", override={"max_concurrency": 9}, override_by="ann", override_reason="sale", override_at="now")
+    shown = overview("mail")
+    assert (shown.declared["max_concurrency"], shown.override, shown.effective["max_concurrency"]) == (
+        5,
+        {"max_concurrency": 9},
+        9,
+    )
+    assert shown.declared["local_limit"] == shown.effective["local_limit"] == 2
+    assert (shown.override_by, shown.override_reason, shown.override_until) == ("ann", "sale", None)
+    limit("mail", paused_at="now", paused_by="bob")
+    paused = overview("mail")
+    assert (paused.effective["max_concurrency"], paused.paused_by, paused.override) == (
+        0,
+        "bob",
+        {"max_concurrency": 9},
+    )
+
+
+def test_a_limit_that_an_override_lifts_is_no_limit() -> None:
+    limit("mail", max_concurrency=5)
+    limit("mail", override={"max_concurrency": None}, override_by="ann", override_reason="sale", override_at="now")
+    assert overview("mail").effective["max_concurrency"] is None
+
+
+def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or_not() -> None:
+    put(2, priority=5)
+    put(3, lane="async")
+    put(4, priority=5, delay=dt.timedelta(hours=1))
+    TaskFactory(queue_name="default", parked=True, partition_key="{}")
+    assert overview("default").pending == 6
+
+
+def test_pending_is_counted_up_to_its_bound() -> None:
+    put(10_001)
+    put(1, queue="mail")
+    shown, mail = overview("default"), overview("mail")
+    assert (shown.pending, shown.pending_more) == (10_000, True)
+    assert (mail.pending, mail.pending_more) == (1, False)
+
+
+def test_the_cluster_counts_all_queues_and_comes_first_if_it_has_a_cap(claimer: Claimers) -> None:
+    store = OverviewStore(connection)
+    assert "*" not in [queue.name for queue in store.queues(None, claimed=True)]
+    limit("*", max_concurrency=3)
+    put(2, queue="mail")
+    put(3, queue="bulk")
+    claimer(mail=1, bulk=50).run_pass(sync=9)
+    found = store.queues(None, claimed=True)
+    assert [queue.name for queue in found] == ["*", "mail", "bulk", "twin", "default"]
+    assert (found[0].running, found[0].pending) == (3, 2)
+    assert len(store.slots("*", 10)) == 3
+
+
+def test_the_cluster_is_shown_without_a_cap_when_it_is_asked_for_or_paused() -> None:
+    assert overview("*").effective["max_concurrency"] is None
+    limit("*", paused_at="now", paused_by="ann")
+    assert "*" in [queue.name for queue in OverviewStore(connection).queues(None, claimed=True)]
+
+
+def test_an_unknown_queue_has_no_overview_no_slots_and_no_partitions() -> None:
+    store = OverviewStore(connection)
+    assert store.queues(["nowhere"], claimed=True) == []
+    assert store.slots("nowhere", 5) == []
+    assert store.partitions("nowhere", 5, claimed=True) == []
+
+
+def test_partitions_at_their_limit_are_counted_and_listed_the_busiest_first(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
+    for name, count in (("a", 4), ("b", 1), ("c", 3)):
+        tenant(name, count)
+    claimer().run_pass(sync=9)
+    assert overview("default").full_partitions == 2
+    assert OverviewStore(connection).partitions("default", 5, claimed=True) == [
+        PartitionLoad('{"tenant": "a"}', 2, 2, 2, False),
+        PartitionLoad('{"tenant": "c"}', 2, 2, 1, False),
+        PartitionLoad('{"tenant": "b"}', 1, 2, 0, False),
+    ]
+    assert len(OverviewStore(connection).partitions("default", 1, claimed=True)) == 1
+
+
+def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["tenant"], partition_local_limit=1)
+    serving("default")
+    serving("default", "mail")
+    serving("mail")
+    tenant("a", 4)
+    claimer().run_pass(sync=4)
+    assert (overview("default").workers, overview("default").full_partitions) == (2, 0)
+    claimer().run_pass(sync=4)
+    assert overview("default").full_partitions == 1
+    (load_,) = OverviewStore(connection).partitions("default", 5, claimed=True)
+    assert (load_.running, load_.limit) == (2, 2)
+
+
+def test_what_waits_in_buffers_fills_no_partition_in_soft_mode() -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    TaskFactory(status="CLAIMED", queue_name="default", kwargs={"tenant": "a"})
+    assert overview("default", claimed=True).full_partitions == 1
+    assert overview("default", claimed=False).full_partitions == 0
+    assert OverviewStore(connection).partitions("default", 5, claimed=False) == []
+
+
+def test_parked_tasks_are_counted_up_to_their_bound(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    (running,) = tenant("a")
+    claimer().run_pass(sync=1)
+    key = Task.objects.get(pk=running).partition_key
+    TaskFactory.create_batch(1_001, queue_name="default", parked=True, partition_key=key)
+    assert OverviewStore(connection).partitions("default", 5, claimed=True) == [PartitionLoad(key, 1, 1, 1_000, True)]
+
+
+def test_a_queue_whose_tasks_are_told_apart_without_a_limit_shows_loads_and_no_limit(claimer: Claimers) -> None:
+    limit("default", partition_by_task=True)
+    put(2)
+    claimer().run_pass(sync=2)
+    assert OverviewStore(connection).partitions("default", 5, claimed=True) == [
+        PartitionLoad('{"": "tests.nothing"}', 2, None, 0, False)
+    ]
+
+
+def test_a_slot_names_its_task_worker_child_and_partition_the_longest_held_first(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["tenant"])
+    ids = tenant("a", 2)
+    worker = claimer()
+    for _ in ids:
+        worker.run_pass(sync=1)
+    WorkerFactory(id=worker.id, hostname="web-7")
+    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    HeartbeatFactory(worker_id=worker.id, role="runner", pid=4242, holding=[str(ids[1])])
+    first, second = OverviewStore(connection).slots("default", 10)
+    task = Task.objects.get(pk=ids[0])
+    assert first == SlotHolder(
+        ids[0], "tests.nothing", "RUNNING", '{"tenant": "a"}', worker.id, "web-7", None, task.started_at, True
+    )
+    assert (second.task_id, second.child_pid) == (ids[1], 4242)
+    assert [slot.task_id for slot in OverviewStore(connection).slots("default", 1)] == [ids[0]]
+
+
+def test_a_slot_whose_worker_was_declared_dead_or_is_gone_is_not_alive(claimer: Claimers) -> None:
+    put(2)
+    dead, gone = claimer(), claimer()
+    for worker in (dead, gone):
+        worker.run_pass(sync=1)
+    HeartbeatFactory(id=dead.id, worker_id=dead.id, role="claimer", died_at=dt.datetime.now(dt.UTC))
+    assert [slot.alive for slot in OverviewStore(connection).slots("default", 10)] == [False, False]
+
+
+def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> None:
+    reader = connect()
+    with reader.transaction():
+        store = OverviewStore(reader)
+        assert store.queues(["mail"], claimed=True)[0].effective["max_concurrency"] is None
+        store.slots("mail", 5)
+        store.partitions("mail", 5, claimed=True)
+        limit("mail", max_concurrency=7)
+    assert overview("mail").effective["max_concurrency"] == 7
+
+
+def test_the_same_comes_back_on_a_direct_connection(connect: Connect, claimer: Claimers) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
+    tenant("a", 3)
+    claimer().run_pass(sync=3)
+    ours, theirs = OverviewStore(connection), OverviewStore(connect())
+    assert ours.queues(None, claimed=True) == theirs.queues(None, claimed=True)
+    here, there = ours.slots("default", 5), theirs.slots("default", 5)
+    moment = there[0].since  # aware, while Django's connections are naive with USE_TZ off
+    assert [slot._replace(since=moment) for slot in here] == [slot._replace(since=moment) for slot in there]
+
+
+def every_plan(conn: Any) -> str:
+    """Run what the pages run and return the plans of every statement, those inside functions included."""
+    notices: list[str] = []
+    conn.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    for setting in ("auto_explain.log_min_duration = 0", "auto_explain.log_nested_statements = on"):
+        conn.execute(f"SET {setting}", prepare=False)
+    conn.execute("SET client_min_messages = log", prepare=False)
+    store = OverviewStore(conn)
+    store.queues(None, claimed=True)
+    for queue in ("default", "*"):
+        store.slots(queue, 100)
+        store.partitions(queue, 20, claimed=True)
+    return "\n".join(notices)
+
+
+@pytest.mark.parametrize("state", ["stale", "large"])
+def test_tasks_are_read_through_their_indexes_however_many_there_are(
+    connect: Connect, claimer: Claimers, state: str
+) -> None:
+    conn = connect()
+    try:
+        conn.execute("LOAD 'auto_explain'", prepare=False)
+    except psycopg.Error as error:
+        pytest.skip(f"auto_explain cannot be loaded: {error}")
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
+    conn.execute("ANALYZE horsies_tasks")
+    tenant("a", 10_000)
+    tenant("b", 10_000, priority=3, delay=dt.timedelta(days=1))
+    put(10_000, queue="mail", lane="async")
+    TaskFactory.create_batch(10_000, status="COMPLETED", queue_name="default")
+    claimer(default=100, mail=1).run_pass(sync=50, async_=50)
+    if state == "large":
+        conn.execute("ANALYZE horsies_tasks")
+    shown = every_plan(conn)
+    for index in ("horsies_tasks_claim", "horsies_tasks_parked", "horsies_tasks_holding"):
+        assert index in shown
+    assert "Seq Scan on horsies_tasks " not in shown
+
+
+def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Connect) -> None:
+    put(20_000, priority=1, delay=dt.timedelta(days=1))
+    put(5)
+    conn = connect()
+    conn.execute("ANALYZE horsies_tasks")
+    asked = {"names": ["default"], "bound": 10_000}
+    assert conn.execute(load("queue_pending"), asked).fetchall() == [
+        ("default", 5)
+    ]  # and the session knows the catalog
+    ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load("queue_pending"), asked).fetchall()
+    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 200

@@ -1,0 +1,152 @@
+"""Redaction: what a finished task says about people goes for good, and what it was stays."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+
+from horsies_django import get_handle
+from horsies_django.models import AuditEntry, Task, TaskAttempt
+from horsies_django.tasks.handle import TaskHandle
+from horsies_django.tasks.redaction import TaskNotFinished, redact
+from tests.apps.project import tasks
+from tests.support.factories import TaskAttemptFactory, TaskFactory, error
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SECRET = "ann@example.org"  # noqa: S105 - what must not be found any more
+WHY = {"actor": "ada", "reason": "request 17"}
+
+
+def told(**columns: Any) -> Task:
+    """Return a task with the secret wherever a task can have one, and two attempts that tell it."""
+    exception = {"type": "ValueError", "message": SECRET, "repr": SECRET, "traceback": SECRET}
+    result = {"ok": {"to": SECRET}}
+    if columns.get("status") == "FAILED":
+        result = error("CARD_DECLINED", SECRET, data=[SECRET], exception=exception)
+        columns |= {"error_code": "CARD_DECLINED"}
+    task = TaskFactory(
+        **{"kwargs": {"to": SECRET}, "result": result, "partition_key": json.dumps({"to": SECRET}), **columns}
+    )
+    for attempt in (1, 2):
+        TaskAttemptFactory(task_id=task.pk, attempt=attempt, error_code="CARD_DECLINED", error_message=SECRET)
+    return task
+
+
+def everything() -> str:
+    """Return all rows of all tables of the app, as text."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT relname FROM pg_class WHERE relname LIKE 'horsies%%' AND relkind = 'r'")
+        tables = [row[0] for row in cursor.fetchall()]
+        text = []
+        for table in tables:
+            cursor.execute(f"SELECT coalesce(string_agg(row::text, '\n'), '') FROM {table} row")
+            text.append(cursor.fetchone()[0])
+    return "\n".join(text)
+
+
+@pytest.mark.parametrize("status", ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"])
+def test_no_table_knows_any_more_what_a_redacted_task_was_about(status: str) -> None:
+    task = told(status=status)
+    assert SECRET in everything()
+    assert redact(task.pk, **WHY)
+    assert SECRET not in everything()
+    after = Task.objects.get(pk=task.pk)
+    assert after.redacted_at is not None
+    for name in ("status", "error_code", "task_name", "queue_name", "sent_at", "finished_at", "claimed_by"):
+        assert getattr(after, name) == getattr(task, name), name
+    assert list(TaskAttempt.objects.values_list("error_code", flat=True)) == ["CARD_DECLINED"] * 2
+
+
+def test_a_redacted_value_is_an_error_that_says_so_for_handles_of_the_task_and_for_bare_ones() -> None:
+    task = told(status="COMPLETED", task_name="tests.apps.project.tasks.add")
+    redact(task.pk, **WHY)
+    for handle in (get_handle(task.pk), TaskHandle(task.pk, tasks.add.result)):
+        found = handle.get(0).err_value
+        assert (found.error_code, found.message, found.data) == ("RESULT_REDACTED", "redacted", None)
+
+
+def test_a_redacted_error_keeps_its_code_and_nothing_else() -> None:
+    task = told(status="FAILED")
+    redact(task.pk, **WHY)
+    found = get_handle(task.pk).get(0).err_value
+    assert (found.error_code, found.message, found.data, found.exception) == ("CARD_DECLINED", "redacted", None, None)
+
+
+def test_a_partition_by_task_alone_says_nothing_about_people_and_stays() -> None:
+    by_task = told(status="COMPLETED", task_name="shop.tasks.pay", partition_key='{"": "shop.tasks.pay"}')
+    both = told(status="COMPLETED", task_name="shop.tasks.pay", partition_key='{"": "shop.tasks.pay", "to": 5}')
+    cut = told(status="COMPLETED", partition_key='{"to": "' + "x" * 122 + "..." + "0" * 64)
+    for task in (by_task, both, cut):
+        redact(task.pk, **WHY)
+    keys = dict(Task.objects.values_list("pk", "partition_key"))
+    assert keys == {by_task.pk: by_task.partition_key, both.pk: None, cut.pk: None}
+
+
+def test_the_audit_says_who_and_why_and_nothing_of_what_was_removed() -> None:
+    task = told(status="FAILED")
+    redact(task.pk, **WHY)
+    entry = AuditEntry.objects.latest("pk")
+    assert (entry.action, entry.subject, entry.actor, entry.reason) == (
+        "task.redact",
+        str(task.pk),
+        "ada",
+        "request 17",
+    )
+    assert (entry.before, entry.after) == (None, {"task_name": task.task_name, "status": "FAILED"})
+
+
+def test_a_second_redaction_changes_nothing_and_says_so() -> None:
+    task = told(status="COMPLETED")
+    assert redact(task.pk, **WHY) is True
+    before = everything()
+    assert redact(task.pk, **WHY) is False
+    assert everything() == before
+
+
+@pytest.mark.parametrize("status", ["PENDING", "CLAIMED", "RUNNING"])
+def test_a_task_that_is_not_finished_is_refused_and_stays_as_it_is(status: str) -> None:
+    task = told(status=status, result=None)
+    before = everything()
+    with pytest.raises(TaskNotFinished, match=f"is {status}.*cancel it first"):
+        redact(task.pk, **WHY)
+    assert everything() == before
+
+
+def test_a_redaction_belongs_to_the_transaction_around_it() -> None:
+    task = told(status="COMPLETED")
+    before = everything()
+    with transaction.atomic():
+        redact(task.pk, **WHY)
+        transaction.set_rollback(True)
+    assert everything() == before
+
+
+def test_what_is_no_task_or_has_no_reason_is_refused_by_name() -> None:
+    missing = uuid.uuid4()
+    with pytest.raises(LookupError, match=f"no task {missing}"):
+        redact(missing, **WHY)
+    with pytest.raises(ValueError, match="'five' is no task id"):
+        redact("five", **WHY)
+    with pytest.raises(ValueError, match="needs a reason"):
+        redact(told(status="COMPLETED").pk, actor="ada", reason=" ")
+
+
+def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
+    task, waits = told(status="COMPLETED"), told(result=None)
+    out = io.StringIO()
+    for _ in range(2):
+        call_command("horsies_task", "redact", str(task.pk), "--reason=request 17", stdout=out)
+    assert out.getvalue().splitlines() == [f"Task {task.pk} is redacted.", "Nothing changed: it was redacted before."]
+    assert AuditEntry.objects.latest("pk").actor.startswith("shell:")
+    for id_, said in ((str(waits.pk), "is PENDING"), (str(uuid.uuid4()), "there is no task"), ("five", "no task id")):
+        with pytest.raises(CommandError, match=f"horsies_task: .*{said}"):
+            call_command("horsies_task", "redact", id_, "--reason=request 17")
+    with pytest.raises(CommandError, match="--reason"):
+        call_command("horsies_task", "redact", str(waits.pk))

@@ -1,0 +1,261 @@
+"""Retention: what is over and old goes, in batches that never wait and never read history again; everything else stays."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django import get_handle
+from horsies_django.models import AuditEntry, Heartbeat, Pruning, ScheduleTick, Task, TaskAttempt, Worker, WorkerState
+from horsies_django.store.retention import Kept, RetentionStore, kept_by
+from tests.db.test_statements import explained
+from tests.support.factories import (
+    FINISHED,
+    AuditEntryFactory,
+    HeartbeatFactory,
+    ScheduleTickFactory,
+    TaskAttemptFactory,
+    TaskFactory,
+    WorkerFactory,
+    WorkerStateFactory,
+    now,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+HOUR = dt.timedelta(hours=1)
+DAY = dt.timedelta(days=1)
+EVERYTHING = Kept((), others=True, age=DAY)
+
+
+def finished(age: dt.timedelta = 2 * DAY, count: int = 1, **columns: Any) -> list[uuid.UUID]:
+    """Put tasks into the table that all finished at one moment, and return their ids."""
+    moment = now() - age
+    columns = {"status": "COMPLETED", "sent_at": moment, "finished_at": moment, **columns}
+    return [task.pk for task in TaskFactory.create_batch(count, **columns)]
+
+
+def sweep(conn: Any, kept: Kept = EVERYTHING, many: int = 50) -> int:
+    """Prune tasks until there is no more to do, and return how many went."""
+    store, count = RetentionStore(conn), 0
+    while True:
+        pruned = store.prune_tasks(kept, many)
+        assert pruned.tasks <= many
+        count += pruned.tasks
+        if not pruned.more:
+            return count
+
+
+def left() -> set[uuid.UUID]:
+    return set(Task.objects.values_list("pk", flat=True))
+
+
+def execute(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_others_stay(connect: Connect) -> None:
+    old = [id_ for status in FINISHED for id_ in finished(status=status)]
+    young = finished(DAY - HOUR)
+    unfinished = [
+        TaskFactory(status=status, sent_at=now() - 9 * DAY).pk for status in ("PENDING", "CLAIMED", "RUNNING")
+    ]
+    for id_ in (*old, *young):
+        TaskAttemptFactory(task_id=id_)
+        TaskAttemptFactory(task_id=id_, attempt=2)
+    assert sweep(connect()) == len(old)
+    assert left() == {*young, *unfinished}
+    assert set(TaskAttempt.objects.values_list("task_id", flat=True)) == set(young)
+
+
+def test_who_asks_for_a_deleted_result_hears_that_there_is_no_such_task(connect: Connect) -> None:
+    (id_,) = finished()
+    sweep(connect())
+    assert get_handle(id_).get(0).err_value.error_code == "TASK_NOT_FOUND"
+
+
+def test_each_queue_is_kept_as_long_as_was_set_for_it(connect: Connect) -> None:
+    ids = {
+        (queue, hours): finished(hours * HOUR, queue_name=queue)[0]
+        for queue in ("default", "mail", "bulk", "payments", "undeclared")
+        for hours in (2, 30)
+    }
+    kept = kept_by(DAY, {"mail": HOUR, "bulk": HOUR, "payments": None, "default": DAY})
+    assert len(kept) == 2
+    for one in kept:
+        sweep(connect(), one)
+    gone = {name for name, id_ in ids.items() if id_ not in left()}
+    assert gone == {("mail", 2), ("mail", 30), ("bulk", 2), ("bulk", 30), ("default", 30), ("undeclared", 30)}
+
+
+def test_queues_that_are_all_kept_for_ever_are_not_even_looked_at() -> None:
+    assert kept_by(None, {"mail": None}) == []
+    assert kept_by(None, {"mail": HOUR}) == [Kept(("mail",), others=False, age=HOUR)]
+
+
+def test_more_tasks_of_one_moment_than_a_batch_takes_all_go_and_those_of_another_queue_stop_nothing(
+    connect: Connect,
+) -> None:
+    moment = 3 * DAY
+    kept = finished(moment, 130, queue_name="payments")
+    finished(moment, 130)
+    finished(2 * DAY, 10)
+    assert sweep(connect(), Kept(("payments",), others=True, age=DAY)) >= 140
+    assert left() == set(kept)
+
+
+def entries(conn: psycopg.Connection[Any], kept: Kept) -> int:
+    """Sweep, and return how many entries of the index of finished tasks that read."""
+    query = "SELECT pg_stat_get_xact_tuples_returned('horsies_tasks_finished'::regclass)"
+    with conn.transaction():
+        ((before,),) = conn.execute(query).fetchall()
+        sweep(conn, kept, many=500)
+        ((after,),) = conn.execute(query).fetchall()
+    return int(after - before)
+
+
+def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Connect) -> None:
+    conn, kept = connect(), Kept(("payments",), others=True, age=DAY)
+    for batch in range(20):
+        finished(9 * DAY - batch * HOUR, 100, queue_name="payments")
+    finished(3 * DAY, 5)
+    assert entries(conn, kept) > 2_000
+    assert entries(conn, kept) < 5
+    finished(2 * DAY, 5)
+    assert entries(conn, kept) < 30
+    assert Task.objects.exclude(queue_name="payments").count() == 0
+
+
+def test_another_set_of_queues_is_swept_from_the_beginning(connect: Connect) -> None:
+    conn = connect()
+    finished(queue_name="payments")
+    assert sweep(conn, Kept(("payments",), others=True, age=DAY)) == 0
+    assert sweep(conn, EVERYTHING) == 1
+    assert Pruning.objects.count() == 2
+
+
+def test_a_shorter_and_a_longer_retention_both_go_on_where_the_last_sweep_ended(connect: Connect) -> None:
+    conn = connect()
+    finished(9 * DAY), finished(5 * DAY), finished(2 * DAY)
+    assert sweep(conn, EVERYTHING._replace(age=7 * DAY)) == 1
+    assert sweep(conn, EVERYTHING._replace(age=DAY)) == 2
+    finished(DAY / 2)
+    assert sweep(conn, EVERYTHING._replace(age=7 * DAY)) == 0
+    assert sweep(conn, EVERYTHING._replace(age=HOUR)) == 1
+
+
+def test_a_task_that_somebody_has_locked_is_not_waited_for_and_goes_with_a_later_sweep(connect: Connect) -> None:
+    conn, other = connect(), connect()
+    held, *_ = finished(9 * DAY)
+    finished(5 * DAY, 3)
+    conn.execute("SET lock_timeout = '1ms'")
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
+        assert sweep(conn) == 3
+        assert left() == {held}
+        assert sweep(conn) == 0
+    assert sweep(conn) == 1
+    assert left() == set()
+
+
+def test_a_task_that_runs_again_meanwhile_is_kept(connect: Connect) -> None:
+    conn, other = connect(), connect()
+    (again,) = finished()
+    with other.transaction():
+        other.execute(
+            "UPDATE horsies_tasks SET status = 'PENDING', finished_at = NULL, claimed_by = NULL WHERE id = %s", [again]
+        )
+        assert sweep(conn) == 0
+    assert sweep(conn) == 0
+    assert left() == {again}
+
+
+def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Connect) -> None:
+    conn, other = connect(), connect()
+    finished(count=3)
+    with other.transaction():
+        assert RetentionStore(other).prune_tasks(EVERYTHING, 1).tasks == 1
+        assert RetentionStore(conn).prune_tasks(EVERYTHING, 1) == (0, 0, False)
+    assert sweep(conn) == 2
+
+
+def test_what_came_in_behind_the_sweep_is_found_within_a_week(connect: Connect) -> None:
+    conn = connect()
+    finished(2 * DAY)
+    sweep(conn)
+    finished(9 * DAY)
+    assert sweep(conn) == 0
+    execute("UPDATE horsies_prunings SET began_at = began_at - interval '8 days'")
+    assert sweep(conn) == 1
+
+
+def test_rows_about_sets_of_queues_that_nobody_has_any_more_go(connect: Connect) -> None:
+    sweep(connect())
+    execute("UPDATE horsies_prunings SET swept_at = swept_at - interval '31 days'")
+    sweep(connect(), Kept(("mail",), others=True, age=DAY))
+    (row,) = Pruning.objects.all()
+    assert "mail" in row.key
+
+
+@pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connect, state: str) -> None:
+    worker, admin = claimer(), connect()
+    admin.execute("ANALYZE horsies_tasks")
+    if state != "empty":
+        finished(3 * DAY, 2_000, queue_name="payments")
+        finished(DAY / 2, 2_000)
+    if state == "large":
+        admin.execute("ANALYZE horsies_tasks")
+    (id_,) = finished(2 * DAY)
+    TaskAttemptFactory(task_id=id_)
+    notices = explained(worker)
+    assert sweep(worker.conn, Kept(("payments",), others=True, age=DAY), many=100) == 1
+    shown = "\n".join(notices)
+    assert "horsies_tasks_finished" in shown
+    assert not re.search(r"Seq Scan on (horsies_tasks|horsies_task_attempts)\b", shown)
+    assert "Sort " not in shown
+
+
+def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_live_stay(connect: Connect) -> None:
+    long_ago = now() - 9 * DAY
+    stopped, dead, silent, alive = (
+        WorkerFactory(started_at=long_ago, seen_at=now() if name == "alive" else long_ago, hostname=name)
+        for name in ("stopped", "dead", "silent", "alive")
+    )
+    young = WorkerFactory(stopped_at=now())
+    Worker.objects.filter(pk=stopped.pk).update(stopped_at=long_ago)
+    for worker, died_at in ((dead, long_ago), (silent, None), (alive, None)):
+        HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", sent_at=worker.seen_at, died_at=died_at)
+        HeartbeatFactory(worker_id=worker.pk)
+    assert RetentionStore(connect()).prune_workers(7 * DAY, 50) == 2
+    assert set(Worker.objects.values_list("pk", flat=True)) == {silent.pk, alive.pk, young.pk}
+    assert set(Heartbeat.objects.values_list("worker_id", flat=True)) == {silent.pk, alive.pk}
+
+
+@pytest.mark.parametrize(
+    ("make", "moment", "prune"),
+    [
+        (WorkerStateFactory, "snapshot_at", RetentionStore.prune_states),
+        (AuditEntryFactory, "at", RetentionStore.prune_audit),
+        (ScheduleTickFactory, "sent_at", RetentionStore.prune_ticks),
+    ],
+    ids=["snapshots", "audit", "slots"],
+)
+def test_old_snapshots_and_entries_of_the_audit_and_slots_go_in_batches_and_young_ones_stay(
+    connect: Connect, make: Any, moment: str, prune: Callable[..., int]
+) -> None:
+    AuditEntry.objects.all().delete()
+    for age in (9, 8, 7, 1):
+        make(**{moment: now() - age * DAY})
+    store = RetentionStore(connect())
+    assert [prune(store, 2 * DAY, 2) for _ in range(3)] == [2, 1, 0]
+    assert WorkerState.objects.count() + AuditEntry.objects.count() + ScheduleTick.objects.count() == 1

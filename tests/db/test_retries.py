@@ -1,0 +1,215 @@
+"""Retries in the database: the decision is that of core/retry.py, and what follows is one row per attempt and a task that
+waits."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.db import connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horsies_django.core.options import options_text
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.retry import USUAL, Failure, RetryPolicy, class_names, decide
+from horsies_django.models import Task, TaskAttempt
+from tests.conftest import Claimer, put
+from tests.support.sizes import examples
+
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+CODES = ["MAIL_DOWN", "WORKER_CRASHED", "OTHER"]
+CLASSES = [OSError, ConnectionError, LookupError]
+POLICY = RetryPolicy.fixed([60, 300], auto_retry_for=["MAIL_DOWN"], jitter=False)
+
+pauses = st.floats(0, 1_000)
+some_codes = st.just(USUAL) | st.lists(st.sampled_from([*CODES, *CLASSES]), unique=True)
+policies = st.one_of(
+    st.builds(
+        lambda intervals, codes: RetryPolicy.fixed(intervals, auto_retry_for=codes, jitter=False),
+        st.lists(pauses, min_size=1, max_size=5), some_codes,
+    ),
+    st.builds(
+        lambda base, most, longest, codes: RetryPolicy.exponential(
+            base_seconds=base, max_retries=most, max_delay_seconds=longest, auto_retry_for=codes, jitter=False
+        ),
+        pauses, st.integers(1, 100), st.none() | pauses, some_codes,
+    ),
+)  # fmt: skip
+failures = st.builds(
+    Failure,
+    st.sampled_from([*CODES, "TASK_TIMEOUT"]),
+    st.just(()) | st.sampled_from([OSError(), ConnectionResetError(), KeyError(), SystemExit()]).map(class_names),
+    asked=st.booleans(),
+    delay_seconds=st.none() | pauses,
+    crashed=st.booleans(),
+).map(lambda failure: failure if failure.asked else replace(failure, delay_seconds=None))
+
+
+def asked(failure: Failure) -> str | None:
+    if not failure.asked:
+        return None
+    return json.dumps(True if failure.delay_seconds is None else failure.delay_seconds)
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(100, 1_000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    failure=failures, policy=st.none() | policies, retry_count=st.integers(0, 6), max_crashes=st.integers(0, 2),
+    until=st.none() | st.floats(0, 2_000), cancelled=st.booleans(),
+)  # fmt: skip
+def test_the_database_decides_as_the_pure_rule_does(
+    db: None,
+    failure: Failure,
+    policy: RetryPolicy | None,
+    retry_count: int,
+    max_crashes: int,
+    until: float | None,
+    cancelled: bool,
+) -> None:
+    good_until = None if until is None else NOW + dt.timedelta(seconds=until)
+    (id_,) = put()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT extract(epoch FROM due_at)::float8, poison "
+            "FROM horsies_again(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            [id_, options_text(policy, None), retry_count, 0 if policy is None else policy.max_retries, good_until, cancelled,
+             failure.code, json.dumps(failure.classes), asked(failure), failure.crashed, max_crashes, NOW],
+        )  # fmt: skip
+        due_at, poison = cursor.fetchone()
+    expected = decide(
+        failure, policy, retry_count=retry_count, max_crashes=max_crashes, now=NOW, good_until=good_until, cancelled=cancelled
+    )  # fmt: skip
+    assert poison == (expected == "POISON")
+    if isinstance(expected, dt.datetime):
+        assert due_at == pytest.approx(expected.timestamp(), abs=1e-5)
+    else:
+        assert due_at is None
+
+
+def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest(db: None) -> None:
+    policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT n, extract(epoch FROM min(p)), extract(epoch FROM max(p)) FROM (SELECT n, horsies_pause(%s, n) AS p "
+            "FROM generate_series(1, 3) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
+            [json.dumps(policy.stored())],
+        )
+        spans = [(float(low), float(high)) for _, low, high in cursor.fetchall()]
+    for pause, (low, high) in zip((100, 200, 400), spans, strict=True):
+        assert 0.75 * pause <= low < 0.8 * pause
+        assert min(390, 1.2 * pause) <= high <= min(390, 1.25 * pause)
+
+
+def fail(claim: Claim, code: str = "MAIL_DOWN", **columns: Any) -> Outcome:
+    result = json.dumps({"err": {"error_code": code, "message": "no", "data": None, "exception": None}})
+    return Outcome(claim.id, claim.generation, "FAILED", result, code, "no", **columns)
+
+
+def take(worker: Claimer) -> Claim:
+    (claim,) = worker.run_pass(sync=1).claims
+    return claim
+
+
+@pytest.fixture
+def worker(claimer: Callable[..., Claimer]) -> Claimer:
+    return claimer()
+
+
+@pytest.mark.promise("S2.10")
+def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker: Claimer) -> None:
+    (id_,) = put(max_retries=2, options=options_text(POLICY, None))
+    claim = take(worker)
+    assert claim.attempt == 1
+    passed = worker.run_pass(sync=1, outcomes=[fail(claim)])
+    assert passed.landed == {id_}
+    assert passed.due_in is not None
+    assert 0 < passed.due_in <= 60
+    task = Task.objects.get(pk=id_)
+    (attempt,) = TaskAttempt.objects.filter(task_id=id_)
+    assert (task.status, task.retry_count, task.claimed_by, task.error_code, task.result) == (
+        "PENDING", 1, None, None, None,
+    )  # fmt: skip
+    assert task.next_retry_at == task.enqueued_at == attempt.finished_at + dt.timedelta(seconds=60)
+    assert (attempt.attempt, attempt.outcome, attempt.will_retry, attempt.error_code) == (
+        1,
+        "FAILED",
+        True,
+        "MAIL_DOWN",
+    )
+    assert attempt.started_at <= attempt.finished_at
+
+
+def test_the_last_attempt_keeps_its_own_error_and_attempts_count_without_gaps(worker: Claimer) -> None:
+    policy = RetryPolicy.fixed([0, 0], auto_retry_for=["MAIL_DOWN"])
+    (id_,) = put(max_retries=2, options=options_text(policy, None))
+    for number in (1, 2, 3):
+        claim = take(worker)
+        assert claim.attempt == number
+        worker.run_pass(releases=[claim])  # given back: no attempt is used
+        claim = take(worker)
+        assert claim.attempt == number
+        worker.run_pass(outcomes=[fail(claim)])
+    task = Task.objects.get(pk=id_)
+    attempts = TaskAttempt.objects.filter(task_id=id_).order_by("attempt")
+    assert (task.status, task.error_code, task.retry_count, task.next_retry_at) == ("FAILED", "MAIL_DOWN", 2, None)
+    assert [(one.attempt, one.will_retry) for one in attempts] == [(1, True), (2, True), (3, False)]
+
+
+def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(worker: Claimer) -> None:
+    stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
+    put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
+    failed, again = worker.run_pass(sync=2).claims
+    raised = {"classes": class_names(OSError())}
+    worker.run_pass(outcomes=[fail(failed, **raised), fail(again, **raised, retry=True)])
+    assert [Task.objects.get(pk=claim.id).status for claim in (failed, again)] == ["FAILED", "PENDING"]
+
+
+def test_a_retry_after_the_deadline_is_none(worker: Claimer) -> None:
+    until = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30)
+    (id_,) = put(max_retries=2, options=options_text(POLICY, None), good_until=until)
+    worker.run_pass(outcomes=[fail(take(worker))])
+    assert Task.objects.get(pk=id_).status == "FAILED"
+
+
+def test_a_late_outcome_of_an_attempt_that_is_being_retried_lands_nowhere(worker: Claimer) -> None:
+    (id_,) = put(max_retries=2, options=options_text(RetryPolicy.fixed([0], auto_retry_for=["MAIL_DOWN"]), None))
+    first = take(worker)
+    worker.run_pass(outcomes=[fail(first)])
+    second = take(worker)
+    assert second.generation > first.generation
+    done = first_done = Outcome(id_, first.generation, "COMPLETED", '{"ok": 1}')
+    assert worker.run_pass(outcomes=[first_done]).landed == set()
+    assert Task.objects.get(pk=id_).status == "RUNNING"
+    assert worker.run_pass(outcomes=[done._replace(generation=second.generation)]).landed == {id_}
+
+
+def test_a_task_whose_process_dies_again_and_again_is_poison_and_not_retried(worker: Claimer) -> None:
+    policy = RetryPolicy.fixed([0] * 9, auto_retry_for=["WORKER_CRASHED"])
+    (id_,) = put(max_retries=9, options=options_text(policy, None))
+    for _ in range(3):
+        crash = fail(take(worker), "WORKER_CRASHED", crashed=True)
+        worker.run_pass(outcomes=[crash], max_crashes=3)
+    task = Task.objects.get(pk=id_)
+    assert (task.status, task.error_code, task.retry_count) == ("FAILED", "POISON", 2)
+    assert task.result["err"]["error_code"] == "POISON"
+    last = TaskAttempt.objects.get(task_id=id_, attempt=3)
+    assert (last.outcome, last.error_code, last.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", False)
+
+
+def test_waiting_callers_are_not_told_of_a_failure_that_is_retried(worker: Claimer) -> None:
+    put(max_retries=1, options=options_text(POLICY, None))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 min')"
+        )
+    listener = worker.conn
+    listener.execute(f'LISTEN "{worker.channel}_done"')
+    listener.execute(f'LISTEN "{worker.channel}_new"')
+    worker.run_pass(outcomes=[fail(take(worker))])
+    heard = {notification.channel.removeprefix(worker.channel) for notification in listener.notifies(timeout=0)}
+    assert heard == {"_new"}

@@ -1,0 +1,311 @@
+"""Marks: a pass begins where the last one found something, and yet nothing that appears behind that place is overlooked."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django.core.records import NewTasks, Outcome, Wanted
+from horsies_django.models import Task
+from horsies_django.store.tasks import TaskStore
+from horsies_django.store.workers import WorkerStore
+from horsies_django.tasks.ids import uuid7
+from tests.conftest import Claimer, limit, put, wait_until
+from tests.db.sighted import POLL_SECONDS, Sighted
+from tests.db.test_pass import aware, done
+from tests.db.test_statements import complete, entries
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+Sights = Callable[..., Sighted]
+BATCH = 50
+INDEXES = ("horsies_tasks_claim", "horsies_tasks_holding")
+LEASE = timedelta(minutes=5)
+
+
+@pytest.fixture
+def sighted(connect: Connect) -> Iterator[Sights]:
+    """Give a function that makes workers with marks."""
+    made: list[Sighted] = []
+
+    def sighted_(**queues: int) -> Sighted:
+        made.append(Sighted(connect(), **queues))
+        return made[-1]
+
+    yield sighted_
+    for worker in made:
+        worker.close()
+
+
+@contextmanager
+def pinned(holder: psycopg.Connection[Any]) -> Iterator[None]:
+    """Have an old transaction with an id open, and idle, meanwhile."""
+    with holder.transaction():
+        holder.execute("SELECT txid_current()")
+        yield
+
+
+def drain(worker: Claimer, count: int) -> dict[str, int]:
+    """Let ``count`` tasks pass, in batches; return how many entries of which index a pass reads then."""
+    claims = worker.run_pass(sync=BATCH).claims
+    for _ in range(count // BATCH):
+        claims = worker.run_pass(sync=BATCH, outcomes=complete(claims)).claims
+        assert len(claims) == BATCH
+    return {index: entries(worker, index, sync=1, outcomes=finish(worker)) for index in INDEXES}
+
+
+def finish(worker: Claimer) -> list[Outcome]:
+    """Return outcomes of all that the worker holds."""
+    return [Outcome(held.id, held.generation, "COMPLETED", '{"ok": 1}') for held in worker.store.held(worker.id)]
+
+
+@pytest.mark.parametrize("cap", [None, 10 * BATCH])
+def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_transaction(
+    sighted: Sights, claimer: Callable[..., Claimer], connect: Connect, cap: int | None
+) -> None:
+    limit("default", max_concurrency=cap)
+    worker, blind = sighted(), claimer()
+    for _ in range(50):
+        put(100)
+    with pinned(connect()):
+        assert len(blind.run_pass(sync=2).claims) == 2  # they run all the time
+        early, late = drain(worker, 1_000), drain(worker, 3_000)
+        assert entries(blind, "horsies_tasks_claim", sync=1) > 4_000  # what is dead is still there
+        if cap:
+            assert entries(blind, "horsies_tasks_holding", sync=1) > 4_000
+    assert max(*early.values(), *late.values()) < 10 * BATCH  # entries of the last batches
+
+
+def test_a_queue_in_which_nothing_waits_costs_a_few_probes_however_many_tasks_have_passed(
+    sighted: Sights, connect: Connect
+) -> None:
+    limit("default", max_concurrency=10)
+    worker = sighted()
+    with pinned(connect()):
+        for _ in range(300):
+            put(10)
+            worker.run_pass(outcomes=complete(worker.run_pass(sync=10).claims))
+        worker.settle_in()
+        worker.settle_in()
+        assert entries(worker, "horsies_tasks_claim", sync=10, async_=10) < 50
+
+
+def send_late(session: psycopg.Connection[Any], **columns: Any) -> uuid.UUID:
+    """Send a task in the session's own transaction, which is to commit later."""
+    id_ = uuid7()
+    task = NewTasks("tests.nothing", "default", "sync", 100, [id_], ["{}"])
+    TaskStore(session).send(task._replace(**columns))
+    return id_
+
+
+def test_a_task_that_was_committed_late_is_claimed_with_the_next_pass(sighted: Sights, connect: Connect) -> None:
+    worker, sender = sighted(), connect()
+    with sender.transaction():
+        late = send_late(sender)
+        put()
+        worker.run_pass(sync=10)
+        worker.settle_in()
+    assert worker.run_pass(sync=10).claims == []  # it lies behind the mark, and nobody has been told yet
+    worker.hears()
+    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [late]
+
+
+def test_a_task_that_was_to_be_due_in_the_past_is_claimed_with_the_next_pass(sighted: Sights) -> None:
+    worker = sighted()
+    put()
+    worker.run_pass(sync=10)
+    worker.settle_in()
+    (id_,) = put(due_at=aware(hours=-1))
+    worker.hears()
+    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [id_]
+
+
+@pytest.mark.parametrize("priority", [1, 200])
+def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(sighted: Sights, priority: int) -> None:
+    worker = sighted()
+    put(3)
+    worker.run_pass(sync=2)
+    (id_,) = put(priority=priority, due_at=aware(hours=-1))
+    claims = worker.run_pass(sync=10).claims  # before any notification is read
+    assert claims[0 if priority < 100 else -1].id == id_
+    assert len(claims) == 2
+
+
+def test_what_is_given_back_is_claimed_in_its_place_by_the_same_pass_and_by_others(sighted: Sights) -> None:
+    first, second, third = (put()[0] for _ in range(3))
+    worker, other = sighted(), sighted()
+    (claim,) = worker.run_pass(sync=1).claims
+    (again,) = worker.run_pass(sync=1, releases=[claim]).claims
+    assert (claim.id, again.id) == (first, first)
+    assert [claim.id for claim in other.run_pass(sync=1).claims] == [second]
+    assert [claim.id for claim in other.run_pass(sync=1).claims] == [third]
+    other.settle_in()
+    worker.run_pass(releases=[again])
+    other.hears()
+    assert [claim.id for claim in other.run_pass(sync=1).claims] == [first]
+
+
+def test_what_is_due_for_another_attempt_is_claimed_by_whoever_has_a_slot(sighted: Sights) -> None:
+    (id_,) = put(max_retries=1)
+    worker, other = sighted(), sighted()
+    (claim,) = worker.run_pass(sync=1).claims
+    put()
+    other.run_pass(sync=1)
+    other.settle_in()
+    failed = done(claim, "FAILED", error_code="X", error_message="no", retry=0.0)
+    worker.run_pass(outcomes=[failed])
+    other.hears()
+    assert [(claim.id, claim.attempt) for claim in other.run_pass(sync=1).claims] == [(id_, 2)]
+
+
+def test_what_a_reaper_rescues_is_claimed_by_whoever_has_a_slot(sighted: Sights, connect: Connect) -> None:
+    (id_,) = put()
+    gone, worker = sighted(), sighted()
+    gone.run_pass(wanted=Wanted(buffer=1, lease=LEASE))
+    put()
+    worker.run_pass(sync=1)
+    worker.settle_in()
+    Task.objects.filter(claimed_by=worker.id).delete()
+    WorkerStore(connect()).reap(timedelta(0), judge=True, many=100)
+    worker.hears()
+    assert [claim.id for claim in worker.run_pass(sync=1).claims] == [id_]
+
+
+def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(sighted: Sights) -> None:
+    (id_,), (after,) = put(), put()
+    gone, worker, other = sighted(), sighted(), sighted()
+    gone.run_pass(wanted=Wanted(buffer=1, lease=LEASE))
+    assert [claim.id for claim in other.run_pass(sync=1).claims] == [after]
+    for one in (worker, other):
+        one.settle_in()
+    woken = other.woken
+    Task.objects.filter(pk=id_).update(claim_expires_at=aware(hours=-1))
+    (claim,) = worker.run_pass(sync=1, sweep=True).claims
+    other.hears()
+    assert (claim.id, other.woken) == (id_, woken)
+    worker.run_pass(outcomes=complete([claim]))
+
+
+def test_a_start_that_found_no_room_is_found_by_whoever_gives_a_permit_back(sighted: Sights) -> None:
+    limit("default", max_concurrency=1)
+    (early,) = put()
+    ahead, worker = sighted(), sighted()
+    soft = Wanted(buffer=1, lease=LEASE)
+    (buffered,) = ahead.run_pass(wanted=soft).buffered
+    Task.objects.filter(pk=early).update(claim_expires_at=aware(hours=-1))  # so that it holds no permit in hard mode
+    (late,) = put()
+    (claim,) = worker.run_pass(sync=1).claims
+    assert claim.id == late
+    Task.objects.filter(pk=early).update(claim_expires_at=aware(hours=1))
+    assert ahead.run_pass(starts=[buffered]).returned == [early]
+    worker.hears()
+    assert [claim.id for claim in worker.run_pass(sync=1, outcomes=complete([claim])).claims] == [early]
+
+
+def test_the_head_of_a_partition_is_found_when_a_permit_comes_free(sighted: Sights) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    put(2, kwargs=['{"tenant": 1}'] * 2)
+    worker, other = sighted(), sighted()
+    (claim,) = worker.run_pass(sync=5).claims
+    put(kwargs=['{"tenant": 2}'])
+    assert len(other.run_pass(sync=1).claims) == 1
+    other.settle_in()
+    worker.run_pass(outcomes=complete([claim]))
+    assert len(other.run_pass(sync=1).claims) == 1  # nobody needs to tell it
+
+
+def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sighted: Sights, connect: Connect) -> None:
+    worker = sighted()
+    put()
+    worker.run_pass(sync=10)
+    worker.settle_in()
+    assert '"since": 1' in worker.marks.text(0.0)
+    listener = worker.ear.listener.connection
+    assert listener is not None
+    connect().execute("SELECT pg_terminate_backend(%s)", [listener.info.backend_pid])
+    worker.hears()
+    assert not worker.ear.hears
+    (id_,) = put(due_at=aware(hours=-1))
+    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [id_]
+    worker.ear.listen()
+    assert worker.ear.hears
+    assert '"since": 1' not in worker.marks.text(0.0)
+
+
+def test_the_net_is_a_pass_without_marks_once_per_poll(sighted: Sights) -> None:
+    worker = sighted()
+    (moved,) = put()
+    (seen,) = put(lane="async")
+    assert len(worker.run_pass(sync=10, async_=10).claims) == 2
+    worker.settle_in()
+    Task.objects.filter(pk=moved).update(status="PENDING", claimed_by=None, claimed_at=None, started_at=None)  # by hand
+    assert worker.run_pass(sync=10).claims == []
+    assert [claim.id for claim in worker.run_pass(sync=10, later=POLL_SECONDS).claims] == [moved]
+    assert Task.objects.get(pk=seen).status == "RUNNING"
+
+
+def test_a_cap_counts_what_runs_long_however_much_has_passed_since(sighted: Sights) -> None:
+    limit("default", max_concurrency=3)
+    put(40)
+    slow, quick = sighted(), sighted()
+    long = slow.run_pass(sync=2).claims
+    for _ in range(10):
+        claims = quick.run_pass(sync=5).claims
+        assert len(claims) == 1
+        quick.run_pass(outcomes=complete(claims))
+    slow.run_pass(outcomes=complete(long[:1]))
+    assert len(quick.run_pass(sync=5).claims) == 2
+    assert len(slow.run_pass(sync=5).claims) == 0
+
+
+def test_a_cap_counts_all_that_runs_however_many_moments_it_was_claimed_at(sighted: Sights) -> None:
+    limit("default", max_concurrency=30)
+    put(80)
+    worker, other = sighted(), sighted()
+    running = [claim for one in (worker, other) * 12 for claim in one.run_pass(sync=1).claims]
+    assert len(running) == 24
+    for one, claims in ((worker, running[:8:2]), (other, running[13::2])):
+        assert len(one.run_pass(outcomes=complete(claims)).landed) == len(claims)
+    assert Task.objects.filter(status="RUNNING").count() == 14
+    assert len(other.run_pass(sync=20).claims) == 16
+    assert worker.run_pass(sync=20).claims == other.run_pass(sync=20).claims == []
+
+
+def test_a_cap_that_is_set_after_uncapped_claims_counts_them(sighted: Sights) -> None:
+    put(10)
+    worker, other = sighted(), sighted()
+    worker.run_pass(sync=2)
+    other.run_pass(sync=1)
+    limit("default", max_concurrency=4)
+    assert len(worker.run_pass(sync=10).claims) == 1
+    limit("default", max_concurrency=None)
+    other.run_pass(sync=2)
+    limit("default", max_concurrency=7)
+    assert len(worker.run_pass(sync=10).claims) == 1
+
+
+def test_a_mark_of_what_is_in_flight_that_lies_in_the_future_is_not_believed(sighted: Sights) -> None:
+    limit("default", max_concurrency=2)
+    put(5)
+    worker = sighted()
+    worker.run_pass(sync=2)
+    worker.marks.held["default"] = [aware(hours=1).isoformat()]  # the clock was set back meanwhile
+    assert worker.run_pass(sync=2).claims == []
+
+
+def test_a_row_that_somebody_holds_keeps_the_mark_where_it_is(sighted: Sights, connect: Connect) -> None:
+    (held,), (free,) = put(), put()
+    worker, other = sighted(), connect()
+    with other.transaction():
+        other.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
+        assert [claim.id for claim in worker.run_pass(sync=2).claims] == [free]
+        worker.settle_in()
+    assert [claim.id for claim in worker.run_pass(sync=2).claims] == [held]
+    wait_until(lambda: not worker.run_pass(sync=2).claims, "nothing is left")

@@ -1,0 +1,168 @@
+"""What a worker does not know: its pass leaves it to others while it is young, and it stands in nobody's way."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django.core.records import Wanted
+from horsies_django.models import Task
+from tests.conftest import Claimer, limit, put
+from tests.db.test_statements import entries, explained, fill
+from tests.support.factories import HeartbeatFactory, WorkerFactory, now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Claimers = Callable[..., Claimer]
+GRACE = dt.timedelta(minutes=5)
+KNOWN, STRANGE = "shop.tasks.old", "shop.tasks.new"
+
+
+@pytest.fixture
+def old(claimer: Claimers) -> Claimer:
+    """Give a worker that knows one task."""
+    return knowing(claimer())
+
+
+def knowing(worker: Claimer, **columns: Any) -> Claimer:
+    """Give a claimer its rows."""
+    WorkerFactory(id=worker.id, queues=worker.served.queues, **{"task_names": [KNOWN], "wire": 1, **columns})
+    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    return worker
+
+
+def claimed(worker: Claimer, sync: int = 10, **options: Any) -> list[uuid.UUID]:
+    return [claim.id for claim in worker.run_pass(sync=sync, grace=GRACE, **options).claims]
+
+
+def test_a_pass_that_asks_for_it_leaves_out_what_the_workers_row_does_not_name(old: Claimer) -> None:
+    put(3, name=STRANGE)
+    known = put(2, name=KNOWN)
+    assert claimed(old) == known
+    assert len(old.run_pass(sync=10).claims) == 3, "one that does not ask takes everything"
+
+
+def test_what_one_worker_leaves_another_that_knows_it_takes_with_its_first_attempt(
+    old: Claimer, claimer: Claimers
+) -> None:
+    (id_,) = put(name=STRANGE)
+    (met,) = old.run_pass(sync=1).claims
+    assert claimed(old, releases=[met]) == []
+    task = Task.objects.get(pk=id_)
+    assert (task.status, task.retry_count, task.claimed_by, task.started_at) == ("PENDING", 0, None, None)
+    (claim,) = knowing(claimer(), task_names=[STRANGE]).run_pass(sync=1, grace=GRACE).claims
+    assert (claim.id, claim.attempt) == (id_, 1)
+
+
+@pytest.mark.promise("S2.21")
+def test_what_has_been_due_for_as_long_as_the_grace_is_taken_whoever_knows_it(old: Claimer) -> None:
+    young, aged = put(2, name=STRANGE)
+    Task.objects.filter(pk=aged).update(enqueued_at=now() - GRACE)
+    Task.objects.filter(pk=young).update(sent_at=now() - 2 * GRACE)
+    assert claimed(old) == [aged], "a task counts from when it became due, however long ago it was sent"
+
+
+def test_the_pass_says_when_the_first_of_what_it_left_is_old_enough(old: Claimer) -> None:
+    assert old.run_pass(sync=1, grace=GRACE).due_in is None
+    first, _second = put(2, name=STRANGE)
+    put(name=KNOWN, delay=dt.timedelta(hours=1))
+    Task.objects.filter(pk=first).update(enqueued_at=now() - dt.timedelta(minutes=4))
+    due_in = old.run_pass(sync=1, grace=GRACE).due_in
+    assert due_in is not None
+    assert 0 < due_in <= 60
+
+
+def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(old: Claimer, claimer: Claimers) -> None:
+    (newer,) = put(name=KNOWN, options='{"wire": 2}')
+    (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
+    assert claimed(old) == [today]
+    assert claimed(knowing(claimer(), wire=2)) == [newer]
+
+
+def test_a_worker_of_an_earlier_release_does_not_say_what_it_knows_and_leaves_nothing(claimer: Claimers) -> None:
+    ids = put(2, name=STRANGE)
+    assert claimed(knowing(claimer(), task_names=None, wire=None)) == ids
+
+
+def test_a_worker_that_knows_no_task_leaves_all_of_them(claimer: Claimers) -> None:
+    put(2, name=STRANGE)
+    assert claimed(knowing(claimer(), task_names=[])) == []
+
+
+def test_what_is_past_its_good_until_expires_whoever_knows_it(old: Claimer) -> None:
+    ids = put(name=STRANGE, good_until=dt.datetime.now(dt.UTC) - GRACE)
+    passed = old.run_pass(sync=1, grace=GRACE)
+    assert (passed.claims, passed.expired) == ([], ids)
+
+
+def test_the_permit_of_what_is_given_back_goes_to_what_the_worker_knows(old: Claimer) -> None:
+    limit("default", max_concurrency=1)
+    put(name=STRANGE)
+    (met,) = old.run_pass(sync=5).claims
+    (known,) = put(name=KNOWN)
+    assert claimed(old, releases=[met]) == [known]
+    assert Task.objects.filter(status="PENDING").count() == 1
+
+
+def test_a_worker_that_leaves_all_that_waits_wakes_nobody(
+    old: Claimer, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    limit("default", max_concurrency=2)
+    put(3, name=STRANGE)
+    met = old.run_pass(sync=2).claims
+    listener = connect()
+    listener.execute(f'LISTEN "{old.channel}_new"'.encode(), prepare=False)
+    old.run_pass(sync=2, releases=met, grace=GRACE)
+    assert list(listener.notifies(timeout=5, stop_after=1)), "others hear of what came back"
+    list(listener.notifies(timeout=0))
+    assert old.run_pass(sync=2, grace=GRACE).claims == []
+    put(name=KNOWN, queue="mail")  # what is heard next is this, and nothing before it
+    (heard,) = listener.notifies(timeout=5, stop_after=1)
+    assert heard.payload.endswith(" mail")
+
+
+def test_a_buffer_is_not_filled_with_what_the_worker_does_not_know(old: Claimer) -> None:
+    put(5, name=STRANGE)
+    known = put(3, name=KNOWN)
+    passed = old.run_pass(wanted=Wanted(1, buffer=4, lease=GRACE), grace=GRACE)
+    assert [claim.id for claim in passed.claims + passed.buffered] == known
+
+
+def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Claimer) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    put(50, name=STRANGE, kwargs=['{"tenant": 1}'] * 50)
+    first = put(1, name=KNOWN, kwargs=['{"tenant": 1}'])
+    second = put(1, name=KNOWN, kwargs=['{"tenant": 2}'])
+    assert claimed(old) == first + second
+
+
+@pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_leaving_tasks_out_reads_the_index_of_what_can_be_claimed_and_never_sorts(
+    claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]], state: str
+) -> None:
+    worker = knowing(claimer())
+    fill(state, connect(), name=STRANGE)
+    put(name=KNOWN)
+    notices = explained(worker)
+    assert len(claimed(worker, 4)) == 1
+    shown = "\n".join(notices)
+    assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
+    looking = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_strange(" in text]
+    looking = [plan for plan in looking if "horsies_tasks " in plan]
+    assert looking
+    for plan in looking:
+        assert "horsies_tasks_claim" in plan
+        assert not re.search(r"^ *(->)? *Sort\b", plan, re.MULTILINE)
+        assert "Filter: " in plan
+        assert "horsies_strange" not in plan.partition("Index Scan")[2], "the predicate is part of the plan, not a call"
+
+
+def test_a_worker_that_met_no_stranger_reads_no_more_than_the_tasks_it_takes(old: Claimer) -> None:
+    put(2_000, name=STRANGE)
+    assert entries(old, "horsies_tasks_claim", sync=2) < 20

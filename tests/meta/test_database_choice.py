@@ -1,0 +1,122 @@
+"""Which PostgreSQL server the tests run on."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.database import (
+    IMAGE,
+    ROOT,
+    Choice,
+    choose,
+    docker_engine_problem,
+    docker_image_problem,
+    server_version,
+)
+
+
+def yes() -> None:
+    return None
+
+
+def never() -> str:
+    raise AssertionError("this question was not needed")
+
+
+def test_a_database_url_is_used_without_asking_docker() -> None:
+    environ = {"DATABASE_URL": "postgresql://localhost/mine", "HORSIES_PG_BIN": "/opt/pg/bin"}
+
+    assert choose(environ, ping=never, pull=never) == Choice("url", "DATABASE_URL")
+
+
+def test_named_binaries_are_used_without_asking_docker() -> None:
+    choice = choose({"HORSIES_PG_BIN": "/opt/pg/bin"}, ping=never, pull=never)
+
+    assert choice.kind == "embedded"
+    assert "/opt/pg/bin" in choice.why
+
+
+@pytest.mark.parametrize("environ", [{}, {"DATABASE_URL": "", "HORSIES_PG_BIN": ""}])
+def test_a_docker_engine_that_answers_and_has_the_image_runs_the_server(environ: dict[str, str]) -> None:
+    assert choose(environ, ping=yes, pull=yes).kind == "container"
+
+
+def test_without_an_engine_the_image_is_not_asked_for_and_the_reason_is_told() -> None:
+    choice = choose({}, ping=lambda: "no Docker engine answers", pull=never)
+
+    assert choice == Choice("embedded", "embedded binaries (no Docker engine answers)")
+
+
+def test_an_engine_that_cannot_have_the_image_falls_back_and_the_reason_is_told() -> None:
+    choice = choose({}, ping=yes, pull=lambda: "the Docker image postgres:18 cannot be had")
+
+    assert choice == Choice("embedded", "embedded binaries (the Docker image postgres:18 cannot be had)")
+
+
+def test_a_server_that_does_not_answer_ends_the_run_with_what_to_do() -> None:
+    with pytest.raises(pytest.UsageError, match="Correct DATABASE_URL"):
+        server_version("postgresql://nobody@127.0.0.1:1/none")
+
+
+class EngineWithoutImages(http.server.BaseHTTPRequestHandler):
+    """A Docker engine that answers, holds no image and can pull none."""
+
+    def do_GET(self) -> None:
+        answers = {"_ping": b"OK", "version": b'{"ApiVersion": "1.44"}', "json": b"[]"}
+        self.answer(200, answers[self.path.partition("?")[0].rpartition("/")[2]])
+
+    def do_POST(self) -> None:
+        self.answer(500, b'{"message": "no route to the registry"}')
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def engine_without_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EngineWithoutImages) as server:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+        threading.Thread(target=server.serve_forever).start()
+        yield
+        server.shutdown()
+
+
+def test_the_docker_client_without_an_engine_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+
+    assert docker_engine_problem() == "no Docker engine answers"
+
+
+@pytest.mark.usefixtures("engine_without_images")
+def test_an_engine_that_cannot_pull_the_image_is_told_from_one_that_is_not_there() -> None:
+    assert docker_engine_problem() is None
+    assert docker_image_problem() == f"the Docker image {IMAGE} cannot be had"
+
+
+def test_tests_of_pure_code_run_where_no_postgresql_can_be_started(tmp_path: Path) -> None:
+    """Where all tests were given a server, those of pure code could not run without one, either."""
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+
+    def code(path: str) -> int:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path]
+        return subprocess.run(
+            command, cwd=ROOT, env={**environment, "HORSIES_PG_BIN": str(tmp_path)}, capture_output=True, check=False
+        ).returncode
+
+    assert code("tests/unit/test_errors.py") == 0
+    assert code("tests/desk/test_routers.py") == pytest.ExitCode.USAGE_ERROR

@@ -1,0 +1,200 @@
+"""The pages keep their word: what they show runs, what they link to is there, and nothing public is without its place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management.base import BaseCommand
+from django.db import connection
+
+import horsies_django
+from horsies_django.checks import IDS
+from horsies_django.conf import Config, PartitionConfig, QueueConfig
+from horsies_django.core.errors import FAMILIES
+from horsies_django.management.commands.horsies_status import Command as StatusCommand
+from horsies_django.management.commands.horsies_worker import Command as WorkerCommand
+from horsies_django.models import Task
+from horsies_django.tasks import registry
+from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD
+from tests.desk.test_conf_page import table_of_the_page
+from tests.support.factories import TaskFactory
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+RUNS = re.compile(r"<!-- runs -->\n```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def code_that_runs(page: Path, language: str) -> list[str]:
+    return [code for found, code in RUNS.findall(page.read_text()) if found == language]
+
+
+def slugs(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and MyST make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the tasks that a page defines."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("page", [page for page in PAGES if code_that_runs(page, "python")], ids=lambda page: page.stem)
+def test_the_python_of_a_page_does_what_the_page_says(page: Path, own_registry: None) -> None:
+    """All marked blocks of a page are one program; the asserts in them are the page's claims."""
+    names: dict[str, Any] = {"__name__": f"docs.{page.stem.replace('-', '_')}"}
+    for code in code_that_runs(page, "python"):
+        exec(compile(code, str(page), "exec", dont_inherit=True), names)
+    assert any("assert" in code for code in code_that_runs(page, "python"))
+
+
+@pytest.mark.django_db
+def test_the_sql_of_the_worker_page_counts_what_waits() -> None:
+    (statement,) = code_that_runs(DOCS / "howto" / "run-a-worker.md", "sql")
+    TaskFactory.create_batch(3)
+    TaskFactory(status="RUNNING")
+    TaskFactory(status="COMPLETED")
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        ((queue, count, _),) = cursor.fetchall()
+    assert (queue, count) == ("default", 3)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_links_to_headings_lead_to_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([\w-]+)\)", page.read_text()):
+        assert anchor in slugs(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    reached, open_ = set(), {DOCS / "index.md"}
+    while open_:
+        page = open_.pop()
+        reached.add(page)
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+\.md)", page.read_text()):
+            if (linked := (page.parent / target).resolve()) not in reached:
+                open_.add(linked)
+    assert set(PAGES) <= reached
+
+
+def test_every_column_of_every_table_has_its_place() -> None:
+    text = (DOCS / "reference" / "tables.md").read_text()
+    for model in apps.get_app_config("horsies").get_models():
+        (section,) = re.findall(rf"^## {model._meta.db_table}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        columns = {field.column for field in model._meta.concrete_fields if field.column}
+        assert columns - set(re.findall(r"`(\w+)`", section)) == set(), model._meta.db_table
+        for index in model._meta.indexes:
+            if model is Task:
+                assert f"`{index.name}`" in section
+
+
+def test_every_error_code_has_its_place_under_its_family() -> None:
+    text = (DOCS / "reference" / "tasks.md").read_text()
+    for family in FAMILIES:
+        for code in family:
+            assert len(re.findall(rf"^\| `{code.value}` \|", text, re.MULTILINE)) == 1, code
+
+
+def records() -> Iterator[tuple[str, Any]]:
+    """Give each record of settings with its defaults, and the heading of its table: those inside the settings find themselves."""
+    yield "HORSIES", Config()
+    for field in fields(Config):
+        if is_dataclass(value := getattr(Config(), field.name)):
+            yield field.name.upper(), value
+    yield "QUEUES", QueueConfig("mail")
+    yield "partition", PartitionConfig()
+
+
+@pytest.mark.parametrize(("heading", "record"), [*records()], ids=lambda item: item if isinstance(item, str) else "")
+def test_every_setting_has_its_place_with_its_default(heading: str, record: Any) -> None:
+    rows = table_of_the_page(heading)
+    defaults = {key.lower(): cells[0] for key, cells in rows.items()}
+    assert list(defaults) == [field.name for field in fields(record) if field.name != "name"]
+    for key, default in defaults.items():
+        value = getattr(record, key)
+        if is_dataclass(value) or key in ("queues", "queue_mode"):
+            assert default in ("see below", "the queue `default"), key  # a table of its own, or a rule
+        else:
+            assert ast.literal_eval(default) == value, key
+
+
+def test_every_check_has_its_place() -> None:
+    checks = (DOCS / "reference" / "checks.md").read_text()
+    assert [id_ for id_, title in IDS.items() if f"### horsies.{id_}: {title}\n" not in checks] == []
+
+
+# What the pages say for the default of an option whose value in the parser is None.
+WITHOUT_VALUE = {
+    "--processes": "the CPUs this process may use",
+    "--queues": "all declared",
+    "--max-tasks-per-child": str(MAX_TASKS_PER_CHILD),
+    "--max-memory-per-child-mb": "never",
+    "--health-port": "none",
+    "--max-wait": "none",
+}
+
+
+@pytest.mark.parametrize(("page", "command"), [("worker", WorkerCommand()), ("status", StatusCommand())])
+def test_every_option_has_its_place_with_its_default(page: str, command: BaseCommand) -> None:
+    text = (DOCS / "reference" / f"{page}.md").read_text()
+    rows = dict(re.findall(r"^\| `(--[^`]+)` \| ([^|]*) \|", text, re.MULTILINE))
+    of_django = {action.dest for action in BaseCommand().create_parser("manage.py", page)._actions}
+    own = [one for one in command.create_parser("manage.py", page)._actions if one.dest not in of_django]
+    written = {f"{one.option_strings[-1]} {one.metavar or ''}".strip(): one for one in own}
+    assert {row.split()[0] for row in rows} == {option.split()[0] for option in written}
+    for option, action in written.items():
+        (row,) = [row for row in rows if row.split()[0] == option.split()[0]]
+        if action.metavar:
+            assert row == option
+        if isinstance(action.default, bool):
+            assert rows[row] == "off", option
+        elif action.default is None:
+            assert rows[row].startswith(WITHOUT_VALUE[option.split()[0]]), option
+        else:
+            assert rows[row] == str(action.default).removesuffix(".0"), option
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
+    """Logs and records that a page shows are those of this release; which one came before is the changelog's to tell."""
+    ours = horsies_django.__version__
+    text = page.read_text()
+    shown = re.findall(
+        r'"version": "([^"]+)"|^web-1:\d+ .* ago +(\S+)|horsies_django-(\d[\w.]*)-py3', text, re.MULTILINE
+    )
+    assert {version for row in shown for version in row if version} <= {ours}
+    assert re.findall(r"\b(?:workers|release|from) (?:of )?(?:release )?\d+\.\d+[\d.]*", text, re.IGNORECASE) == []
+
+
+def test_the_public_names_are_listed_where_they_belong() -> None:
+    text = (DOCS / "reference" / "public-names.md").read_text()
+    (section,) = re.findall(r"^## horsies_django\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(horsies_django.__all__)
+
+
+def elsewhere() -> list[tuple[str, str]]:
+    """Return the rows of the second table: where public names are, and what the page says of them."""
+    _, _, section = (DOCS / "reference" / "public-names.md").read_text().partition("## Elsewhere")
+    return re.findall(r"^\| `(horsies_django[\w.]*)` \| (.*) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("place", "text"), elsewhere(), ids=[place for place, _ in elsewhere()])
+def test_every_public_name_elsewhere_can_be_imported(place: str, text: str) -> None:
+    module, _, name = place.rpartition(".")
+    if hasattr(import_module(module), name) and not isinstance(getattr(import_module(module), name), ModuleType):
+        return
+    found = import_module(place)
+    for name in re.findall(r"`([A-Za-z]\w*)`", text.partition("; see")[0]):
+        assert name.startswith("horsies_") or hasattr(found, name), f"{place} has no {name}"

@@ -1,0 +1,155 @@
+"""Tests wait for conditions, not for time: whatever lets time pass in tests/, also in a helper, is found and has a reason.
+
+A program or a statement in a string counts like code. What waits with a deadline for a condition does not: ``wait_until``, the
+end of a process or a thread, a barrier, a loop that an event ends.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# A file, or a function in it: why time passes there.
+ALLOWED = {
+    "tests/support/deadlines.py::wait_until": "the one loop that waits for conditions, with an end",
+    "tests/support/starter.py::Started.poll": "looks once whether a process has ended",
+    "tests/support/starter.py::Started.wait": "the end of a process",
+    "tests/apps/project/tasks.py": "bodies of tasks: what a worker runs takes time",
+    "tests/apps/project/points.py": "bodies of tasks that stand still at a crash point until somebody kills them",
+    "tests/apps/project/traps.py": "bodies of tasks that do what tasks should not do",
+    "tests/stress/chaos/tasks.py": "bodies of tasks",
+    "tests/stress/oracle/tasks.py": "bodies of tasks",
+    "tests/apps/slow/tasks.py": "an import that never ends: its process is killed",
+    "tests/stress/chaos/evidence.py::steady": "asks again until the database answers, with an end",
+    "tests/stress/chaos/faults.py::Faults.restart": "how long the server is down is a part of the storm",
+    "tests/stress/chaos/measure.py::Measurement.machines": "deaths come at any moment between two heartbeats, not all at once",
+    "tests/stress/chaos/sending.py::Sender.attempted": "asks again until the database answers",
+    "tests/stress/chaos/sending.py::Sender.cancel": "a cancel comes at any moment of its task's life",
+    "tests/stress/chaos/storm.py::Storm.clear": "a loop that waits for a condition and tends the fleet meanwhile, with an end",
+    "tests/stress/chaos/storm.py::Storm.lull": "the same",
+    "tests/stress/chaos/storm.py::Storm.until": "the same",
+    "tests/stress/oracle/storm.py::Storm.raise_": "the same",
+    "tests/stress/oracle/storm.py::Storm.until": "the same",
+    "tests/e2e/test_outages_refused.py::": "a statement that PostgreSQL ends at its time limit",
+    "tests/stress/test_schedule_storm.py::Storm.rage": "faults come at any moment of the storm",
+    "tests/db/test_send_options.py::late_in_a_transaction": "a moment between the start of a transaction and a send",
+    "tests/meta/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
+        "a statement that is under way when its server is killed"
+    ),
+    "tests/worker/test_kill_timer.py::": "a task that keeps the GIL, and a stand-in for the heart that beats",
+    "tests/worker/test_outbox.py::test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands": (
+        "a trigger that makes each row slow: the database's time limit ends the statement"
+    ),
+    "tests/worker/test_scheduler_loop.py::test_a_change_during_a_round_is_not_slept_through": "the sleep that is woken",
+    "tests/worker/test_scheduler_loop.py::test_a_cut_connection_wakes_it_and_is_replaced": "the sleep that is woken",
+}
+
+A_DEADLINE = (
+    10  # seconds: nobody waits for so long but for a process, a gate or a barrier, and only when something is wrong
+)
+IN_A_STRING = re.compile(r"\b(pg_|u)?sleep\(")
+CLOCKS = {"time.monotonic", "time.time", "monotonic", "time.perf_counter"}
+
+
+def calls(node: ast.AST) -> list[str]:
+    return [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
+
+
+def asks_the_clock(node: ast.AST) -> bool:
+    """Whether a condition becomes true by the passing of time."""
+    return not CLOCKS.isdisjoint(calls(node))
+
+
+def lets_time_pass(node: ast.AST) -> bool:
+    """Whether this very node waits for time."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module in ("time", "asyncio") and any(alias.name == "sleep" for alias in node.names)
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and bool(IN_A_STRING.search(node.value))
+    if isinstance(node, ast.While):
+        return asks_the_clock(node.test) and all(isinstance(step, ast.Pass) for step in node.body)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return waits_for_nothing(node.value)
+    return isinstance(node, ast.Call) and sleeps(node)
+
+
+def waits_for_nothing(call: ast.Call) -> bool:
+    """Whether a wait whose answer nobody takes, such as ``event.wait(1.0)``, only takes time. That for a process raises."""
+    first = call.args[0] if call.args else None
+    long = isinstance(first, ast.Constant) and isinstance(first.value, int) and first.value >= A_DEADLINE
+    receiver, _, name = ast.unparse(call.func).rpartition(".")
+    return name == "wait" and first is not None and not long and not receiver.endswith("process")
+
+
+def sleeps(call: ast.Call) -> bool:
+    receiver, _, name = ast.unparse(call.func).rpartition(".")
+    first = call.args[0] if call.args else None
+    at_once = isinstance(first, ast.Constant) and first.value == 0
+    if name in ("sleep", "usleep", "select") and not at_once:
+        return first is not None
+    if name == "wait":
+        return receiver.endswith("Event()")
+    if name == "notifies":
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        timeout = given.get("timeout")
+        return "stop_after" not in given and not (isinstance(timeout, ast.Constant) and timeout.value == 0)
+    if name == "wait_until":
+        return isinstance(first, ast.Lambda) and asks_the_clock(first.body)
+    return (receiver, name) == ("signal", "pause")
+
+
+def where(tree: ast.AST, name: str = "") -> Iterator[str]:
+    """Return the names of the functions in which time passes, "" for the module itself."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from where(node, f"{name}.{node.name}".lstrip("."))
+        else:
+            if lets_time_pass(node):
+                yield name
+            yield from where(node, name)
+
+
+def test_time_passes_in_tests_only_where_there_is_a_reason() -> None:
+    found = set()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        file = str(path.relative_to(ROOT))
+        if path != Path(__file__):
+            found |= {file if file in ALLOWED else f"{file}::{name}" for name in where(ast.parse(path.read_text()))}
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [
+        ("time.sleep(1)", True),
+        ("time.sleep(seconds)", True),
+        ("await asyncio.sleep(0.5)", True),
+        ("await asyncio.sleep(0)", False),
+        ("from time import sleep", True),
+        ("connection.execute('SELECT pg_sleep(1)')", True),
+        ("TASKS = '''\nctypes.PyDLL(None).usleep(5)\n'''", True),
+        ("threading.Event().wait(2)", True),
+        ("self.over.wait(2)", True),
+        ("assert arrived.wait(30)", False),
+        ("while not over.wait(0.1): work()", False),
+        ("process.wait(60)", False),
+        ("gate.wait(30)", False),
+        ("select.select([], [], [], 2)", True),
+        ("selector.select(0)", False),
+        ("list(ear.notifies(timeout=2))", True),
+        ("list(ear.notifies(timeout=10, stop_after=1))", False),
+        ("wait_until(lambda: time.monotonic() > until, 'the outage lasts')", True),
+        ("wait_until(lambda: tended() and time.monotonic() > until, 'its moment comes')", True),
+        ("wait_until(lambda: server.is_up(), 'the server is up')", False),
+        ("while time.monotonic() < until: pass", True),
+    ],
+)
+def test_what_lets_time_pass_is_told_from_what_waits_for_a_condition(code: str, passes: bool) -> None:
+    source = f"async def test_it():\n    {code}" if code.startswith("await") else code
+    assert bool(list(where(ast.parse(source)))) == passes

@@ -1,0 +1,107 @@
+"""What befalls the workers: deaths, standstills, cut connections, and a server that goes away."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+import psutil
+
+from tests.stress.oracle.fleet import Member
+from tests.support.server import Server
+
+CUTS = {
+    "engine": "horsies engine",
+    "services": "horsies services",
+    "listener": "horsies listener",
+    "tasks": "chaos task",
+    "all": "",
+}
+KILLS = ("kill child", "kill parent", "kill group")
+STOPS = ("stop parent", "stop group", "stop child")
+RESTARTS = ("restart fast", "restart immediate", "restart postmaster")
+# What a round of faults is made of; all of them before the next round
+ROUND = (*KILLS, "kill child", *STOPS, *(f"cut {name}" for name in CUTS), RESTARTS[0])
+LONG_ROUND = 3 * ROUND[:-1] + RESTARTS
+DOWN_SECONDS = (0.0, 0.5, 2.0)
+CUT = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()
+AND application_name IN ('horsies engine', 'horsies services', 'horsies listener', 'chaos task')
+AND ('{0}' = '' OR application_name = '{0}')
+"""
+
+
+class ChildDeath(NamedTuple):
+    """A child was killed."""
+
+    pid: int
+    at: float
+
+
+class StoppedChild(NamedTuple):
+    """A child stands still."""
+
+    process: psutil.Process
+    at: float
+
+
+class Faults:
+    """Does to a worker, or to the server, what a fault is called; remembers what the judge and the figures need."""
+
+    def __init__(self, server: Server, seed: int) -> None:
+        self.server = server
+        self.random = random.Random(seed)
+        self.deaths: list[ChildDeath] = []
+        self.stopped: list[StoppedChild] = []
+        self.moment = threading.Event()
+
+    def strike(self, name: str, member: Member) -> bool:
+        """Do it; returns whether anything was hit."""
+        verb, _, whom = name.partition(" ")
+        if verb == "cut":
+            return bool(self.server.superuser(CUT.format(CUTS[whom]))[0][0])
+        if verb == "restart":
+            return self.restart(whom)
+        if whom == "child":
+            return self.strike_child(verb, member)
+        (member.kill if verb == "kill" else member.stop)(group=whom == "group")
+        return True
+
+    def strike_child(self, verb: str, member: Member) -> bool:
+        """Kill one of a worker's children, or stop it."""
+        runners = member.runners()
+        if not runners:
+            return False
+        child = self.random.choice(runners)
+        with suppress(psutil.NoSuchProcess):
+            if verb == "kill":
+                self.deaths.append(ChildDeath(child.pid, time.time()))
+                child.send_signal(signal.SIGKILL)
+            else:
+                child.send_signal(signal.SIGSTOP)
+                self.stopped.append(StoppedChild(child, time.monotonic()))
+            return True
+        return False
+
+    def restart(self, how: str) -> bool:
+        """End the server, leave it down for a moment, and start it."""
+        self.server.stop(how)
+        self.moment.wait(self.random.choice(DOWN_SECONDS))
+        self.server.start()
+        return True
+
+    def thaw_children(self, after: float) -> int:
+        """Continue children that stand still for so many seconds and were not killed; returns how many."""
+        now, count = time.monotonic(), 0
+        for one in self.stopped.copy():
+            if not one.process.is_running() or one.process.status() == psutil.STATUS_ZOMBIE:
+                self.stopped.remove(one)
+            elif now - one.at > after:
+                one.process.send_signal(signal.SIGCONT)
+                self.stopped.remove(one)
+                count += 1
+        return count

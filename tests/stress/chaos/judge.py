@@ -1,0 +1,208 @@
+"""The judge: from the rows, the attempts and the runs that noted themselves, whether anything was lost, or finished twice.
+
+What is held against what. The sender knows what it sent and what it was told; the rows say how each task stands and ended; the
+attempts say what was tried, each by whom and from when to when; the runs say what user code really did. An attempt may have no
+run: its process was killed after it said "started" and before the first line of user code. A run always has exactly one attempt.
+
+All functions are pure and return violations in words. Moments are seconds by the clock of the machine, which is the database's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tests.stress.chaos.notes import Noted
+from tests.stress.chaos.tasks import ASKED
+
+TERMINAL = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
+CRASHED, TIMED_OUT = "WORKER_CRASHED", "TASK_TIMEOUT"
+
+
+class Row(NamedTuple):
+    """A task as its row says; ``codes`` are those that its policy retries."""
+
+    id: str
+    number: int
+    status: str
+    error_code: str | None
+    codes: tuple[str, ...]
+    max_retries: int
+    retry_count: int
+    generation: int
+    owner: str | None
+    good_until: float | None
+    cancelled_at: float | None
+    finished_at: float | None
+
+
+class Attempt(NamedTuple):
+    """An attempt as its row says."""
+
+    task: str
+    attempt: int
+    generation: int
+    outcome: str
+    will_retry: bool
+    error_code: str | None
+    started_at: float
+    finished_at: float
+    worker: str
+    pid: int | None
+
+
+class Dispatch(NamedTuple):
+    """Numbers that were sent in one transaction; ``sure``: the sender was told that it committed."""
+
+    numbers: tuple[int, ...]
+    sure: bool
+
+
+def missing(rows: Iterable[Row], dispatches: Iterable[Dispatch]) -> list[str]:
+    """Return what was lost or doubled on the way into the table: a task is there if and only if its transaction committed."""
+    there = Counter(row.number for row in rows)
+    found = [f"task {number} is there {count} times" for number, count in there.items() if count > 1]
+    known: set[int] = set()
+    for dispatch in dispatches:
+        known.update(dispatch.numbers)
+        absent = [number for number in dispatch.numbers if number not in there]
+        if dispatch.sure:
+            found += [f"task {number} was lost: it was sent, and has no row" for number in absent]
+        elif 0 < len(absent) < len(dispatch.numbers):
+            found.append(f"of one transaction {len(absent)} task(s) of {len(dispatch.numbers)} are missing: {absent}")
+    return found + [f"task {number} is there, and nobody sent it" for number in there if number not in known]
+
+
+def unended(rows: Iterable[Row], dead: Collection[str]) -> list[str]:
+    """Return the tasks that are not over; the weather has long been clear."""
+    return [
+        f"task {row.number} is {row.status}" + (f" under {row.owner}, which is dead" if row.owner in dead else "")
+        for row in rows
+        if row.status not in TERMINAL
+    ]
+
+
+def histories(rows: Iterable[Row], attempts: Mapping[str, Sequence[Attempt]], max_crashes: int) -> Iterator[str]:
+    """Give what does not fit in a task's row and its attempts, which come in their order."""
+    for row in rows:
+        tried = attempts.get(row.id, ())
+        for text in (*sequence(row, tried), *reasons(row, tried), *endings(row, tried, max_crashes)):
+            yield f"task {row.number}, {row.status} {row.error_code or ''} after {len(tried)} attempt(s): {text}"
+
+
+def sequence(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
+    """Give what is wrong with the attempts as a row of numbers: gaps, claims used twice, two at once, a count that differs."""
+    numbers = [one.attempt for one in tried]
+    if numbers != list(range(1, len(tried) + 1)):
+        yield f"its attempts are {numbers}"
+    generations = [one.generation for one in tried]
+    if sorted(set(generations)) != generations or any(one > row.generation for one in generations):
+        yield f"the claims of its attempts are {generations}, the last claim was {row.generation}"
+    for before, after in zip(tried, tried[1:], strict=False):
+        if not before.will_retry:
+            yield f"it went on after attempt {before.attempt}, which was the last: finished twice"
+        if after.started_at < before.finished_at:
+            yield f"attempt {after.attempt} started before attempt {before.attempt} was over"
+    if row.retry_count != sum(one.will_retry for one in tried):
+        yield f"it counts {row.retry_count} retries"
+    if row.retry_count > row.max_retries:
+        yield f"it was retried {row.retry_count} times, {row.max_retries} were allowed"
+
+
+def reasons(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
+    """Give the attempts that should not have been: without a reason to retry, after the deadline, after a cancel."""
+    for one in tried:
+        if one.will_retry and one.error_code not in (*row.codes, ASKED):
+            yield f"attempt {one.attempt} is retried after {one.error_code}, its policy lists {row.codes}"
+        if row.good_until is not None and one.started_at >= row.good_until:
+            yield f"attempt {one.attempt} started {one.started_at - row.good_until:.3f} s after its good_until"
+        if row.cancelled_at is not None and one.started_at > row.cancelled_at:
+            yield f"attempt {one.attempt} started {one.started_at - row.cancelled_at:.3f} s after it was cancelled"
+
+
+def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[str]:
+    """Give what does not fit between how a task ended and its last attempt."""
+    last = tried[-1] if tried else None
+    over = last is not None and not last.will_retry
+    crashes = sum(one.outcome == "WORKER_FAILURE" for one in tried)
+    if row.status in ("COMPLETED", "FAILED") and not over:
+        yield "no attempt is its last"
+    if row.status not in TERMINAL and over:
+        yield "its last attempt was its end"
+    if row.status == "EXPIRED" and (over or row.good_until is None):
+        yield "it had ended already, or had no deadline"
+    if row.status == "CANCELLED" and row.cancelled_at is None:
+        yield "nobody cancelled it"
+    if last is None or not over:
+        return
+    ends = ("FAILED", "WORKER_FAILURE") if row.status == "FAILED" else (row.status,)
+    # a process that is killed because its task was to be terminated ends the task, not the worker
+    if last.outcome not in ends:
+        yield f"its last attempt ended {last.outcome}"
+    if last.finished_at != row.finished_at:
+        yield f"it finished at {row.finished_at}, its last attempt at {last.finished_at:.6f}"
+    if row.error_code == "POISON" and crashes < max_crashes:
+        yield f"it is poison after {crashes} crashes"
+    if row.error_code not in (last.error_code, "POISON"):
+        yield f"its last attempt ended with {last.error_code}"
+
+
+def accounts(
+    rows: Mapping[str, Row], attempts: Mapping[str, Sequence[Attempt]], runs: Iterable[Noted]
+) -> Iterator[str]:
+    """Give what user code did that no attempt accounts for, and what attempts claim that user code did not do."""
+    noted: defaultdict[tuple[str, int], list[Noted]] = defaultdict(list)
+    for run in runs:
+        noted[run.task, run.attempt].append(run)
+    closed = {(one.task, one.attempt): one for tried in attempts.values() for one in tried}
+    for key, its in noted.items():
+        if key[0] not in rows:
+            yield f"a run of {key[0]} is noted, and there is no such task"
+            continue
+        where = f"task {rows[key[0]].number}, attempt {key[1]}"
+        if len(its) > 1:
+            yield f"{where} was run {len(its)} times, by the processes {[run.pid for run in its]}"
+        attempt = closed.get(key)
+        if attempt is None:
+            yield f"{where} was run by process {its[0].pid} and is not recorded"
+            continue
+        yield from (f"{where}: {text}" for run in its for text in bounds(run, attempt))
+    for key, attempt in closed.items():
+        if attempt.outcome == "COMPLETED" and not any(run.ended for run in noted.get(key, ())):
+            yield f"task {key[0]}, attempt {key[1]} is COMPLETED, and its user code noted no end"
+
+
+def bounds(run: Noted, attempt: Attempt) -> Iterator[str]:
+    """Give where a run lies outside of its attempt, or ran elsewhere."""
+    last = run.began if run.ended is None else run.ended
+    if run.began < attempt.started_at:
+        yield f"it ran {attempt.started_at - run.began:.6f} s before its claim"
+    if last > attempt.finished_at:
+        yield f"it wrote {last - attempt.finished_at:.6f} s after its attempt was closed"
+    if attempt.pid is not None and attempt.pid != run.pid:
+        yield f"process {run.pid} ran it, process {attempt.pid} is recorded"
+
+
+def twice(rows: Mapping[str, Row], runs: Iterable[Noted]) -> list[str]:
+    """Return the tasks that nothing may start again, and that user code saw started twice."""
+    starts = Counter(run.task for run in runs)
+    return [
+        f"task {rows[task].number} may not be retried, and was started {count} times"
+        for task, count in starts.items()
+        if count > 1 and task in rows and not rows[task].max_retries
+    ]
+
+
+def broken_words(rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping[int, str | None]) -> list[str]:
+    """Return where a row is not what was said: by a cancel ("CANCELLED", "FINISHED") or as a result (its error code, or None)."""
+    found = []
+    for row in rows:
+        verdict = verdicts.get(row.number)
+        if verdict == "CANCELLED" and row.status != "CANCELLED":
+            found.append(f"task {row.number} was cancelled before it started, and is {row.status}")
+        if verdict in ("CANCELLED", "REQUESTED") and row.cancelled_at is None:
+            found.append(f"task {row.number} forgot that it was to be cancelled")
+        if row.number in told and told[row.number] != row.error_code:
+            found.append(f"task {row.number} ended {row.error_code}, a waiter was told {told[row.number]}")
+    return found

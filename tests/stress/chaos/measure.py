@@ -1,0 +1,135 @@
+"""How long it takes until a task comes back: from the death of its process, and from the death of its whole machine.
+
+The times of recovery are those that are the default. A child's death is over when its attempt is closed, to be retried or as the
+last one. A machine's death (the worker and all its processes, by SIGKILL) is over when user code of the task runs elsewhere: one
+worker that has long been there finds the dead, another one, which has room, runs what they held.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from horsies_django import RetryPolicy, TaskHandle
+from tests.stress.chaos import evidence, tasks
+from tests.stress.chaos.judge import CRASHED, Attempt
+from tests.stress.chaos.notes import DIRECTORY, Noted, collect
+from tests.stress.chaos.report import spread
+from tests.stress.oracle.fleet import Member
+from tests.support.deadlines import wait_until
+from tests.support.server import Server
+
+MACHINES, EACH = 6, 3  # machines that die in a round, and tasks on each
+SCATTER_SECONDS = 2.5  # over which they die: a heartbeat's interval
+CHILDREN = 4
+CHILD_ROUNDS = 4  # per round of machines
+ONCE = RetryPolicy.fixed([0.0], auto_retry_for=[CRASHED], jitter=False)
+
+
+class Measurement:
+    """Workers, and the notes of what they run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.notes = directory / "notes"
+        self.notes.mkdir()
+        self.count = 0
+        self.moment = threading.Event()
+        self.random = random.Random(1)
+        self.members: list[Member] = []
+
+    def member(self, *options: str) -> Member:
+        """Start a worker."""
+        self.count += 1
+        found = Member(self.count, self.directory, options, {DIRECTORY: str(self.notes)})
+        self.members.append(found)
+        return found
+
+    def runs(self, handles: list[TaskHandle[Any]], attempt: int) -> dict[str, Noted]:
+        """Return the runs of an attempt of these tasks, by task."""
+        ids = {str(handle.task_id) for handle in handles}
+        return {run.task: run for run in collect(self.notes) if run.attempt == attempt and run.task in ids}
+
+    def running(self, handles: list[TaskHandle[Any]], attempt: int) -> dict[str, Noted]:
+        """Wait until that attempt of each of the tasks runs."""
+        wait_until(lambda: len(self.runs(handles, attempt)) == len(handles), "all tasks run")
+        return self.runs(handles, attempt)
+
+    def machines(self) -> list[float]:
+        """Let machines die, and return how long it took each of their tasks to run elsewhere."""
+        machines = [
+            self.member("--queues=free", "--processes=1", f"--async-concurrency={EACH}") for _ in range(MACHINES)
+        ]
+        wait_until(lambda: all(machine.ready for machine in machines), "the machines are up")
+        handles = [tasks.forever.with_options(queue="free", retry_policy=ONCE).send() for _ in range(MACHINES * EACH)]
+        first = self.running(handles, 1)
+        refuge = self.member("--queues=free", "--processes=1")
+        wait_until(lambda: refuge.ready, "the refuge is up")
+        died: dict[int, float] = {}
+        for machine in machines:
+            self.moment.wait(self.random.uniform(0, SCATTER_SECONDS / MACHINES))
+            pids = [one.pid for one in machine.family()]
+            at = time.time()
+            machine.kill(group=True)
+            died |= dict.fromkeys(pids, at)
+        second = self.running(handles, 2)
+        for handle in handles:
+            handle.cancel()
+        refuge.end()
+        return [second[task].began - died[run.pid] for task, run in first.items()]
+
+    def children(self) -> list[float]:
+        """Let the children of a worker die, and return how long it took until each attempt was closed."""
+        worker = self.member("--queues=free", f"--processes={CHILDREN}")
+        wait_until(lambda: worker.ready, "the worker is up")
+        samples = []
+        for _ in range(CHILD_ROUNDS):
+            sender = tasks.forever_sync.with_options(queue="free")
+            once = [sender.with_options(retry_policy=ONCE).send() for _ in range(CHILDREN // 2)]
+            never = [sender.send() for _ in range(CHILDREN - len(once))]
+            for attempt, handles in ((1, once + never), (2, once)):
+                samples += self.deaths(self.running(handles, attempt))
+        worker.end()
+        return samples
+
+    def deaths(self, runs: Mapping[str, Noted]) -> list[float]:
+        """Kill the processes of runs one after another, and wait until their attempts are closed."""
+        died = {}
+        for run in runs.values():
+            died[run.task, run.attempt] = time.time()
+            os.kill(run.pid, signal.SIGKILL)
+
+        def closed() -> list[Attempt]:
+            every = [one for tried in evidence.attempts().values() for one in tried]
+            return [one for one in every if (one.task, one.attempt) in died]
+
+        wait_until(lambda: len(closed()) == len(died), "the attempts are closed")
+        return [one.finished_at - died[one.task, one.attempt] for one in closed()]
+
+    def end(self) -> None:
+        """End all workers that are there."""
+        for member in self.members:
+            if member.process.poll() is None:
+                member.kill(group=True)
+
+
+def measure(server: Server, directory: Path, rounds: int) -> dict[str, Any]:
+    """Measure both; the figures are seconds."""
+    measurement = Measurement(directory)
+    try:
+        watch = measurement.member("--queues=tight", "--processes=1")
+        wait_until(lambda: watch.ready, "the worker that finds the dead is up")
+        machines = [sample for _ in range(rounds) for sample in measurement.machines()]
+        children = [sample for _ in range(rounds) for sample in measurement.children()]
+    finally:
+        measurement.end()
+    return {
+        "child death to its attempt's end": spread(children),
+        "machine death to running elsewhere": {"machines": rounds * MACHINES, **spread(machines)},
+    }

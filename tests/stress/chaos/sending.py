@@ -1,0 +1,168 @@
+"""The sender: one thread that sends, cancels and waits while the weather does what it likes.
+
+What it is told it remembers, for the judge. A transaction whose connection breaks has committed or has not: it is not repeated.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django.db import InterfaceError, OperationalError, connection, transaction
+
+from horsies_django import RetryPolicy, TaskHandle
+from horsies_django.core.errors import RetrievalCode, TaskSendError, TaskSendErrorCode
+from tests.stress.chaos import tasks
+from tests.stress.chaos.judge import CRASHED, TIMED_OUT, Dispatch
+
+BATCH = 60
+TICK_SECONDS = 0.05
+WAIT_MS = 1_500
+CANCEL_SHARE = 0.04
+TIMEOUT_MS = 300
+DEADLINES = (0.05, 0.3, 1.0, 4.0, 20.0)  # seconds from now
+TENANTS = [f"tenant-{number}" for number in range(8)]
+QUEUES = {"free": 60, "tight": 15, "tenants": 25}
+# fate -> its share of the tasks
+FATES = {"ok": 61, "query": 10, "long": 5, "fail": 5, "again": 6, "flaky": 6, "slow": 3, "listen": 2, "deaf": 2}
+MS = (0, 1, 3, 10, 40)
+PAUSES = [0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4]
+# policy -> its share of the tasks; "none" and "flaky" do not list WORKER_CRASHED
+POLICIES: dict[str, tuple[int, RetryPolicy | None]] = {
+    "none": (40, None),
+    "flaky": (15, RetryPolicy.fixed(PAUSES[:3], auto_retry_for=[tasks.FLAKY])),
+    "crash": (35, RetryPolicy.fixed(PAUSES, auto_retry_for=[CRASHED, TIMED_OUT, tasks.FLAKY])),
+    "backing off": (
+        10,
+        RetryPolicy.exponential(
+            base_seconds=0.05, max_retries=4, max_delay_seconds=1, auto_retry_for=[CRASHED, "UNHANDLED_ERROR"]
+        ),
+    ),
+}
+
+
+class Kind(NamedTuple):
+    """What the tasks of one send have in common."""
+
+    task: Any
+    queue: str
+    policy: str
+    timeout_ms: int | None
+    deadline: float | None
+
+
+class Sender(threading.Thread):
+    """Sends until ``allowed`` tasks were sent in all; ``allow`` raises that. ``end`` ends it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(name="sender", daemon=True)
+        self.random = random.Random(seed)
+        self.allowed = 0
+        self.sent = 0
+        self.over = threading.Event()
+        self.crashed: BaseException | None = None
+        self.dispatches: list[Dispatch] = []
+        self.verdicts: dict[int, str] = {}
+        self.told: dict[int, str | None] = {}
+        self.happened: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Send what is allowed; in between cancel some, and wait for one."""
+        try:
+            while not self.over.wait(TICK_SECONDS):
+                while self.sent < self.allowed and not self.over.is_set():
+                    handles = self.send(min(BATCH, self.allowed - self.sent))
+                    self.attempted("cancel", lambda handles=handles: self.cancel(handles))
+                    self.attempted("wait", lambda handles=handles: self.wait(handles))
+        except BaseException as error:  # the storm looks at it, and ends
+            self.crashed = error
+        finally:
+            connection.close()
+
+    def end(self) -> None:
+        """End it. Raises what it died of."""
+        self.over.set()
+        self.join(60)
+        if self.crashed is not None:
+            raise self.crashed
+
+    def attempted(self, what: str, do: Callable[[], Any]) -> Any:
+        """Do something that an outage may break; returns None then."""
+        try:
+            result = do()
+        except (OperationalError, InterfaceError, TaskSendError) as error:
+            if isinstance(error, TaskSendError) and error.code != TaskSendErrorCode.ENQUEUE_FAILED:
+                raise
+            connection.close()
+            self.happened[f"{what} broken by an outage"] += 1
+            self.over.wait(TICK_SECONDS)
+            return None
+        self.happened[what] += 1
+        return result
+
+    def send(self, many: int) -> list[tuple[int, TaskHandle[Any]]]:
+        """Send so many tasks of all kinds in one transaction, and return them with their numbers; none when that broke."""
+        numbers = range(self.sent, self.sent + many)
+        mixed: dict[Kind, list[dict[str, Any]]] = {}
+        for number in numbers:
+            mixed.setdefault(self.kind(), []).append(self.call(number))
+        self.sent += many
+        handles = self.attempted("send", lambda: self.commit(mixed))
+        self.dispatches.append(Dispatch(tuple(numbers), handles is not None))
+        return handles or []
+
+    def kind(self) -> Kind:
+        """Draw what a task is besides its fate."""
+        timeout = self.random.choice((None, None, TIMEOUT_MS, 20 * TIMEOUT_MS))
+        deadline = self.random.choice(DEADLINES) if self.random.random() < 0.1 else None
+        names = list(POLICIES)
+        policy = self.random.choices(names, [POLICIES[name][0] for name in names])[0]
+        queue = self.random.choices(list(QUEUES), QUEUES.values())[0]
+        return Kind(self.random.choice((tasks.work, tasks.awork, tasks.awork)), queue, policy, timeout, deadline)
+
+    def call(self, number: int) -> dict[str, Any]:
+        """Draw what a task does."""
+        fate = self.random.choices(list(FATES), FATES.values())[0]
+        return {
+            "number": number,
+            "tenant": self.random.choice(TENANTS),
+            "call": tasks.Call(fate, float(self.random.choice(MS))),
+        }
+
+    def commit(self, mixed: dict[Kind, list[dict[str, Any]]]) -> list[tuple[int, TaskHandle[Any]]]:
+        """Send all calls, each kind by one statement, all in one transaction."""
+        handles = []
+        with transaction.atomic():
+            for kind, calls in mixed.items():
+                until = kind.deadline and dt.datetime.now(dt.UTC) + dt.timedelta(seconds=kind.deadline)
+                sender = kind.task.with_options(
+                    queue=kind.queue,
+                    retry_policy=POLICIES[kind.policy][1],
+                    timeout_ms=kind.timeout_ms,
+                    good_until=until,
+                )
+                handles += zip([call["number"] for call in calls], sender.send_many(calls), strict=True)
+        return handles
+
+    def cancel(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:
+        """Cancel a few of the tasks, some at once, some after the others were waited for."""
+        for number, handle in handles:
+            if self.random.random() < CANCEL_SHARE:
+                self.over.wait(self.random.choice((0, 0, 0.02, 0.1)))
+                self.verdicts[number] = handle.cancel(terminate=self.random.random() < 0.5)
+                self.happened[f"cancel: {self.verdicts[number]}"] += 1
+
+    def wait(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:
+        """Wait for the result of one of the tasks, now and then, and remember what was told."""
+        if not handles or self.random.random() > 0.2:
+            return
+        number, handle = self.random.choice(handles)
+        result = handle.get(timeout_ms=WAIT_MS)
+        code = None if result.is_ok() else str.__str__(result.err_value.error_code)
+        if code != RetrievalCode.WAIT_TIMEOUT.value:
+            self.told[number] = code
+            self.happened["told"] += 1

@@ -1,0 +1,183 @@
+"""The storm: a sender that is paced by the faults, workers that run what it sends, and faults one after another.
+
+Each fault releases a share of the tasks. The next fault comes when most of them are done, or after a while, and only while two
+workers are whole: the dead need somebody who finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from tests.stress.chaos import evidence
+from tests.stress.chaos.faults import LONG_ROUND, ROUND, Faults
+from tests.stress.chaos.notes import DIRECTORY
+from tests.stress.chaos.sending import Sender
+from tests.stress.oracle.evidence import living, unfinished
+from tests.stress.oracle.fleet import Member
+from tests.stress.oracle.judge import Thaw
+from tests.support.deadlines import wait_until
+from tests.support.server import Server
+
+TICK_SECONDS = 0.05
+PATIENCE_SECONDS = 90.0  # without progress: then something is stuck
+LULL_SECONDS = 2.0  # without a fault: the next one does not wait for the tasks any longer
+BREATH_SECONDS = 0.3  # between two faults at least
+CHILD_THAW_SECONDS = 12.0  # a stopped child has long been killed by its parent, unless that is gone too
+BACKLOG = 3  # shares of tasks that may be unfinished when the next fault comes
+ALWAYS = "cut all"
+LONG_FAULTS = 100  # from so many on the server is also killed, not only restarted
+MARK = "CHAOS_MARK"
+# the options of each worker, and whether it claims ahead of time
+SHAPES = (
+    (("--processes=2", "--async-concurrency=6", "--max-tasks-per-child=25"), False),
+    (("--processes=1", "--threads=3", "--async-concurrency=6", "--max-tasks-per-child=60"), False),
+    (("--processes=2", "--async-concurrency=4"), True),
+)
+
+
+class Shape(NamedTuple):
+    """How large a storm is."""
+
+    tasks: int
+    faults: int
+    workers: int = 3
+    seed: int = 1
+
+
+class Storm:
+    """One storm. ``raise_`` returns when the sky is clear again."""
+
+    def __init__(self, shape: Shape, server: Server, directory: Path) -> None:
+        self.shape = shape
+        self.random = random.Random(shape.seed)
+        self.faults = Faults(server, shape.seed)
+        self.sender = Sender(shape.seed)
+        self.mark = uuid.uuid4().hex
+        self.notes = directory / "notes"
+        self.notes.mkdir()
+        self.fleet = [self.member(number, directory) for number in range(shape.workers)]
+        self.happened: Counter[str] = Counter()
+        self.thaws: list[Thaw] = []
+        self.moment = threading.Event()
+
+    def member(self, number: int, directory: Path) -> Member:
+        """Start a worker; all its processes can be told by the mark in their environment."""
+        options, soft = SHAPES[number % len(SHAPES)]
+        environment = {DIRECTORY: str(self.notes), MARK: self.mark, "CHAOS_NAME": "chaos task"}
+        return Member(number, directory, options, environment | ({"CHAOS_SOFT": "1"} if soft else {}))
+
+    def raise_(self) -> list[str]:
+        """Let it rage. Returns what went wrong, in words."""
+        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up")
+        self.began = time.time()
+        self.sender.start()
+        for number, name in enumerate(self.weather(), 1):
+            self.sender.allowed = round(self.shape.tasks * number / self.shape.faults)
+            self.lull(self.shape.tasks / self.shape.faults)
+            self.befall(name)
+        stuck = self.clear()
+        self.ended = time.time()
+        self.sender.end()
+        return stuck
+
+    def weather(self) -> Iterator[str]:
+        """Give the names of the faults: rounds of all of them, each in an order of its own."""
+        names: list[str] = []
+        for _ in range(self.shape.faults):
+            if not names:
+                names = list(LONG_ROUND if self.shape.faults >= LONG_FAULTS else ROUND)
+                self.random.shuffle(names)
+            yield names.pop()
+
+    def lull(self, share: float) -> None:
+        """Wait until the next fault may come: never right after the last, then when most tasks are done or it has been long."""
+        since = time.monotonic()
+        while (passed := time.monotonic() - since) < LULL_SECONDS:
+            self.tend()
+            if passed > BREATH_SECONDS and self.sender.sent >= self.sender.allowed and self.left() < BACKLOG * share:
+                return
+            self.moment.wait(TICK_SECONDS)
+
+    def befall(self, name: str) -> None:
+        """Let a fault happen, to a worker that is whole while another one is, too."""
+        self.until(lambda: sum(member.ready for member in self.fleet) > 1, "two workers are whole")
+        whole = [member for member in self.fleet if member.ready]
+        while not self.faults.strike(name, self.random.choice(whole)):
+            name = ALWAYS  # nothing was there to be hit
+        self.happened[name] += 1
+
+    def tend(self) -> None:
+        """Continue whoever was given up, and start whoever is gone."""
+        for member in self.fleet:
+            if member.stopped:
+                if evidence.steady(member.given_up):
+                    self.thaws.append(evidence.steady(member.go_on))
+            elif member.process.poll() is not None:
+                self.happened["replaced"] += 1
+                member.start()
+        self.happened["stopped children continued"] += self.faults.thaw_children(CHILD_THAW_SECONDS)
+        if self.sender.crashed is not None:
+            self.sender.end()
+
+    def clear(self) -> list[str]:
+        """Wait until all tasks are over, all workers are up and the dead are known to be dead."""
+        least, since = self.shape.tasks + 1, time.monotonic()
+        while self.sender.sent < self.shape.tasks or (left := self.left()):
+            self.tend()
+            left = self.left()
+            if left < least:
+                least, since = left, time.monotonic()
+            if time.monotonic() - since > PATIENCE_SECONDS:
+                return [f"nothing more happens: {left} tasks are not finished"]
+            self.moment.wait(TICK_SECONDS)
+        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up again")
+        self.until(lambda: evidence.steady(living) == len(self.fleet), "the killed are known to be dead")
+        return []
+
+    def left(self) -> int:
+        """Return how many tasks are not finished."""
+        return evidence.steady(unfinished)
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait for a condition, tending the fleet meanwhile. Raises TimeoutError with the logs."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            self.tend()
+            if time.monotonic() > until:
+                raise TimeoutError(f"not in time: {what}\n{self.logs()}")
+            self.moment.wait(TICK_SECONDS)
+
+    def logs(self) -> str:
+        """Return the end of each worker's log."""
+        return "\n".join(f"--- {member.log.name}\n{member.log.read_text()[-3_000:]}" for member in self.fleet)
+
+    def end(self) -> list[str]:
+        """End the sender and the workers; returns what they did not do well, and which processes outlived them."""
+        self.sender.over.set()
+        codes = [member.end() for member in self.fleet]
+        found = [f"a worker ended with exit code {code}" for code in codes if code]
+        with suppress(AssertionError):
+            wait_until(lambda: not self.survivors(), "what dies with its parent is gone")
+        return found + [f"process {one.pid} is left: {' '.join(one.cmdline())}" for one in self.survivors()]
+
+    def survivors(self) -> list[psutil.Process]:
+        """Return the processes of the workers that still run."""
+        found = []
+        for one in psutil.process_iter():
+            try:
+                if one.environ().get(MARK) == self.mark and one.pid != os.getpid():
+                    found.append(one)
+            except psutil.Error:
+                continue
+        return found

@@ -1,0 +1,103 @@
+"""The tasks of the storm: they note that they run, then do what their ``fate`` says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
+
+from horsies_django import Retry, current_task, task
+from tests.stress.chaos.notes import noted
+
+LONG_SECONDS = 4.0
+QUITE_SECONDS = 0.8  # what a stopped worker finished, and the next attempt elsewhere, then overlap with its return
+ASKS = 2  # attempts that ask for another one
+ASKED = "TRY_AGAIN"
+FLAKY = "FLAKY"
+
+
+class Flaky(Exception):
+    """A failure that is worth another attempt; the mapper gives it a code."""
+
+
+@dataclass
+class Call:
+    """What a task is told: what it does, and how many milliseconds it takes for that."""
+
+    fate: str
+    ms: float
+
+
+@task(name="work", exception_mapper={Flaky: FLAKY})
+def work(number: int, tenant: str, call: Call) -> int:
+    with noted():
+        if call.fate == "query":
+            Group.objects.count()
+        elif call.fate == "slow" and current_task().attempt == 1:
+            pause(LONG_SECONDS)
+        elif call.fate == "long":
+            pause(QUITE_SECONDS)
+        elif call.fate == "listen":
+            listen()
+        elif call.fate == "deaf":
+            threading.Event().wait(LONG_SECONDS)
+        time.sleep(call.ms / 1000)
+        complain(call.fate)
+        return number
+
+
+@task(name="awork", exception_mapper={Flaky: FLAKY})
+async def awork(number: int, tenant: str, call: Call) -> int:
+    with noted():
+        if call.fate == "query":
+            await sync_to_async(Group.objects.count)()
+        elif call.fate in ("listen", "deaf") or (call.fate == "slow" and current_task().attempt == 1):
+            await asyncio.sleep(LONG_SECONDS)
+        elif call.fate == "long":
+            await asyncio.sleep(QUITE_SECONDS)
+        await asyncio.sleep(call.ms / 1000)
+        complain(call.fate)
+        return number
+
+
+@task(name="forever")
+async def forever() -> None:
+    """Run until somebody kills the process, as the measurements do."""
+    with noted():
+        await asyncio.sleep(3_600)
+
+
+@task(name="forever_sync")
+def forever_sync() -> None:
+    with noted():
+        pause(3_600)
+
+
+def pause(seconds: float) -> None:
+    """Let time pass in small steps: the exception of a timeout is raised between two of them."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def listen() -> None:
+    """Go on until somebody cancels the task, or for a while."""
+    until = time.monotonic() + LONG_SECONDS
+    while time.monotonic() < until:
+        current_task().raise_if_cancelled()
+        time.sleep(0.02)
+
+
+def complain(fate: str) -> None:
+    """Fail as the fate wants."""
+    attempt = current_task().attempt
+    if fate == "fail":
+        raise LookupError("it shall fail")
+    if fate == "again" and attempt <= ASKS:
+        raise Retry(delay_seconds=0.05, code=ASKED)
+    if fate == "flaky" and attempt == 1:
+        raise Flaky("the first attempt shall fail")

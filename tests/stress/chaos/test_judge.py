@@ -1,0 +1,198 @@
+"""The judge of the storm finds each thing that is wrong in evidence made by hand, and finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.stress.chaos.faults import ChildDeath
+from tests.stress.chaos.judge import (
+    Attempt,
+    Dispatch,
+    Row,
+    accounts,
+    broken_words,
+    histories,
+    missing,
+    twice,
+    unended,
+)
+from tests.stress.chaos.notes import Noted, paired
+from tests.stress.chaos.report import mourning, spread
+
+MOST = 5
+
+
+def row(number: int = 1, status: str = "COMPLETED", **fields: Any) -> Row:
+    values: dict[str, Any] = {
+        "error_code": None, "codes": (), "max_retries": 0, "retry_count": 0, "generation": 9, "owner": "w1", "good_until": None,
+        "cancelled_at": None, "finished_at": 2.0, **fields,
+    }  # fmt: skip
+    return Row(f"t{number}", number, status, **values)
+
+
+def attempt(number: int = 1, outcome: str = "COMPLETED", **fields: Any) -> Attempt:
+    values: dict[str, Any] = {
+        "task": "t1", "generation": number, "will_retry": False, "error_code": None, "started_at": number - 1 + 0.1,
+        "finished_at": number + 1.0, "worker": "w1", "pid": 7, **fields,
+    }  # fmt: skip
+    return Attempt(attempt=number, outcome=outcome, **values)
+
+
+def crash(number: int, **fields: Any) -> Attempt:
+    values = {"will_retry": True, "error_code": "WORKER_CRASHED", "finished_at": number - 0.1, **fields}
+    return attempt(number, "WORKER_FAILURE", **values)
+
+
+def found(task: Row, *tried: Attempt) -> list[str]:
+    return list(histories([task], {task.id: tried}, MOST))
+
+
+RETRIED = {"codes": ("WORKER_CRASHED",), "max_retries": 3, "retry_count": 1, "finished_at": 3.0}
+CRASHED = row(status="FAILED", error_code="WORKER_CRASHED")
+EXPIRED = row(status="EXPIRED", error_code="TASK_EXPIRED", good_until=1.0, owner=None)
+CANCELLED = row(status="CANCELLED", error_code="TASK_CANCELLED", cancelled_at=1.0, owner=None)
+
+
+@pytest.mark.parametrize(
+    ("task", "tried"),
+    [
+        (row(), [attempt()]),
+        (row(**RETRIED), [crash(1), attempt(2)]),
+        (CRASHED, [crash(1, will_retry=False, finished_at=2.0)]),
+        (EXPIRED, []),
+        (CANCELLED, []),
+        (row(status="CANCELLED", error_code="TASK_CANCELLED", cancelled_at=1.0, **RETRIED), [crash(1)]),
+        (
+            row(
+                status="FAILED",
+                error_code="POISON",
+                **{**RETRIED, "max_retries": 9, "retry_count": 4, "finished_at": 6.0},
+            ),
+            [*(crash(number) for number in range(1, 5)), crash(5, will_retry=False, finished_at=6.0)],
+        ),
+    ],
+    ids=["done", "retried", "crashed", "expired", "cancelled", "cancelled while it waited", "poison"],
+)
+def test_a_life_as_it_should_be_is_no_violation(task: Row, tried: list[Attempt]) -> None:
+    assert found(task, *tried) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "tried", "words"),
+    [
+        (row(**RETRIED), [crash(1), attempt(3)], "its attempts are [1, 3]"),
+        (row(**RETRIED), [crash(1), attempt(2, generation=1)], "the claims of its attempts are [1, 1]"),
+        (row(generation=0), [attempt()], "the last claim was 0"),
+        (row(finished_at=3.0), [attempt(), attempt(2)], "finished twice"),
+        (row(**RETRIED), [crash(1, finished_at=1.5), attempt(2)], "started before attempt 1 was over"),
+        (row(**{**RETRIED, "retry_count": 2}), [crash(1), attempt(2)], "it counts 2 retries"),
+        (row(**{**RETRIED, "max_retries": 0}), [crash(1), attempt(2)], "0 were allowed"),
+        (row(**{**RETRIED, "codes": ("FLAKY",)}), [crash(1), attempt(2)], "is retried after WORKER_CRASHED"),
+        (row(good_until=0.05), [attempt()], "after its good_until"),
+        (row(**RETRIED, cancelled_at=1.05), [crash(1), attempt(2)], "after it was cancelled"),
+        (row(), [], "no attempt is its last"),
+        (row(status="PENDING", finished_at=None), [attempt()], "its last attempt was its end"),
+        (EXPIRED, [attempt(finished_at=0.5)], "it had ended already"),
+        (EXPIRED._replace(good_until=None), [], "had no deadline"),
+        (CANCELLED._replace(cancelled_at=None), [], "nobody cancelled it"),
+        (CRASHED, [attempt(error_code="WORKER_CRASHED")], "its last attempt ended COMPLETED"),
+        (row(finished_at=5.0), [attempt()], "its last attempt at 2.0"),
+        (
+            CRASHED._replace(error_code="POISON"),
+            [crash(1, will_retry=False, finished_at=2.0)],
+            "poison after 1 crashes",
+        ),
+        (CRASHED._replace(error_code="FLAKY"), [crash(1, will_retry=False, finished_at=2.0)], "with WORKER_CRASHED"),
+    ],
+)
+def test_each_thing_that_does_not_fit_in_a_life_is_found(task: Row, tried: list[Attempt], words: str) -> None:
+    assert any(words in text for text in found(task, *tried)), found(task, *tried)
+
+
+def test_a_task_that_was_sent_and_has_no_row_is_lost() -> None:
+    sure = Dispatch((1, 2), sure=True)
+    assert missing([row(1), row(2)], [sure]) == []
+    assert missing([row(1)], [sure]) == ["task 2 was lost: it was sent, and has no row"]
+    assert missing([row(1), row(1), row(2)], [sure]) == ["task 1 is there 2 times"]
+    assert missing([row(1), row(2), row(3)], [sure]) == ["task 3 is there, and nobody sent it"]
+
+
+def test_a_transaction_that_broke_is_there_as_a_whole_or_not_at_all() -> None:
+    unsure = Dispatch((1, 2, 3), sure=False)
+    assert missing([], [unsure]) == []
+    assert missing([row(1), row(2), row(3)], [unsure]) == []
+    (text,) = missing([row(1)], [unsure])
+    assert text.startswith("of one transaction 2 task(s) of 3 are missing")
+
+
+def test_a_task_that_is_not_over_is_found_and_whether_its_owner_is_dead() -> None:
+    running = row(1, "RUNNING", finished_at=None)
+    assert unended([row(1), CRASHED], {"w1"}) == []
+    assert unended([running], set()) == ["task 1 is RUNNING"]
+    assert unended([running], {"w1"}) == ["task 1 is RUNNING under w1, which is dead"]
+
+
+def test_a_run_within_its_attempt_and_an_attempt_whose_process_died_before_it_noted_one_are_accounted_for() -> None:
+    task = row(**RETRIED)
+    assert list(accounts({task.id: task}, {task.id: [crash(1), attempt(2)]}, [Noted("t1", 2, 7, 1.2, 2.9)])) == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([Noted("t1", 1, 7, 0.2, 1.9), Noted("t1", 1, 7, 0.3, 1.8)], "was run 2 times"),
+        (
+            [Noted("t1", 1, 7, 0.2, 1.9), Noted("t1", 2, 7, 2.2, 2.9)],
+            "attempt 2 was run by process 7 and is not recorded",
+        ),
+        ([Noted("t1", 1, 7, 0.05, 1.9)], "before its claim"),
+        ([Noted("t1", 1, 7, 0.2, 2.5)], "it wrote 0.500000 s after its attempt was closed"),
+        ([Noted("t1", 1, 7, 2.5, None), Noted("t1", 1, 7, 0.2, 1.0)], "after its attempt was closed"),
+        ([Noted("t1", 1, 8, 0.2, 1.9)], "process 8 ran it, process 7 is recorded"),
+        ([Noted("t1", 1, 7, 0.2, None)], "is COMPLETED, and its user code noted no end"),
+        ([], "is COMPLETED, and its user code noted no end"),
+        ([Noted("t1", 1, 7, 0.2, 1.9), Noted("t9", 1, 7, 0.2, 1.9)], "there is no such task"),
+    ],
+)
+def test_a_run_that_no_attempt_accounts_for_is_found(runs: list[Noted], words: str) -> None:
+    texts = list(accounts({"t1": row()}, {"t1": [attempt()]}, runs))
+    assert any(words in text for text in texts), texts
+
+
+def test_a_task_that_may_not_be_retried_is_found_when_it_was_started_twice() -> None:
+    runs = [Noted("t1", 1, 7, 0.2), Noted("t1", 2, 8, 1.2)]
+    assert twice({"t1": row(max_retries=1)}, runs) == []
+    assert twice({"t1": row()}, runs[:1]) == []
+    assert twice({"t1": row()}, runs) == ["task 1 may not be retried, and was started 2 times"]
+
+
+@pytest.mark.parametrize(
+    ("task", "verdicts", "told", "count"),
+    [
+        (CANCELLED, {1: "CANCELLED"}, {1: "TASK_CANCELLED"}, 0),
+        (row(cancelled_at=1.0), {1: "REQUESTED"}, {1: None}, 0),
+        (row(), {1: "FINISHED"}, {}, 0),
+        (row(cancelled_at=1.0), {1: "CANCELLED"}, {}, 1),
+        (row(), {1: "REQUESTED"}, {}, 1),
+        (CRASHED, {}, {1: None}, 1),
+        (row(), {}, {1: "WORKER_CRASHED"}, 1),
+    ],
+)
+def test_a_row_that_is_not_what_was_said_is_found(
+    task: Row, verdicts: dict[int, str], told: dict[int, str | None], count: int
+) -> None:
+    assert len(broken_words([task], verdicts, told)) == count
+
+
+def test_notes_become_runs_and_a_process_that_began_twice_has_two() -> None:
+    lines = ["began t1 1 7 1.0", "ended t1 1 7 2.0", "began t1 1 7 3.0", "began t2 1 8 0.5"]
+    assert paired(lines) == [Noted("t2", 1, 8, 0.5), Noted("t1", 1, 7, 1.0, 2.0), Noted("t1", 1, 7, 3.0)]
+
+
+def test_how_long_a_death_took_is_measured_from_the_kill_to_the_end_of_its_attempts() -> None:
+    tried = [crash(1), crash(1, pid=8), attempt(1), crash(9, pid=7)]
+    assert mourning([ChildDeath(7, 0.4)], tried) == pytest.approx([0.5])
+    assert spread([]) == {"samples": 0}
+    assert spread([1.0, 2.0, 3.0])["p50_s"] == 2.0

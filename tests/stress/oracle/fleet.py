@@ -1,0 +1,131 @@
+"""Workers that can be killed, stopped, continued, and come back: what a machine and its operator do to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from example_project.demo.processes import end_with_parent
+from tests.stress.oracle.evidence import clock, rows
+from tests.stress.oracle.judge import Thaw
+
+ROOT = Path(__file__).parents[3]
+SHAPES = (
+    ("--processes=2", "--async-concurrency=6"),
+    ("--processes=1", "--threads=3", "--async-concurrency=6"),
+    ("--processes=1", "--threads=2", "--async-concurrency=4", "--start-method=spawn"),
+)
+STANDING = """
+SELECT b.died_at IS NULL OR EXISTS (SELECT FROM horsies_tasks t WHERE t.claimed_by = w.id AND t.finished_at IS NULL)
+FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id WHERE w.pid = %s ORDER BY w.started_at DESC LIMIT 1
+"""
+
+
+class Stopped(NamedTuple):
+    """A worker that stands still, with the processes that it had."""
+
+    pids: frozenset[int]
+    group: bool
+
+
+class Member:
+    """One place in the fleet: a worker, and the next one when it is gone.
+
+    Without ``options`` it is one of the usual shapes; ``environment`` is added to that of this process.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        directory: Path,
+        options: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.options = SHAPES[number % len(SHAPES)] if options is None else options
+        self.environment = {**os.environ, **(environment or {})}
+        self.log = directory / f"worker-{number}.log"
+        self.log.write_text("")
+        self.stopped: Stopped | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start a worker in this place."""
+        self.heard = self.log.stat().st_size
+        command = [sys.executable, "-m", "django", "horsies_worker", *self.options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent(),
+            )
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs, and said so."""
+        if self.process.poll() is not None or self.stopped:
+            return False
+        with self.log.open("rb") as log:
+            log.seek(self.heard)
+            return b"Worker started" in log.read()
+
+    def family(self) -> list[psutil.Process]:
+        """Return the worker's processes that live, the worker last."""
+        try:
+            worker = psutil.Process(self.process.pid)
+            return [*worker.children(recursive=True), worker]
+        except psutil.NoSuchProcess:
+            return []
+
+    def runners(self) -> list[psutil.Process]:
+        """Return the processes that run tasks: of a fork server its children, else the spawned ones."""
+        found = []
+        for one in self.family()[:-1]:
+            try:
+                text = " ".join(one.cmdline())
+                if "spawn_main" in text or ("forkserver" in text and "forkserver" in " ".join(one.parent().cmdline())):
+                    found.append(one)
+            except (psutil.Error, AttributeError):
+                continue
+        return found
+
+    def kill(self, *, group: bool) -> None:
+        """End it by SIGKILL, with its processes or alone."""
+        (os.killpg if group else os.kill)(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, *, group: bool) -> None:
+        """Stop it by SIGSTOP, with its processes or alone."""
+        self.stopped = Stopped(frozenset(one.pid for one in self.family()), group)
+        (os.killpg if group else os.kill)(self.process.pid, signal.SIGSTOP)
+
+    def given_up(self) -> bool:
+        """Whether others declared the stopped worker dead and have given its tasks away."""
+        return not any(standing for (standing,) in rows(STANDING, self.process.pid))
+
+    def go_on(self) -> Thaw:
+        """Continue it by SIGCONT; the moment is one before that."""
+        assert self.stopped is not None
+        thaw = Thaw(clock(), self.stopped.pids)
+        with suppress(ProcessLookupError):  # one that has no fork server ended itself
+            (os.killpg if self.stopped.group else os.kill)(self.process.pid, signal.SIGCONT)
+        self.stopped = None
+        return thaw
+
+    def end(self) -> int:
+        """End it as a service manager would, and return its exit code."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        return self.process.wait(60)

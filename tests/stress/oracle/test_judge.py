@@ -1,0 +1,203 @@
+"""The judge finds what is wrong in runs made by hand, and finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, fates, ghosts, judge, strangers, sweep
+from tests.stress.oracle.usage import calm_spans, common, union, usage
+
+ROW = {"max_concurrency": None, "local_limit": None, "partition_by_args": None, "partition_by_task": False}
+
+
+def run(number: int, start: float, end: float | None, **fields: Any) -> Run:
+    values: dict[str, Any] = {
+        "task": "work", "queue": "mail", "tenant": "a", "worker": "w1", "worker_pid": 1, "child_pid": 10,
+        "claimed_at": start - 0.1, "closed_at": (start + 100 if end is None else end) + 0.1, **fields,
+    }  # fmt: skip
+    return Run(number=number, started_at=start, ended_at=end, **values)
+
+
+def rules(**mail: Any) -> dict[str, Chronicle]:
+    return {"mail": Chronicle({**ROW, **mail}), "bulk": Chronicle(ROW)}
+
+
+def test_as_many_at_once_as_the_cap_allows_are_no_violation() -> None:
+    verdict = judge([run(1, 0, 5), run(2, 1, 6), run(3, 6, 7)], rules(max_concurrency=2))
+    assert verdict.violations == []
+    assert verdict.peaks["queue", "mail"] == 2
+    assert ("queue", "mail") in verdict.full
+
+
+def test_one_more_than_the_cap_is_found_and_named() -> None:
+    (text,) = judge([run(1, 0, 5), run(2, 1, 6), run(3, 4, 7)], rules(max_concurrency=2)).violations
+    assert text.startswith("queue mail: 3 at once at 4.0")
+    assert "the limit was 2" in text
+    assert text.endswith("1, 2, 3")
+
+
+def test_a_task_that_starts_at_the_moment_at_which_another_ends_is_no_overlap() -> None:
+    assert judge([run(1, 0, 5), run(2, 5, 6)], rules(max_concurrency=1)).violations == []
+
+
+def test_a_run_without_an_end_lasts_until_its_attempt_was_closed() -> None:
+    crashed = run(1, 0, None, closed_at=10.0)
+    assert judge([crashed, run(2, 10, 11)], rules(max_concurrency=1)).violations == []
+    assert len(judge([crashed, run(2, 9, 11)], rules(max_concurrency=1)).violations) == 1
+
+
+def test_limits_per_worker_count_each_worker_for_itself() -> None:
+    apart = [run(1, 0, 5), run(2, 1, 5, worker="w2")]
+    together = [run(1, 0, 5), run(2, 1, 5)]
+    assert judge(apart, rules(local_limit=1)).violations == []
+    assert "queue and worker mail w1: 2 at once" in judge(together, rules(local_limit=1)).violations[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "second", "count"),
+    [
+        ({"partition_by_args": ["tenant"]}, {"tenant": "a"}, 1),
+        ({"partition_by_args": ["tenant"]}, {"tenant": "b"}, 0),
+        ({"partition_by_args": ["tenant"], "partition_by_task": True}, {"task": "awork"}, 0),
+        ({"partition_by_task": True}, {"tenant": "b"}, 1),
+        ({}, {}, 0),
+    ],
+)
+def test_partitions_are_told_apart_by_the_rule(rule: dict[str, Any], second: dict[str, Any], count: int) -> None:
+    found = judge([run(1, 0, 5), run(2, 1, 5, **second)], rules(partition_max_concurrency=1, **rule)).violations
+    assert len(found) == count
+
+
+def test_limits_per_partition_and_worker_count_both() -> None:
+    chronicles = rules(partition_by_args=["tenant"], partition_local_limit=1)
+    assert judge([run(1, 0, 5), run(2, 1, 5, worker="w2")], chronicles).violations == []
+    assert len(judge([run(1, 0, 5), run(2, 1, 5)], chronicles).violations) == 1
+
+
+def test_the_cap_of_the_cluster_counts_all_queues() -> None:
+    chronicles = {**rules(), CLUSTER: Chronicle({"max_concurrency": 1})}
+    (text,) = judge([run(1, 0, 5), run(2, 1, 5, queue="bulk")], chronicles).violations
+    assert text.startswith("cluster *: 2 at once")
+
+
+def test_a_lowered_cap_lets_what_runs_finish_and_starts_nothing_until_there_is_room() -> None:
+    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 2}, [(3.0, {"max_concurrency": 1})])}
+    running = [run(1, 0, 10), run(2, 1, 5)]
+    assert judge([*running, run(3, 10.5, 12)], chronicles).violations == []
+    assert len(judge([*running, run(3, 6, 12)], chronicles).violations) == 1
+
+
+def test_a_start_is_judged_by_the_limit_at_its_claim_not_by_the_one_at_its_first_line() -> None:
+    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 2}, [(3.0, {"max_concurrency": 1})])}
+    assert judge([run(1, 0, 10), run(2, 3.05, 5, claimed_at=2.95)], chronicles).violations == []
+    assert len(judge([run(1, 0, 10), run(2, 3.05, 5, claimed_at=3.01)], chronicles).violations) == 1
+
+
+def test_a_start_that_comes_late_after_its_claim_is_not_blamed_on_one_that_overtook_it() -> None:
+    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 1}, [(3.0, {"max_concurrency": 2})])}
+    overtaken = [run(1, 4.0, 9, claimed_at=2.9), run(2, 3.5, 9, claimed_at=3.1)]
+    assert judge(overtaken, chronicles).violations == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        ({"paused_at": "2020-01-01"}, 1),
+        ({"override": {"max_concurrency": 1}}, 1),
+        ({"override": {"max_concurrency": None}}, 0),
+        ({"override": {"local_limit": 1}}, 1),
+        ({"override": {"partition_max_concurrency": 1}}, 0),
+    ],
+)
+def test_pauses_and_overrides_follow_from_the_changes(changed: dict[str, Any], count: int) -> None:
+    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 2}, [(3.0, changed)])}
+    assert len(judge([run(1, 0, 5), run(2, 4, 5)], chronicles).violations) == count
+
+
+def test_an_override_ends_and_the_declared_cap_holds_again() -> None:
+    changes = [(3.0, {"override": {"max_concurrency": 5}}), (6.0, {"override": None})]
+    chronicle = Chronicle({**ROW, "max_concurrency": 1}, changes)
+    assert chronicle.limits("max_concurrency") == [1, 5, 1]
+
+
+def test_a_task_may_not_run_twice_nor_before_its_claim_nor_after_its_end() -> None:
+    assert fates([run(1, 0, 5), run(2, 0, None)]) == []
+    assert fates([run(1, 0, 5), run(1, 6, 7)]) == ["task 1 ran twice"]
+    assert "before its claim" in fates([run(1, 0, 5, claimed_at=0.5)])[0]
+    assert "its attempt was closed" in fates([run(1, 0, 5, closed_at=4.0)])[0]
+    assert "its attempt was closed" in fates([run(1, 5, None, closed_at=4.0)])[0]
+
+
+def test_a_stopped_workers_process_may_not_write_once_the_worker_was_continued() -> None:
+    thaws = [Thaw(10.0, {10, 11})]
+    assert ghosts([run(1, 0, 9), run(2, 12, 13, child_pid=99), run(3, 9, None)], thaws) == []
+    (text,) = ghosts([run(1, 8, 12)], thaws)
+    assert text.startswith("process 10 wrote on task 1 at 12.0")
+    assert len(ghosts([run(1, 11, 12, child_pid=11)], thaws)) == 2
+    assert len(ghosts([run(1, 9, 900)], thaws)) == 1  # it had begun before, however late it writes
+    assert ghosts([run(1, 800, 801)], thaws) == []  # another process by now that got the same number
+
+
+def test_one_worker_is_one_process() -> None:
+    assert strangers([run(1, 0, 5), run(2, 0, 5, worker="w2", worker_pid=2)]) == []
+    assert strangers([run(1, 0, 5), run(2, 0, 5, worker_pid=0)]) == []
+    assert strangers([run(1, 0, 5), run(2, 0, 5, worker_pid=2)]) == [
+        "tasks of worker w1 ran under the processes [1, 2]"
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=20), st.integers(1, 5))
+def test_the_sweep_counts_as_one_would_by_hand(spans: list[tuple[int, int]], limit: int) -> None:
+    runs = [run(number, start, start + length) for number, (start, length) in enumerate(spans)]
+    peak, full, violations = sweep(runs, [float("-inf")], [limit])
+    ends = {one: one.until for one in runs}
+    overlaps = [
+        sum(other.started_at <= one.started_at < ends[other] for other in runs[: place + 1])
+        + sum(other.started_at < one.started_at < ends[other] for other in runs[place + 1 :])
+        for place, one in enumerate(runs)
+    ]
+    assert peak == max(overlaps, default=0)
+    assert full == (limit in overlaps)
+    assert len(violations) == sum(count > limit for count in overlaps)
+
+
+def test_usage_is_the_overlap_over_the_limit_while_it_was_calm() -> None:
+    held = [(0.0, 10.0), (0.0, 5.0)]
+    found = usage(held, [(0.0, 5.0)], [(float("-inf"), 2)], [(0.0, 4.0), (5.0, 9.0)])
+    assert found is not None
+    assert (found.held, found.running, found.seconds) == (0.75, 0.25, 8.0)
+
+
+def test_a_permit_that_stays_unused_while_others_come_free_lowers_the_share_at_their_ends() -> None:
+    used = usage([(0, 1), (0, 2), (1, 3), (2, 4)], [], [(float("-inf"), 2)], [(0.5, 3.5)])
+    assert used is not None
+    assert (used.at_ends, used.ends) == (1.0, 3)  # each permit was taken again at once; what ends at 4 ends outside
+    unused = usage([(0, 1), (0, 2), (1.999, 3), (2.999, 4)], [], [(float("-inf"), 2)], [(0.5, 3.5)])
+    assert unused is not None
+    assert unused.at_ends == 1.0  # late, and yet before the next one came free
+    lost = usage([(0, 1), (0, 2), (2, 3), (3, 4)], [], [(float("-inf"), 2)], [(0.5, 3.5)])
+    assert lost is not None
+    assert lost.at_ends == pytest.approx((2 + 1 + 1) / 3 / 2)
+
+
+def test_usage_follows_the_limit_and_leaves_pauses_out() -> None:
+    limits = [(float("-inf"), 1), (5.0, 0), (6.0, 2)]
+    found = usage([(0.0, 10.0)], [], limits, [(0.0, 10.0)])
+    assert found is not None
+    assert found.held == pytest.approx((5 + 4) / (5 + 8))
+    assert usage([(0.0, 10.0)], [], [(float("-inf"), None)], [(0.0, 10.0)]) is None
+
+
+def test_calm_is_what_disturbances_leave() -> None:
+    assert calm_spans((0.0, 10.0), [(4.0, 6.0), (5.0, 7.0), (9.0, 12.0)]) == [(0.0, 4.0), (7.0, 9.0)]
+    assert calm_spans((0.0, 10.0), []) == [(0.0, 10.0)]
+
+
+def test_work_is_there_while_any_task_waits_and_counts_only_while_it_is_calm() -> None:
+    waited = union([(5.0, 6.0), (1.0, 3.0), (2.0, 4.0), (8.0, 9.0)])
+    assert waited == [(1.0, 4.0), (5.0, 6.0), (8.0, 9.0)]
+    assert common([(0.0, 2.0), (3.0, 5.5), (6.5, 7.0)], waited) == [(1.0, 2.0), (3.0, 4.0), (5.0, 5.5)]

@@ -1,0 +1,60 @@
+"""A pytest plugin for whole runs: how many processes they take, in which order, and how long each layer took.
+
+A layer is a directory of tests/. Files with real worker processes come first: they take longest, most of it waiting, and what is
+quick fills the gaps that they leave at the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import PurePosixPath
+
+import pytest
+
+PROCESSES_PER_CPU = 4  # of four tests, two or three wait
+FEWEST, MOST = 2, 12
+ORDER = ("e2e", "db", "worker")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Say how many processes ``-n auto`` stands for; xdist itself would say one for each CPU."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST, max(FEWEST, cpus * PROCESSES_PER_CPU))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        layer = layer_of(item.nodeid)
+        return ORDER.index(layer) if layer in ORDER else len(ORDER)
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """Make visible in what a test printed and logged what is no text: it could not be sent from process to process."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
+    ]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    seconds: defaultdict[str, float] = defaultdict(float)
+    tests: defaultdict[str, int] = defaultdict(int)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                layer = layer_of(report.nodeid)
+                seconds[layer] += report.duration
+                tests[layer] += report.when == "call"
+    for layer in sorted(seconds):
+        terminalreporter.write_line(f"layer {layer}: {tests[layer]} tests, {seconds[layer]:.1f} s")
+
+
+def layer_of(nodeid: str) -> str:
+    """Return the layer of a test."""
+    return PurePosixPath(nodeid.partition("::")[0]).parent.name

@@ -1,0 +1,162 @@
+"""A PostgreSQL server that a test may stop, kill and start, and what a test sends to and reads from it.
+
+Tests speak to it in SQL, on connections of their own: the test process's Django stays on the test database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg
+from psycopg.rows import dict_row
+
+from example_project.postgres import SETTINGS, Cluster
+from horsies_django.core.records import NewTasks
+from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks.ids import uuid7
+from tests.support.deadlines import wait_until
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = "migrated"
+SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT, "postmaster": signal.SIGKILL}
+
+
+class Server:
+    """One server; its databases belong to the plain role ``app``, which limits apply to."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.port = 0
+        self.database = TEMPLATE
+        self.count = 0
+
+    # The server
+
+    def prepare(self) -> None:
+        """Start it for the first time, and migrate the database that all others are copied from."""
+        with self.cluster.running(dict(SETTINGS), None) as port:
+            self.port = port
+        self.start()
+        self.superuser("CREATE ROLE app LOGIN PASSWORD 'secret'", database="postgres")
+        self.superuser(f"CREATE DATABASE {TEMPLATE} OWNER app", database="postgres")
+        command = [sys.executable, "-m", "django", "migrate", "--verbosity=0"]
+        subprocess.run(command, cwd=ROOT, env={**os.environ, **self.environment}, check=True, timeout=120)
+
+    def start(self) -> None:
+        """Start it, on the same port, and wait until it is ready."""
+        (self.cluster.home / "data" / "postmaster.pid").unlink(missing_ok=True)
+        self.process = self.cluster.start(SETTINGS | {"port": self.port})
+        assert self.cluster.becomes_ready(self.process), (self.cluster.home / "log").read_text(errors="replace")
+
+    def stop(self, how: str = "immediate") -> None:
+        """End it: a "fast" or "immediate" shutdown, or a kill of the "postmaster"; all its processes are gone then."""
+        processes = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(SIGNALS[how])
+        self.process.wait(30)
+        wait_until(lambda: not any(one.is_running() for one in processes), "all processes of the server are gone")
+
+    def refresh(self) -> None:
+        """Make an empty, migrated database that the test has for itself."""
+        self.count += 1
+        self.database = f"outage_{self.count}"
+        self.superuser(f"CREATE DATABASE {self.database} TEMPLATE {TEMPLATE} OWNER app", database="postgres")
+
+    def restore(self) -> None:
+        """Take back what a test may have changed of the server."""
+        if self.process.poll() is not None:
+            self.start()
+        self.superuser("ALTER SYSTEM RESET ALL", database="postgres")
+        self.superuser("ALTER ROLE app RESET ALL", database="postgres")
+        self.superuser("SELECT pg_reload_conf()", database="postgres")
+
+    # What a test says to it
+
+    def superuser(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement as a superuser, also while sessions are read-only unless they say otherwise."""
+        with psycopg.connect(
+            self.cluster.url(database or self.database, self.port),
+            autocommit=True,
+            options="-c default_transaction_read_only=off",
+        ) as connection:
+            cursor = connection.execute(statement)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    @property
+    def url(self) -> str:
+        """The database as the role ``app`` reaches it."""
+        parts = urlsplit(self.cluster.url(self.database, self.port))
+        return parts._replace(netloc=f"app:secret@127.0.0.1:{self.port}").geturl()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a worker needs to run on it."""
+        return {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "tests.settings.outages"}
+
+    def send(self, name: str, /, *, queue: str = "default", lane: str = "sync", **kwargs: Any) -> Any:
+        """Send a task of the test project and return its id."""
+        id_ = uuid7()
+        columns: dict[str, Any] = {"lane": lane, "priority": 100, "ids": [id_], "kwargs": [json.dumps(kwargs)]}
+        with psycopg.connect(self.cluster.url(self.database, self.port), autocommit=True) as connection:
+            TaskStore(connection).send(
+                NewTasks(task_name=f"tests.apps.project.tasks.{name}", queue_name=queue, **columns)
+            )
+        return id_
+
+    def task(self, id_: Any) -> dict[str, Any]:
+        """Return a task's row, with ``attempts``: how many were recorded."""
+        with psycopg.connect(self.cluster.url(self.database, self.port), row_factory=dict_row) as connection:
+            query = (
+                "SELECT t.*, (SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = t.id) AS attempts "
+                "FROM horsies_tasks t WHERE t.id = %s"
+            )
+            return dict(connection.execute(query, [id_]).fetchone() or {})
+
+    def status(self, id_: Any) -> str:
+        return str(self.task(id_)["status"])
+
+    def becomes(self, id_: Any, status: str) -> dict[str, Any]:
+        """Wait until a task has that status, and return its row."""
+        wait_until(lambda: self.status(id_) == status, f"task {id_} is {status}")
+        return self.task(id_)
+
+    def backends(self, name: str) -> list[int]:
+        """Return the process ids of the sessions with that application name."""
+        query = f"SELECT pid FROM pg_stat_activity WHERE application_name = '{name}' AND datname = current_database()"
+        return [row[0] for row in self.superuser(query)]
+
+
+class Lingering:
+    """A ``linger`` task and the file it writes to."""
+
+    def __init__(self, server: Server, path: Path) -> None:
+        self.server = server
+        self.path = path
+        self.id = server.send("linger", path=str(path))
+
+    @property
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+    def runs(self) -> int:
+        """Wait until it runs and return the id of its process."""
+        wait_until(lambda: self.lines, "the task runs")
+        return int(self.lines[0][1])
+
+    def end(self) -> None:
+        """Let it end, and wait until its code has."""
+        Path(f"{self.path}.go").touch()
+        wait_until(lambda: len(self.lines) == 2, "the task's code ends")
+
+    def ran_once(self) -> bool:
+        """Whether one process ran it from its beginning to its end, and nobody else."""
+        return [line[0] for line in self.lines] == ["began", "ended"] and len({line[1] for line in self.lines}) == 1

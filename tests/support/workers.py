@@ -1,0 +1,239 @@
+"""Real workers: ``manage.py horsies_worker`` as a process of its own, on the test database."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+from psycopg.conninfo import conninfo_to_dict
+
+from example_project.postgres import private_cluster, stop_server
+from example_project.postgres_binaries import PostgresError
+from tests.conftest import wait_until
+from tests.support.forwarder import Forwarder
+from tests.support.server import Server
+from tests.support.starter import Started, Starter
+
+DEVELOPMENT = ["-X", "dev"] if os.environ.get("HORSIES_TEST_DEV") else []  # slower by a quarter
+FLAGS = (*DEVELOPMENT, "-W", "ignore::ResourceWarning")
+ROOT = Path(__file__).parents[2]
+
+
+def database_url() -> str:
+    """Return the URL of the test database, as a process of its own needs it."""
+    params = conninfo_to_dict(
+        "", **{k: v for k, v in connection.get_connection_params().items() if isinstance(v, str | int)}
+    )
+    host, port = params.get("host", "localhost"), params.get("port", 5432)
+    user, password = quote(str(params.get("user", ""))), quote(str(params.get("password", "")))
+    return f"postgresql://{user}:{password}@{host}:{port}/{quote(str(params['dbname']))}"
+
+
+NOTE = """
+import os
+with open(os.environ["RUNS"], "a") as runs:
+    runs.write(f"{os.getpid()}\\n")
+"""
+
+
+@functools.cache
+def starter() -> Starter:
+    """Return the process that starts the workers and schedulers of the tests."""
+    with as_a_service_manager_does():
+        made = Starter(FLAGS)
+    atexit.register(made.close)
+    return made
+
+
+@contextmanager
+def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[None]:
+    """Let processes that are started meanwhile find the signals at their defaults; nohup and ``&`` ignore some of them."""
+    wanted = dict.fromkeys((signal.SIGINT, signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
+    if ignoring_hangups:
+        wanted[signal.SIGHUP] = signal.SIG_IGN
+    ignored = [
+        number for number in wanted if signal.getsignal(number) == signal.SIG_IGN or wanted[number] == signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, wanted[number]) for number in ignored}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class WorkerProcess:
+    """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it, ``program`` what Python runs instead."""
+
+    command, greeting = "horsies_worker", "Worker started"
+
+    def __init__(
+        self,
+        log: Path,
+        *options: str,
+        prefix: Sequence[str] = (),
+        program: Sequence[str] = (),
+        ignoring_hangups: bool = False,
+        **environment: str,
+    ) -> None:
+        self.log_path = log
+        variables = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "DATABASE_URL": database_url(),
+            "HORSIES_TEST_SITE": "0",
+            **environment,
+        }
+        cwd = Path(environment.get("CWD", ROOT))
+        self.process: subprocess.Popen[bytes] | Started
+        if not (prefix or program or ignoring_hangups or environment.keys() & {"CWD", "PYTHONPATH"}):
+            with log.open("wb") as output:
+                self.process = starter().start((self.command, *options), variables, cwd, output.fileno())
+            return
+        command = [*prefix, sys.executable, *FLAGS, *(program or ("-m", "django", self.command)), *options]
+        with log.open("wb") as output, as_a_service_manager_does(ignoring_hangups=ignoring_hangups):
+            self.process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def ready(self) -> Self:
+        """Wait until it says that it has started."""
+        wait_until(lambda: self.greeting in self.log or self.process.poll() is not None, f"{self.command} starts")
+        assert self.process.poll() is None, self.log
+        return self
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        return self.process.wait(60)
+
+    def stop(self) -> int:
+        """End the worker as a service manager would and return the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def end(self) -> None:
+        """End it if it still runs, and print how its log ended: pytest shows that where the test failed."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if not self.log_path.is_file():
+            return  # a pipe: nobody writes to it any more, and to open it would be to wait
+        print(f"the end of {self.log_path.name}:", *self.log.splitlines()[-100:], sep="\n")
+
+
+class SchedulerProcess(WorkerProcess):
+    """A running ``horsies_scheduler`` and its log."""
+
+    command, greeting = "horsies_scheduler", "Scheduler started"
+
+
+@pytest.fixture
+def scheduler(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., SchedulerProcess]]:
+    """Give a function that starts schedulers; all of them are ended afterwards."""
+    started: list[SchedulerProcess] = []
+
+    def start(**environment: str) -> SchedulerProcess:
+        log = tmp_path / f"scheduler-{len(started)}.log"
+        environment = {"DJANGO_SETTINGS_MODULE": "tests.settings.schedules", **environment}
+        started.append(SchedulerProcess(log, **environment))
+        return started[-1]
+
+    yield start
+    for item in started:
+        item.end()
+
+
+@pytest.fixture
+def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
+    """Give a function that starts workers; all of them are ended afterwards."""
+    started: list[WorkerProcess] = []
+
+    def start(*options: str, **how: Any) -> WorkerProcess:
+        log = tmp_path / f"worker-{len(started)}.log"
+        started.append(WorkerProcess(log, *options, **how))
+        return started[-1]
+
+    yield start
+    Group.objects.all().delete()
+    for item in started:
+        item.end()
+
+
+@pytest.fixture
+def script(worker: Callable[..., WorkerProcess], tmp_path: Path) -> Callable[..., WorkerProcess]:
+    """Give a function that runs a text as a script, which finds the project; each run of it is a line of the file ``runs``."""
+
+    def start(text: str, *options: str, **environment: str) -> WorkerProcess:
+        path = tmp_path / "script.py"
+        path.write_text(NOTE + text)
+        environment = {"RUNS": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT), "CWD": str(tmp_path), **environment}
+        return worker(*options, program=(str(path),), **environment)
+
+    return start
+
+
+@pytest.fixture
+def link(transactional_db: None) -> Iterator[Forwarder]:
+    """Give a link to the server of the test database."""
+    made = Forwarder(int(urlsplit(database_url()).port or 5432))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def standing_server() -> Iterator[Server]:
+    """Give a PostgreSQL server of the tests' own, which they may stop, kill and start."""
+    try:
+        with private_cluster() as cluster:
+            made = Server(cluster)
+            try:
+                made.prepare()
+                yield made
+            finally:
+                stop_server(made.process)
+    except PostgresError as error:
+        pytest.skip(f"no PostgreSQL server can be started here: {error}")
+
+
+@pytest.fixture
+def server(standing_server: Server) -> Iterator[Server]:
+    """Give that server with an empty, migrated database."""
+    standing_server.refresh()
+    yield standing_server
+    standing_server.restore()
+
+
+def held_by(name: str) -> int:
+    """Wait until a ``hold`` task of that name runs, and return the id of its process."""
+    group = wait_until(lambda: Group.objects.filter(name__startswith=f"{name}:").first(), f"{name} runs")
+    return int(group.name.rpartition(":")[2])
+
+
+def let_go(name: str) -> None:
+    """Let the ``hold`` tasks of that name finish."""
+    Group.objects.filter(name__startswith=f"{name}:").delete()

@@ -1,0 +1,340 @@
+"""When patterns fire, against a reference that looks at every minute of real time and asks what the clock on the wall shows."""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+from collections.abc import Callable
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horsies_django.core.patterns import (
+    EXAMPLES,
+    Cron,
+    Daily,
+    Every,
+    Hourly,
+    Monthly,
+    Pattern,
+    PatternError,
+    Weekly,
+    parse,
+)
+from tests.support.sizes import examples
+
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MINUTE = dt.timedelta(minutes=1)
+NOBODY_ASKS = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)  # the anchor of patterns that have none
+# Zones, and their two changes in a year: an hour, half an hour, at midnight, and a whole day left out.
+CHANGES = {
+    "America/New_York": ("2027-03-14T07:00", "2027-11-07T06:00"),
+    "Europe/Berlin": ("2027-03-28T01:00", "2027-10-31T01:00"),
+    "Australia/Lord_Howe": ("2027-10-02T15:30", "2027-04-03T15:00"),
+    "America/Santiago": ("2027-09-05T04:00", "2027-04-04T03:00"),
+    "Pacific/Apia": ("2011-12-30T10:00", "2012-03-31T14:00"),
+    "Europe/Istanbul": ("2016-03-27T01:00", "2027-06-01T00:00"),
+}
+
+Shows = Callable[[dt.datetime], bool]  # whether a pattern fires when the wall shows a time
+
+
+def utc(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
+
+
+def reference(shows: Shows, zone: str, after: dt.datetime, until: dt.datetime, *, both: bool) -> list[dt.datetime]:
+    found, at = [], after.replace(second=0, microsecond=0)
+    while (at := at + MINUTE) <= until:
+        wall = at.astimezone(ZoneInfo(zone))
+        if (both or not wall.fold) and shows(wall.replace(tzinfo=None)):
+            found.append(at)
+    return found
+
+
+@st.composite
+def fields(draw: st.DrawFn, least: int, most: int, *, steps: bool = True) -> tuple[str, set[int]]:
+    """A field of a cron string, and what it means."""
+    kind = draw(st.sampled_from(["all", "values", "range", *(["steps"] if steps else [])]))
+    if kind == "all":
+        return "*", set(range(least, most + 1))
+    if kind == "steps":
+        step = draw(st.integers(1, most - least))
+        return f"*/{step}", set(range(least, most + 1, step))
+    if kind == "range":
+        low = draw(st.integers(least, most - 1))
+        high = draw(st.integers(low + 1, most))
+        return f"{low}-{high}", set(range(low, high + 1))
+    values = draw(st.sets(st.integers(least, most), min_size=1, max_size=4))
+    return ",".join(map(str, sorted(values))), values
+
+
+@st.composite
+def crons(draw: st.DrawFn) -> tuple[str, Shows, bool]:
+    minute, hour = draw(fields(0, 59)), draw(fields(0, 23))
+    day, month, weekday = draw(fields(1, 28, steps=False)), draw(fields(1, 12)), draw(fields(0, 6, steps=False))
+
+    def shows(wall: dt.datetime) -> bool:
+        by_day, by_weekday = wall.day in day[1], wall.isoweekday() % 7 in weekday[1]
+        if day[0] != "*" and weekday[0] != "*":
+            of_days = by_day or by_weekday
+        else:
+            of_days = (day[0] == "*" or by_day) and (weekday[0] == "*" or by_weekday)
+        return wall.minute in minute[1] and wall.hour in hour[1] and wall.month in month[1] and of_days
+
+    both = minute[0].startswith("*") or hour[0].startswith("*") or len(hour[1]) == 24
+    return " ".join(field[0] for field in (minute, hour, day, month, weekday)), shows, both
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[str, dt.datetime, dt.datetime]:
+    """A zone, and some days about one of its changes."""
+    zone = draw(st.sampled_from(sorted(CHANGES)))
+    change = utc(draw(st.sampled_from(CHANGES[zone])))
+    begin = change - draw(st.integers(0, 3 * 86_400)) * dt.timedelta(seconds=1)
+    return zone, begin, begin + 4 * dt.timedelta(days=1)
+
+
+def check(pattern: Pattern, shows: Shows, window: tuple[str, dt.datetime, dt.datetime], *, both: bool) -> None:
+    _, after, until = window
+    expected = reference(shows, pattern.zone, after, until, both=both)
+    assert list(pattern.slots(after, until, NOBODY_ASKS)) == expected
+    assert pattern.latest(after, until, NOBODY_ASKS) == (expected[-1] if expected else None)
+
+
+TIMES = st.times().map(lambda time: time.replace(second=0, microsecond=0))
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(8, 200), deadline=None)
+@given(crons(), windows())
+def test_cron_strings(cron: tuple[str, Shows, bool], window: tuple[str, dt.datetime, dt.datetime]) -> None:
+    expression, shows, both = cron
+    check(Cron(expression, zone=window[0]), shows, window, both=both)
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(8, 200), deadline=None)
+@given(
+    st.times().map(lambda time: time.replace(second=0, microsecond=0)),
+    st.sets(st.sampled_from(WEEKDAYS), min_size=1),
+    windows(),
+)
+def test_days_and_weeks(time: dt.time, days: set[str], window: tuple[str, dt.datetime, dt.datetime]) -> None:
+    check(Daily(time, zone=window[0]), lambda wall: wall.time() == time, window, both=False)
+    check(
+        Weekly(time, days=days, zone=window[0]),
+        lambda wall: wall.time() == time and WEEKDAYS[wall.weekday()] in days,
+        window,
+        both=False,
+    )
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(8, 200), deadline=None)
+@given(TIMES, st.integers(1, 31), windows())
+def test_hours_and_months(time: dt.time, day: int, window: tuple[str, dt.datetime, dt.datetime]) -> None:
+    check(Hourly(time.minute, zone=window[0]), lambda wall: wall.minute == time.minute, window, both=True)
+    check(
+        Monthly(time, day=day, zone=window[0]), lambda wall: wall.time() == time and wall.day == day, window, both=False
+    )
+    check(
+        Monthly(time, day="last", zone=window[0]),
+        lambda wall: wall.time() == time and wall.day == calendar.monthrange(wall.year, wall.month)[1],
+        window,
+        both=False,
+    )
+
+
+@given(
+    st.integers(1, 100_000),
+    st.datetimes(dt.datetime(2020, 1, 1), dt.datetime(2030, 1, 1), timezones=st.just(dt.UTC)),
+    st.timedeltas(dt.timedelta(0), dt.timedelta(days=3)),
+)
+def test_intervals_keep_to_their_anchor(seconds: int, anchor: dt.datetime, since: dt.timedelta) -> None:
+    pattern, begin = Every(seconds=seconds), anchor.replace(microsecond=0)
+    slot = pattern.next(anchor + since, anchor)
+    assert slot is not None
+    assert slot > anchor + since
+    assert slot - pattern.length <= anchor + since or slot == begin + pattern.length
+    assert not (slot - begin) % pattern.length
+    assert pattern.next(slot, anchor) == slot + pattern.length
+
+
+# What everybody asks about
+
+CASES = [
+    # spring: a time that does not exist has no slot
+    ("30 2 * * *", "America/New_York", "2027-03-13T00:00", ["2027-03-13T07:30", "2027-03-15T06:30"]),
+    ("30 2 * * *", "Europe/Berlin", "2027-03-27T00:00", ["2027-03-27T01:30", "2027-03-29T00:30"]),
+    ("15 2 * * *", "Australia/Lord_Howe", "2027-10-01T00:00", ["2027-10-01T15:45", "2027-10-03T15:15"]),
+    ("30 0 * * *", "America/Santiago", "2027-09-04T00:00", ["2027-09-04T04:30", "2027-09-06T03:30"]),
+    # autumn: one that exists twice has the first
+    ("30 1 * * *", "America/New_York", "2027-11-07T00:00", ["2027-11-07T05:30", "2027-11-08T06:30"]),
+    ("30 2 * * *", "Europe/Berlin", "2027-10-31T00:00", ["2027-10-31T00:30", "2027-11-01T01:30"]),
+    ("45 1 * * *", "Australia/Lord_Howe", "2027-04-03T00:00", ["2027-04-03T14:45", "2027-04-04T15:15"]),
+    ("30 23 * * *", "America/Santiago", "2027-04-04T00:00", ["2027-04-04T02:30", "2027-04-05T03:30"]),
+    ("0 1-3 * * *", "America/New_York", "2027-11-07T04:59", ["2027-11-07T05:00", "2027-11-07T07:00"]),
+    ("0,30 1 * * *", "America/New_York", "2027-11-07T04:59", ["2027-11-07T05:00", "2027-11-07T05:30", "2027-11-08T06:00"]),
+    # but both in a pattern that goes on and on
+    ("*/30 1 * * *", "America/New_York", "2027-11-07T05:00", ["2027-11-07T05:30", "2027-11-07T06:00", "2027-11-07T06:30"]),
+    ("0 */2 * * *", "Europe/Berlin", "2027-10-30T23:00", ["2027-10-31T00:00", "2027-10-31T01:00", "2027-10-31T03:00"]),
+    ("30 * * * *", "America/New_York", "2027-11-07T05:00", ["2027-11-07T05:30", "2027-11-07T06:30", "2027-11-07T07:30"]),
+    ("*/30 * * * *", "Australia/Lord_Howe", "2027-04-03T14:00", ["2027-04-03T14:30", "2027-04-03T15:00", "2027-04-03T15:30"]),
+    ("hourly at :30", "America/New_York", "2027-11-07T05:00", ["2027-11-07T05:30", "2027-11-07T06:30"]),
+    ("0 * 3 4 *", "America/Santiago", "2027-04-04T02:30", ["2027-04-04T03:00", "2028-04-03T04:00"]),
+    # years
+    ("0 0 29 2 *", "UTC", "2027-01-01T00:00", ["2028-02-29T00:00", "2032-02-29T00:00"]),
+    ("0 0 29 2 *", "UTC", "2096-03-01T00:00", ["2104-02-29T00:00"]),
+    ("59 23 31 12 *", "Europe/Istanbul", "2027-01-01T00:00", ["2027-12-31T20:59", "2028-12-31T20:59"]),
+    ("monthly on day 31 at 00:00", "UTC", "2027-03-31T00:00", ["2027-05-31T00:00", "2027-07-31T00:00"]),
+    ("monthly on the last day at 00:00", "UTC", "2028-02-01T00:00", ["2028-02-29T00:00", "2028-03-31T00:00"]),
+    ("0 12 L * *", "UTC", "2027-02-01T00:00", ["2027-02-28T12:00", "2027-03-31T12:00"]),
+    ("0 12 * * fri#2", "UTC", "2027-01-01T00:00", ["2027-01-08T12:00", "2027-02-12T12:00"]),
+    ("every 36 hours", "UTC", "2020-01-01T00:00", ["2020-01-02T12:00", "2020-01-04T00:00"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "zone", "after", "slots"), CASES)
+def test_what_everybody_asks_about(text: str, zone: str, after: str, slots: list[str]) -> None:
+    pattern, at = parse(text, zone), utc(after)
+    for slot in slots:
+        at = pattern.next(at, NOBODY_ASKS) or NOBODY_ASKS
+        assert at == utc(slot)
+
+
+def test_a_slot_is_after_the_moment_however_little() -> None:
+    pattern = Daily("00:00")
+    slot = utc("2027-01-02T00:00")
+    assert pattern.next(slot - dt.timedelta(microseconds=1), NOBODY_ASKS) == slot
+    assert pattern.next(slot, NOBODY_ASKS) == slot + dt.timedelta(days=1)
+    assert pattern.next(slot + dt.timedelta(microseconds=1), NOBODY_ASKS) == slot + dt.timedelta(days=1)
+
+
+def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
+    asked = []
+
+    class Counting(Every):
+        def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
+            asked.append(after)
+            return super().next(after, anchor)
+
+    until = utc("2027-01-04T00:00")
+    assert Counting(seconds=1).latest(utc("2027-01-01T00:00"), until, utc("2027-01-01T00:00")) == until
+    assert len(asked) < 30
+
+
+# What people write
+
+PATTERNS: list[Pattern] = [
+    Cron("*/15 8-17 * * mon-fri"),
+    Every(seconds=90), Every(minutes=15), Every(hours=1), Every(days=2, hours=1),
+    Hourly(), Hourly(5, 30),
+    Daily("04:30"), Daily(dt.time(4, 30, 15)),
+    Weekly("09:00", days="mon"), Weekly("09:00", days=["thu", "mon"]),
+    Monthly("09:00", day=15), Monthly("23:00", day="last"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
+    again = parse(str(pattern), "Europe/Berlin")
+    assert (str(again), again.zone, type(again)) == (str(pattern), "Europe/Berlin", type(pattern))
+    at = utc("2027-05-05T05:05")
+    begin = type(pattern) is Every and at or NOBODY_ASKS
+    zoned = parse(str(pattern))
+    assert zoned.next(at, begin) == pattern.next(at, begin)
+
+
+def test_the_examples_of_the_error_message_are_understood() -> None:
+    assert [str(parse(text)) for text in EXAMPLES] == list(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is not a cron expression: five fields"),
+        ("@hourly", "is not a cron expression: five fields"),
+        ("* * * * * *", "for seconds use Every"),
+        ("R * * * *", "is not a cron expression"),
+        ("H * * * *", "is not a cron expression"),
+        ("61 * * * *", "out of range"),
+        ("0 0 31 4 *", "never fires"),
+        ("every 3 parsecs", "is not understood; write it like one of: every 15 minutes"),
+        ("every 0 seconds", "an interval is 1 second to 365 days long"),
+        ("every 366 days", "an interval is 1 second to 365 days long"),
+        ("hourly at :60", "minute is a whole number from 0 to 59, not 60"),
+        ("daily at 25:00", "a time of day is like"),
+        ("weekly on someday at 09:00", "days are one or more of mon, tue"),
+        ("weekly on mon, mon at 09:00", "each once"),
+        ("monthly on day 32 at 09:00", 'day is a whole number from 1 to 31, or "last", not 32'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(text: str, says: str) -> None:
+    with pytest.raises(PatternError, match=says):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Every(), "1 second to 365 days"),
+        (lambda: Every(minutes=-1), "minutes is a whole number"),
+        (lambda: Every(hours=1.5), "hours is a whole number"),  # type: ignore[arg-type]
+        (lambda: Daily(dt.time(4, tzinfo=dt.UTC)), "in the zone of the pattern"),
+        (lambda: Daily("04:30:15.5"), "a time of day is like"),
+        (lambda: Weekly("09:00", days=[]), "days are one or more"),
+        (lambda: Monthly("09:00", day="first"), "day is a whole number"),
+        (lambda: Cron(5), "is not a cron expression"),  # type: ignore[arg-type]
+        (lambda: Hourly(zone="Mars/Olympus"), "there is no time zone 'Mars/Olympus'"),
+        (lambda: Hourly(zone="../etc/passwd"), "there is no time zone"),
+        (lambda: Hourly(zone=""), "there is no time zone"),
+    ],
+)  # fmt: skip
+def test_values_out_of_range_are_refused(make: Callable[[], Pattern], says: str) -> None:
+    with pytest.raises(PatternError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (Cron("30 4 * * mon-fri"), "At 04:30, Monday through Friday"),
+        (Cron("*/15 8-17 * * *"), "Every 15 minutes, between 08:00 and 17:59"),
+        (Cron("5 17 * * *"), "At 17:05"),
+        (Cron("0 9 1 * mon"), "At 09:00, on day 1 of the month, or on Monday"),
+        (Cron("59 23 l * *"), "At 23:59, on the last day of the month"),
+        (Cron("0 9 * * fri#2"), "At 09:00, on the second Friday of the month"),
+        (Cron("0 0 * jul,aug *"), "At 00:00, only in July and August"),
+        (Cron("0 9 * * mon#1,fri#2"), "0 9 * * mon#1,fri#2"),  # nobody puts this into words well
+        (Cron("0 9 l,15 * *"), "0 9 l,15 * *"),
+        (Every(minutes=15), "Every 15 minutes"),
+        (Hourly(5), "Hourly at :05"),
+        (Weekly("09:00", days=["mon", "thu"]), "Weekly on mon, thu at 09:00"),
+    ],
+)
+def test_a_pattern_is_told_in_words(pattern: Pattern, words: str) -> None:
+    assert pattern.in_words == words
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(30, 500), deadline=None)
+@given(crons())
+def test_every_cron_string_has_words(cron: tuple[str, Shows, bool]) -> None:
+    words = Cron(cron[0]).in_words
+    assert words
+    assert "AM" not in words
+    assert "PM" not in words
+
+
+@pytest.mark.parametrize("text", ["every " + "9" * 5_000 + " minutes", "monthly on day " + "1" * 5_000 + " at 09:00"])
+def test_a_number_of_any_length_is_refused_as_a_pattern(text: str) -> None:
+    with pytest.raises(PatternError):
+        parse(text)
+
+
+def test_a_cron_string_over_which_croniter_would_sit_for_seconds_is_refused_at_once() -> None:
+    with pytest.raises(PatternError, match="500 characters at most, not 200_009"):
+        parse("1," * 100_000 + "1 * * * *")

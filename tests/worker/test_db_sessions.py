@@ -1,0 +1,118 @@
+"""What is seen of Django's connections between two tasks, and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, connections
+from django.db.transaction import TransactionManagementError
+
+from horsies_django.worker.child import db_sessions
+from horsies_django.worker.child.async_thread import OneThread
+from tests.apps.project import traps
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """Give a function that calls another on a thread of its own, as the threads of a worker run tasks."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda call: pool.submit(call).result(30)
+        pool.submit(connections.close_all).result(30)
+
+
+@pytest.fixture
+def orm() -> Iterator[OneThread]:
+    """Give a thread such as Django's for async code."""
+    with OneThread() as pool:
+        yield pool
+        pool.close()
+
+
+def seen() -> bool:
+    return db_sessions.may_be_open(db_sessions.thread.wrappers.values())
+
+
+def note() -> None:
+    Group.objects.create(name="next")
+
+
+def test_a_connection_is_seen_in_the_wrapper_itself(elsewhere: Callable[[Callable[[], Any]], Any]) -> None:
+    def look() -> list[bool]:
+        asyncio.run(asyncio.to_thread(connections.all))
+        looks = [seen()]
+        for act in (
+            lambda: connections["default"],
+            connection.ensure_connection,
+            connection.close,
+            traps.closed_inside,
+        ):
+            act()
+            looks.append(seen())
+        db_sessions.after_task()
+        return [*looks, seen()]
+
+    assert elsewhere(lambda: db_sessions.thread.wrappers) is not db_sessions.UNKNOWN
+    assert elsewhere(look) == [False, False, True, False, True, False]
+
+
+def test_django_is_asked_where_its_wrappers_cannot_be_seen(elsewhere: Callable[[Callable[[], Any]], Any]) -> None:
+    def leave() -> tuple[bool, Any]:
+        db_sessions.thread.wrappers = db_sessions.UNKNOWN
+        traps.begun_by_hand()
+        db_sessions.before_task()
+        return seen(), connection.connection
+
+    assert elsewhere(leave) == (True, None)
+    elsewhere(note)
+    assert Group.objects.get().name == "next"
+
+
+def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(
+    elsewhere: Callable[[Callable[[], Any]], Any],
+) -> None:
+    def take_over() -> None:
+        connections["default"] = foreign
+        db_sessions.after_task()
+        note()
+        db_sessions.after_task()
+
+    connection.ensure_connection()
+    foreign = connections["default"]
+    elsewhere(take_over)
+    assert Group.objects.get().name == "next"
+
+
+@pytest.mark.parametrize("kind", ["autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"])
+def test_a_transaction_that_one_call_of_async_code_leaves_open_takes_in_no_row_of_the_next(
+    orm: OneThread, kind: str
+) -> None:
+    opened, written = orm.submit(traps.WRECKS[kind]), orm.submit(note)
+    with pytest.raises(TransactionManagementError, match="cannot stay open between two awaits"):
+        opened.result(30)
+    written.result(30)
+    assert Group.objects.get().name == "next"
+
+
+def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(orm: OneThread) -> None:
+    def half_made() -> None:
+        connection.ensure_connection()
+        connection.cursor().execute("SET search_path = pg_catalog")
+        raise LookupError("as a receiver of connection_created might")
+
+    def fails_later() -> None:
+        raise LookupError("in the task's own code")
+
+    with pytest.raises(LookupError):
+        orm.submit(half_made).result(30)
+    assert not orm.connected
+    orm.submit(note).result(30)
+    with pytest.raises(LookupError):
+        orm.submit(fails_later).result(30)
+    assert orm.connected

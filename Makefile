@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test unit browser stress mutants lint format bench wheel clean
+.PHONY: help ci demo test unit browser stress mutants lint format bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -22,6 +22,7 @@ help: ## Show this list
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 6 minutes"
 	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
 	@echo "make lint    check style, floors, types and migrations"
+	@echo "make ci      run all that a change has to pass"
 	@echo "make format  put the code into the one format"
 	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
 	@echo "make wheel   build dist/horsies_django-*.whl, and say how to install it"
@@ -58,6 +59,9 @@ lint: $(VENV)/.has-lint
 	$(BIN)/lint-imports
 	$(BIN)/python -m mypy
 	$(BIN)/python -m example_project.postgres $(BIN)/python manage.py makemigrations --check --dry-run
+
+ci:
+	.ci/run
 
 format: $(VENV)/.has-lint
 	$(BIN)/python -m ruff check --fix .

@@ -1,4 +1,4 @@
-"""A worker reduced to its statements, its ear and its marks: what an engine knows when it runs a pass."""
+"""A worker reduced to its statements, its listener and its scan cursors: what an engine knows when it runs a pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have 
 
 
 class Sighted(Claimer):
-    """Passes begin at the marks while the ear hears, as an engine's do; ``woken`` counts what it would have been woken by."""
+    """Passes begin at the cursors while the listener hears, as an engine's do; ``woken`` counts what would have woken it."""
 
     def __init__(self, conn: Any, **queues: int) -> None:
         super().__init__(conn, **queues)

@@ -227,15 +227,15 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
     worker.run_pass(sync=10)
     worker.settle_in()
     assert '"since": 1' in worker.marks.text(0.0)
-    listener = worker.ear.listener.connection
+    listener = worker.notifications.listener.connection
     assert listener is not None
     connect().execute("SELECT pg_terminate_backend(%s)", [listener.info.backend_pid])
     worker.hears()
-    assert not worker.ear.hears
+    assert not worker.notifications.hears
     (id_,) = put(due_at=aware(hours=-1))
     assert [claim.id for claim in worker.run_pass(sync=10).claims] == [id_]
-    worker.ear.listen()
-    assert worker.ear.hears
+    worker.notifications.listen()
+    assert worker.notifications.hears
     assert '"since": 1' not in worker.marks.text(0.0)
 
 

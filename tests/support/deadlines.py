@@ -11,9 +11,11 @@ DEADLINE_SECONDS = 30
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of ``condition``; fail, naming ``what``, when none comes before the deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < DEADLINE_SECONDS:
         if value := condition():
             return value
-        time.sleep(0.01)
+        time.sleep(
+            min(0.005 + waited / 10, 0.1)
+        )  # the longer it takes, the less often it is asked: that costs CPU time, too
     raise AssertionError(f"not within {DEADLINE_SECONDS} s: {what}")

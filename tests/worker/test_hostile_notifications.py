@@ -78,13 +78,13 @@ def test_a_moment_before_1970_makes_the_next_scan_begin_at_the_beginning(sighted
 
 def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(sighted: Sighted, connect: Connect) -> None:
     """Behind a pooler the server's connection may be one on which another client has listened."""
-    ear, other = sighted.ear, connect()
-    assert ear.listener.connection is not None
-    ear.listener.connection.execute("LISTEN somebody_elses")
+    listener, other = sighted.notifications, connect()
+    assert listener.listener.connection is not None
+    listener.listener.connection.execute("LISTEN somebody_elses")
     sighted.settle_in()
-    woken, ear.listener.heard = sighted.woken, False
+    woken, listener.listener.heard = sighted.woken, False
     other.execute("SELECT pg_notify('somebody_elses', '0 default')")
     wait_until(lambda: sighted.selector.select(0), "it arrives")
-    ear.hear()
+    listener.hear()
     assert sighted.woken == woken
-    assert not ear.listener.heard, "it proves nothing about our own channels"
+    assert not listener.listener.heard, "it proves nothing about our own channels"

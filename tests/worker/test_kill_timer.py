@@ -56,12 +56,12 @@ print("went on", flush=True)
 HAS_ANOTHER_FORK_SERVER = """
 import os
 from multiprocessing import forkserver
-from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 forkserver.ensure_running()
-guard = Guard(1000.0)
-guard.rearm(WorkerOptions(queues=(), processes=1))
-guard.disarm()
+kill_timer = KillTimer(1000.0)
+kill_timer.rearm(WorkerOptions(queues=(), processes=1))
+kill_timer.disarm()
 pid = forkserver._forkserver._forkserver_pid
 print(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT), flush=True)
 """
@@ -72,7 +72,7 @@ import json, selectors, sys, threading, uuid
 import django
 from multiprocessing import forkserver
 from horsies_django.core.records import Claim
-from horsies_django.worker.process.kill_timer import Guard
+from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.pool.pool import Pool
 
@@ -85,15 +85,15 @@ def command():
 
 def beat():
     while not ended.wait(0.1):
-        guard.rearm(pool.options)
+        kill_timer.rearm(pool.options)
 
 django.setup()
-guard, ended = Guard(float(sys.argv[2])), threading.Event()
+kill_timer, ended = KillTimer(float(sys.argv[2])), threading.Event()
 selector = selectors.DefaultSelector()
 selector.register(sys.stdin, selectors.EVENT_READ, (command,))
-pool = Pool(WorkerOptions(queues=(), processes=1, start_method=sys.argv[1]), selector, guard)
+pool = Pool(WorkerOptions(queues=(), processes=1, start_method=sys.argv[1]), selector, kill_timer)
 pool.start()
-guard.rearm(pool.options)
+kill_timer.rearm(pool.options)
 threading.Thread(target=beat, daemon=True).start()
 ready = False
 while True:

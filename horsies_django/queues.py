@@ -13,8 +13,8 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
 from horsies_django.conf import LARGEST_LIMIT, Config, QueueConfig, config
-from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
+from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue
 from horsies_django.models.moments import aware
 from horsies_django.store.base import migrated

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from horsies_django.conf.section import Problem, Section, must_be, shown
 from horsies_django.conf.values import DEFAULT_QUEUE, MODES, PartitionConfig, QueueConfig
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 
 QUEUE_KEYS = tuple(one.name for one in fields(QueueConfig) if one.name != "name")
 PARTITION_KEYS = tuple(one.name for one in fields(PartitionConfig))

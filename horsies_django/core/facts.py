@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 
 Facts = Mapping[str, Any]
 

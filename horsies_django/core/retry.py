@@ -2,7 +2,7 @@
 
 A policy is sent along with the task and lies in its row: the statement that writes a failure down decides, on the database's
 clock, whether it is the last one. So the same rules hold for a task that raised, one whose process died, and one whose worker
-is gone. ``decide`` is that decision in Python; a test holds the SQL to it.
+is gone.
 
 What a policy lists lies there as texts: error codes, and the dotted names of exception classes. An attempt that raised tells
 the names of its exception's class and of all bases of it, so that a base class covers what is derived from it.
@@ -10,7 +10,6 @@ the names of its exception's class and of all bases of it, so that a base class 
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -142,44 +141,6 @@ class RetryPolicy:
             "most": self.max_delay_seconds,
             "codes": self.listed,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A failed attempt: its code, the names of its exception's classes (none if it did not raise), whether the task asked for a
-    retry (and after how long), whether its process died."""
-
-    code: str
-    classes: tuple[str, ...] = ()
-    asked: bool = False
-    delay_seconds: float | None = None
-    crashed: bool = False
-
-
-def decide(
-    failure: Failure,
-    policy: RetryPolicy | None,
-    *,
-    retry_count: int,
-    crashes: int = 0,
-    max_crashes: int = 0,
-    now: dt.datetime,
-    good_until: dt.datetime | None = None,
-    cancelled: bool = False,
-) -> dt.datetime | str | None:
-    """Return when the task is tried again (if without jitter), "POISON", or None when this failure is its last.
-
-    ``crashes`` counts the processes that died of it before this one; at ``max_crashes`` (0: no bound) it is poison.
-    """
-    if failure.crashed and 0 < max_crashes <= crashes + 1:
-        return "POISON"
-    if policy is None or cancelled or retry_count >= policy.max_retries:
-        return None
-    if not failure.asked and not {failure.code, *failure.classes} & set(policy.listed):
-        return None
-    seconds = policy.pause(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds
-    due = now + dt.timedelta(seconds=seconds)
-    return due if good_until is None or due < good_until else None
 
 
 def class_name(kind: type[BaseException]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
 
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 from horsies_django.models.moments import aware
 from horsies_django.monitoring.overview import PartitionLoad, QueueOverview, SlotHolder
 

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 
 
 class Limits(models.Model):

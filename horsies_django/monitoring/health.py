@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from horsies_django.conf import config
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 from horsies_django.monitoring.overview import QueueOverview
 from horsies_django.store.base import Connection
 from horsies_django.store.health import DatabaseHealth, HealthStore, ScheduleHealth, WorkerHealth, XminHolder

@@ -16,9 +16,9 @@ import psycopg
 
 from horsies_django import __version__
 from horsies_django.conf import Config
-from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.options import WIRE
+from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
 from horsies_django.store.notify import Listener
 from horsies_django.store.queues import QueueStore

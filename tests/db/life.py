@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.core.retry import Failure, RetryPolicy, decide
-from horsies_django.core.status import TERMINAL, TRANSITIONS, Status
+from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.status import TERMINAL, Status
+from tests.support.models.retry import Failure, decide
+from tests.support.models.status import TRANSITIONS
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 MAX_CRASHES = 2

@@ -1,4 +1,4 @@
-"""The pass and core/caps.py agree: random queues, limits, loads and waiting tasks, and both say the same of every task.
+"""The pass and the model of caps agree: random queues, limits, loads and waiting tasks, and both say the same of every task.
 
 Each example lives in a transaction that is rolled back. The model sees what the test wrote, see worlds.py.
 """
@@ -13,7 +13,6 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from horsies_django.core.caps import Allotment, Budget, Waiting, allot
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.passes import Passed
 from horsies_django.store.queues import QueueStore
@@ -37,6 +36,7 @@ from tests.db.worlds import (
     World,
     register,
 )  # fmt: skip
+from tests.support.models.caps import Allotment, Budget, Waiting, allot
 from tests.support.sizes import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)

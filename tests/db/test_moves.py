@@ -14,12 +14,13 @@ import pytest
 
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.retry import RetryPolicy
-from horsies_django.core.status import TRANSITIONS, Status
+from horsies_django.core.status import Status
 from horsies_django.models import Task
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit
 from tests.db.test_pass import aware
 from tests.support.factories import TaskFactory
+from tests.support.models.status import TRANSITIONS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.core.retry import USUAL, Failure, RetryPolicy, class_names, decide
+from horsies_django.core.retry import USUAL, RetryPolicy, class_names
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import Claimer, put
+from tests.support.models.retry import Failure, decide
 from tests.support.sizes import examples
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import psycopg
 from hypothesis import strategies as st
 
-from horsies_django.core.caps import Holding, Limits, Waiting
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
+from tests.support.models.caps import Holding, Limits, Waiting
 
 NOW = dt.datetime.now(dt.UTC)
 SOON, PAST = NOW + dt.timedelta(hours=1), NOW - dt.timedelta(hours=1)

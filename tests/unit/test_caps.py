@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies_django.core.caps import Allotment, Budget, Holding, Limits, Waiting, allot, least, order, room
+from tests.support.models.caps import Allotment, Budget, Holding, Limits, Waiting, allot, least, order, room
 from tests.support.sizes import examples
 
 CALM = settings(max_examples=examples(20, 1_000), deadline=None, database=None, derandomize=True)

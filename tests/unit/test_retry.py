@@ -7,7 +7,8 @@ import datetime as dt
 import pytest
 
 from horsies_django import Retry, RetryPolicy
-from horsies_django.core.retry import Failure, class_names, decide
+from horsies_django.core.retry import class_names
+from tests.support.models.retry import Failure, decide
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import NOTHING, badge
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue
 
 NO_LIMIT = gettext_lazy("no limit")

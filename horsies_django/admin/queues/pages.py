@@ -22,7 +22,7 @@ from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.admin.queues.configuring import ConfigureMixin
 from horsies_django.admin.queues.limits import levels, limit_rows, states
 from horsies_django.admin.queues.permit_holders import SLOTS, partition_rows, slot_rows
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.monitoring import overview
 

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.base.html import STATUSES
 from horsies_django.conf import config
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL

@@ -14,8 +14,8 @@ from django.db import DatabaseError
 
 from horsies_django import queues
 from horsies_django.conf import config
-from horsies_django.core.caps import CLUSTER
 from horsies_django.core.errors import QueueError
+from horsies_django.core.queues import CLUSTER
 from horsies_django.management import queue_report as report
 from horsies_django.management.actor import actor
 from horsies_django.models import AuditEntry

@@ -19,6 +19,7 @@ import psycopg
 
 from horsies_django.conf import Resilience
 from horsies_django.core.errors import HorsiesError
+from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
 from horsies_django.worker.engine.capacity import Capacity
@@ -30,7 +31,6 @@ from horsies_django.worker.engine.prefetch import Prefetched
 from horsies_django.worker.engine.scan_cursors import ScanCursors, spacing
 from horsies_django.worker.engine.wakeups import Wakeups
 from horsies_django.worker.pool.pool import Pool
-from horsies_django.worker.pool.process import LANES
 from horsies_django.worker.process.task_log import tell_expired
 
 logger = logging.getLogger("horsies.worker")

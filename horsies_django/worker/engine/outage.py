@@ -17,8 +17,9 @@ import psycopg
 
 from horsies_django.conf import Resilience
 from horsies_django.core.errors import HorsiesError
+from horsies_django.core.lanes import LANES
 from horsies_django.worker.pool.pool import Pool
-from horsies_django.worker.pool.process import LANES, Child
+from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.backoff import Backoff
 
 logger = logging.getLogger("horsies.worker")

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from horsies_django.core.caps import CLUSTER
+from horsies_django.core.lanes import LANES
+from horsies_django.core.queues import CLUSTER
 from horsies_django.store.passes import Passed
-from horsies_django.worker.pool.process import LANES
 
 Act = Callable[[float], None]
 Tell = Callable[[Iterable[str], str | None], None]  # of queues, and of the one lane that is concerned

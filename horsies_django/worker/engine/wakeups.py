@@ -12,11 +12,11 @@ import random
 import time
 from collections.abc import Iterable, Mapping
 
+from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Wanted
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.capacity import FIELDS
 from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, spacing
-from horsies_django.worker.pool.process import LANES
 
 UNFIT_SECONDS = 5.0  # without a short pass, after one that found limits
 LONG_SECONDS = 0.03  # that only a scan takes, and not a busy machine

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from horsies_django.core.lanes import LANES
 from horsies_django.store.notify import shut_down
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.maintenance.thread import MaintenanceThread
-from horsies_django.worker.pool.process import LANES
 from horsies_django.worker.process.kill_timer import KillTimer
 
 logger = logging.getLogger("horsies.worker")

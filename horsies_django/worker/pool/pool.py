@@ -16,16 +16,12 @@ from dataclasses import replace
 from typing import Any
 
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.workers import Process
 from horsies_django.worker.pool.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.pool.launch import TRIES, kill_fork_server
-from horsies_django.worker.pool.process import (
-    LANES,
-    Child,
-    InProcess,
-    PoolProcess,
-)
+from horsies_django.worker.pool.process import Child, InProcess, PoolProcess
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.run_ahead import RunAhead
 from horsies_django.worker.pool.timeouts import Timeouts

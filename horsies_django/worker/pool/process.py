@@ -16,6 +16,7 @@ from uuid import uuid4
 import psutil
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
+from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.worker.child import main
 from horsies_django.worker.child.interrupts import CALL_BACK, TIMEOUT
@@ -31,8 +32,6 @@ from horsies_django.worker.pool.run_ahead import STUCK_SECONDS, RunAhead
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import send_or_end
-
-LANES = ("sync", "async")  # the order of the numbers in ``started``
 
 
 class PoolProcess:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import psutil
 
-from horsies_django.worker.pool.process import LANES, Child, PoolProcess
+from horsies_django.core.lanes import LANES
+from horsies_django.worker.pool.process import Child, PoolProcess
 
 logger = logging.getLogger("horsies.worker")
 

@@ -11,10 +11,11 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
+from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Claim
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT
 from horsies_django.worker.pool.deadlines import Deadlines, Place, TimeLimits
-from horsies_django.worker.pool.process import LANES, Child, PoolProcess
+from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.process.task_log import label
 
 logger = logging.getLogger("horsies.worker")

@@ -1,4 +1,4 @@
--- Which of the candidates, in their order, may have a permit: the arithmetic of core/caps.py, on arrays. Reads no table.
+-- Which of the candidates, in their order, may have a permit: the arithmetic of limits and rooms, on arrays. Reads no table.
 -- Per candidate: p_queues (its queue's place in p_rooms), p_lanes, p_parts (its partition's place in p_part_rooms, 0 for none; NULL
 -- when there are no partitions) and p_late (past its good_until). Rooms: how many more may start, NULL without limit. A slot of the candidate's lane starts it; without one
 -- p_buffer takes it ahead. p_part_all is the partition's room for any worker, beyond this one's own limit: what is only taken ahead

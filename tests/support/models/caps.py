@@ -1,4 +1,4 @@
-"""The arithmetic of caps: limits and loads in, who may start out. The SQL of the pass follows it, and a test compares the two.
+"""The arithmetic of caps: limits and loads in, who may start out. A test compares the SQL of the pass with it.
 
 Levels are nested: the whole cluster, a queue, a partition of a queue; a queue and a partition have a limit per worker as
 well. Beside them stand the worker's own slots, of two lanes. A task starts when every level that it belongs to has room for
@@ -14,8 +14,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
-
-CLUSTER = "*"  # the name of the row of limits that stands for the whole cluster
 
 
 class Limits(NamedTuple):

@@ -1,0 +1,1 @@
+"""What statements should do, in Python: tests compare the statements with these."""

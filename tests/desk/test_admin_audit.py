@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
-from horsies_django.admin import audit
+from horsies_django.admin.base import history
 from horsies_django.models import AuditEntry, Queue
 from tests.desk.test_admin import body, client_with, page_of
 from tests.desk.test_admin_speed import plan_of, queries
@@ -118,7 +118,7 @@ def test_the_audit_is_for_those_who_may_and_for_nobody_to_change() -> None:
     ],
 )
 def test_changes_are_told_in_a_line_whatever_an_entry_holds(before: object, after: object, told: list[str]) -> None:
-    assert audit.changes(AuditEntry(before=before, after=after)) == told
+    assert history.changes(AuditEntry(before=before, after=after)) == told
 
 
 def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(boss: Client) -> None:

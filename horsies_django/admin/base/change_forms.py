@@ -23,7 +23,7 @@ from django.urls import path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.audit import changes, entries_of, shown_action
+from horsies_django.admin.base.history import changes, entries_of, shown_action
 from horsies_django.admin.base.refusals import answered, refusal
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError

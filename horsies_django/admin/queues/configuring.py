@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.audit import OF_QUEUES
 from horsies_django.admin.base.change_forms import ChangeMixin, Tool, Words
+from horsies_django.admin.base.history import OF_QUEUES
 from horsies_django.admin.queues.queue_forms import FORMS
 from horsies_django.models import Queue
 

@@ -16,11 +16,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.audit import OF_QUEUES, audit_url, entries_of, lines
+from horsies_django.admin.base.history import OF_QUEUES, audit_url, entries_of, lines
 from horsies_django.admin.base.html import NOTHING, badge, moment_field
+from horsies_django.admin.base.limits import levels, limit_rows, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.queues.configuring import ConfigureMixin
-from horsies_django.admin.queues.limits import levels, limit_rows, states
 from horsies_django.admin.queues.permit_holders import SLOTS, partition_rows, slot_rows
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django import queues
 from horsies_django.admin.base.change_forms import ChangeForm
-from horsies_django.admin.queues.limits import LEVELS, label_of, shown_limit
+from horsies_django.admin.base.limits import LEVELS, label_of, shown_limit
 from horsies_django.conf import LARGEST_LIMIT
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue

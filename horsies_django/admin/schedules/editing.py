@@ -8,13 +8,13 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.audit import OF_SCHEDULES
 from horsies_django.admin.base.change_forms import (
     ChangeForm,
     ChangeMixin,
     Tool,
     Words,
 )
+from horsies_django.admin.base.history import OF_SCHEDULES
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
 from horsies_django.admin.schedules.schedule_forms import FORMS, RunNowForm
 from horsies_django.models import Schedule, Task

@@ -14,7 +14,8 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.audit import OF_SCHEDULES, audit_url, entries_of, lines
+from horsies_django.admin.base.definitions import definition_rows
+from horsies_django.admin.base.history import OF_SCHEDULES, audit_url, entries_of, lines
 from horsies_django.admin.base.html import (
     NOTHING,
     age,
@@ -26,7 +27,6 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
 from horsies_django.admin.schedules import slots
-from horsies_django.admin.schedules.definitions import definition_rows
 from horsies_django.admin.schedules.editing import EditMixin
 from horsies_django.core.schedules import as_texts
 from horsies_django.models import Schedule, Task

@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django import schedules
 from horsies_django.admin.base.change_forms import ADD, ChangeForm
+from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS
 from horsies_django.admin.base.html import NOTHING
-from horsies_django.admin.schedules.definitions import ARGUMENTS, CATCH_UP, LABELS
 from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition

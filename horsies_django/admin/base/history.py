@@ -1,0 +1,129 @@
+"""Entries of the audit as other pages show them: who changed what, when and why."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.base.definitions import changes_of
+from horsies_django.admin.base.html import NOTHING, absolute, moment
+from horsies_django.admin.base.limits import label_of, shown_limit
+from horsies_django.models import AuditEntry, Queue, Schedule
+
+ACTIONS = {
+    "queue.declare": gettext_lazy("Settings written"),
+    "queue.set": gettext_lazy("Set"),
+    "queue.override": gettext_lazy("Overridden"),
+    "queue.clear": gettext_lazy("Override cleared"),
+    "queue.expire": gettext_lazy("Override ended"),
+    "queue.pause": gettext_lazy("Paused"),
+    "queue.resume": gettext_lazy("Resumed"),
+    "schedule.declare": gettext_lazy("Declared by the code"),
+    "schedule.gone": gettext_lazy("Gone from the code"),
+    "schedule.create": gettext_lazy("Made"),
+    "schedule.change": gettext_lazy("Edited"),
+    "schedule.enable": gettext_lazy("Enabled"),
+    "schedule.disable": gettext_lazy("Disabled"),
+    "schedule.revert": gettext_lazy("Reverted to the code"),
+    "schedule.run_now": gettext_lazy("Run now"),
+    "task.cancel": gettext_lazy("Cancelled"),
+    "task.terminate": gettext_lazy("Terminated"),
+    "task.retry": gettext_lazy("Run again"),
+    "task.redact": gettext_lazy("Redacted"),
+}
+OF_QUEUES, OF_SCHEDULES = "queue.", "schedule."
+SUBJECTS: dict[str, type[Queue | Schedule]] = {OF_QUEUES: Queue, OF_SCHEDULES: Schedule}
+LONGEST_CHANGE = 100
+# Columns that say who and when; the entry says so itself.
+BESIDES = {
+    "override_by", "override_at", "override_reason", "paused_at", "paused_by", "paused_reason", "partition_version", "sweep",
+}  # fmt: skip
+
+
+def entries_of(alias: str, name: str, subjects: str) -> QuerySet[AuditEntry]:
+    """Return the entries about a queue or a schedule, the newest first; ``subjects``: OF_QUEUES or OF_SCHEDULES."""
+    entries = AuditEntry.objects.using(alias).filter(subject=name, action__startswith=subjects)
+    return entries.order_by("-at", "-pk")
+
+
+def shown_action(entry: AuditEntry) -> str:
+    """Return what was done, also what only a newer version does."""
+    return str(ACTIONS.get(entry.action, entry.action))
+
+
+def changes(entry: AuditEntry) -> list[str]:
+    """Return what an entry changed, a line for each value: ``concurrency: 4 → 2``."""
+    if entry.action.startswith(OF_SCHEDULES):
+        return changes_of(entry.before, entry.after)
+    before, after = _flat(entry.before), _flat(entry.after)
+    lines = []
+    for key in [*before, *(key for key in after if key not in before)]:
+        column, overridden = key
+        old, new = before.get(key, NOTHING), after.get(key, NOTHING)
+        if column not in BESIDES and old != new:
+            label = _("%(column)s (override)") if overridden else "%(column)s"
+            lines.append(f"{label % {'column': label_of(column)}}: {old} → {new}")
+    return lines
+
+
+def _flat(columns: object) -> dict[tuple[str, bool], str]:
+    """Return the columns of an entry as texts, those of an override beside the declared ones; a row may have any shape."""
+    found: dict[tuple[str, bool], str] = {}
+    for column, value in columns.items() if isinstance(columns, dict) else ():
+        if column == "override":
+            override = value if isinstance(value, dict) else {}
+            found |= {(key, True): _text(key, limit) for key, limit in override.items()}
+        else:
+            found[column, False] = _text(column, value)
+    return found
+
+
+def _text(column: str, value: object) -> str:
+    if value is None:
+        limits = column.endswith(("max_concurrency", "local_limit"))
+        return shown_limit(None) if limits else NOTHING
+    if column == "override_until" and (until := _moment(value)):
+        return absolute(until)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return str(Truncator(text).chars(LONGEST_CHANGE))
+
+
+def _moment(value: object) -> dt.datetime | None:
+    try:
+        found = dt.datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return found if timezone.is_aware(found) else None
+
+
+def lines(entries: Iterable[AuditEntry], now: Any) -> list[dict[str, Any]]:
+    """Return entries as a table shows them."""
+    return [
+        {
+            "at": moment(entry.at, now),
+            "actor": entry.actor,
+            "action": shown_action(entry),
+            "changes": changes(entry),
+            "reason": entry.reason or "",
+        }
+        for entry in entries
+    ]
+
+
+def audit_url(page: Any, request: HttpRequest, name: str) -> str:
+    """Return the address of all entries about a name, "" where this site or user has no such page."""
+    if not (page.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry")):
+        return ""
+    address = reverse("admin:horsies_auditentry_changelist", current_app=page.admin_site.name)
+    return f"{address}?{urlencode({'subject': name})}"

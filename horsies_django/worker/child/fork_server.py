@@ -1,8 +1,8 @@
 """The fork server: what it imports once, so that a child costs a fork and no import.
 
 Importing this module prepares the process: path, Django, task modules. It must not raise (the fork server would go on without
-it and say nothing), so what went wrong is kept in ``state`` for the first child to report. A process may only be forked while it
-holds nothing that two processes cannot share; ``state.unsafe`` says what an app opened at import, looked at again before
+it and say nothing), so what went wrong is kept in ``state`` for the first child to report. A process may only be forked while
+it holds nothing that two processes cannot share; ``state.unsafe`` says what an app opened at import, looked at again before
 each fork.
 """
 
@@ -12,56 +12,27 @@ import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 import threading
 import traceback
 import warnings
 
+from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_the_way, load_project, state
 from horsies_django.worker.process import kill_timer
-from horsies_django.worker.process.shutdown import take
 
 ORDER = "HORSIES_FORKSERVER"
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-
-
-class State:
-    """How far the preparation of this process went."""
-
-    pid: int | None = None  # the process that was prepared
-    problem: str | None = None
-    unsafe: str | None = None
-
-
-state = State()
 
 
 def order(parent_pid: int, deadline_file: str | None = None) -> dict[str, str]:
     """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this very module.
 
-    ``deadline_file`` is where the fork server reads when it has to end (``deadman.follow``); None lets it live.
+    ``deadline_file`` is where the fork server reads when it has to end (``kill_timer.follow``); None lets it live.
     """
     path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
     pythonpath = os.environ.get("PYTHONPATH")
     ordered = {"path": path, "parent_pid": parent_pid, "pythonpath": pythonpath, "deadline_file": deadline_file}
     return {ORDER: json.dumps(ordered), "PYTHONPATH": os.pathsep.join(path)}
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to end this process with its parent (Linux), and end it now if the parent is gone already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def keep_out_of_the_way() -> None:
-    """Leave stopping to the worker: a terminal or a container sends its signals to the whole process group.
-
-    A handler that does nothing, not SIG_IGN: programs that a task starts would inherit the latter.
-    """
-    take(lambda signum, frame: None)
 
 
 def adopt_orphans() -> None:
@@ -73,19 +44,6 @@ def adopt_orphans() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
         warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")
-
-
-def load_project() -> None:
-    """Set Django up and import all task modules. Raises RuntimeError naming the modules that failed."""
-    import django
-
-    django.setup()
-    from horsies_django.tasks import registry
-
-    if problems := registry.autodiscover():
-        raise RuntimeError("; ".join(f"importing {item.module}: {item.error!r}" for item in problems)) from problems[
-            0
-        ].error
 
 
 def open_things() -> str | None:

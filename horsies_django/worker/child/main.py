@@ -12,7 +12,7 @@ import traceback
 from collections.abc import MutableSequence
 from typing import Any
 
-from horsies_django.worker.child import fork_server
+from horsies_django.worker.child import bootstrap
 from horsies_django.worker.ipc.channel import SocketChannel, send_all
 from horsies_django.worker.process.options import WorkerOptions
 
@@ -31,7 +31,7 @@ def main(
 ) -> None:
     """Run as a child of the worker ``worker_pid``. Its first message is "ready", "unsafe" or "failed", with the reason."""
     channel = SocketChannel(sync)
-    fork_server.keep_out_of_the_way()
+    bootstrap.keep_out_of_the_way()
     try:
         kind, text = prepare(options, worker_pid)
     except BaseException:
@@ -62,19 +62,19 @@ def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
     from horsies_django.worker.process.memory import own_memory_mb
 
     if options.start_method == "forkserver":
-        if fork_server.state.pid is None or fork_server.state.pid == os.getpid():
+        if bootstrap.state.pid is None or bootstrap.state.pid == os.getpid():
             return (
                 "failed",
                 "the fork server started without loading the project: start the worker with --start-method=spawn",
             )
-        fork_server.die_with_parent(fork_server.state.pid)
-        if fork_server.state.problem:
-            return "failed", fork_server.state.problem
-        if fork_server.state.unsafe:
-            return "unsafe", fork_server.state.unsafe
+        bootstrap.die_with_parent(bootstrap.state.pid)
+        if bootstrap.state.problem:
+            return "failed", bootstrap.state.problem
+        if bootstrap.state.unsafe:
+            return "unsafe", bootstrap.state.unsafe
     else:
-        fork_server.die_with_parent(worker_pid)
-        fork_server.load_project()
+        bootstrap.die_with_parent(worker_pid)
+        bootstrap.load_project()
     configure_logging(options.loglevel)
     if options.max_memory_per_child_mb is None:
         return "ready", ""

@@ -8,7 +8,7 @@ it, and has to have been told beforehand: ``timer_create`` with SIGKILL as the s
 
 Where the timer lies. Not in the children: re-arming needs Python there, and a task that holds the GIL for a minute, healthy
 as it is, would let it run out. One timer lies in the process whose death the kernel passes on to the children
-(``preload.die_with_parent``), and no user code runs in that process:
+(``bootstrap.die_with_parent``), and no user code runs in that process:
 
 - *fork server*: the timer is the fork server's. The worker writes the deadline into a small file in memory and sends a signal;
   the handler arms the timer with what the file says. The worker itself survives, buries its children and starts anew.

@@ -7,11 +7,11 @@ import os
 import sys
 import threading
 
-from horsies_django.worker.child import fork_server
+from horsies_django.worker.child import bootstrap
 
 if multiprocessing.parent_process() is not None:
     here = "child"
-elif fork_server.state.pid is not None:
+elif bootstrap.state.pid is not None:
     here = "fork server"
 else:
     here = "worker"

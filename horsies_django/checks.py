@@ -192,13 +192,13 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
     """Report decorators above @task where it is certain: what has the function's name wraps the task, and cannot be sent."""
     for task in registry.tasks():
         named = getattr(sys.modules.get(task.function.__module__), task.function.__name__, None)
-        if named is None or named is task or hasattr(named, "send"):
+        if named is None or hasattr(named, "send"):
             continue
         try:
-            wraps = inspect.unwrap(named, stop=lambda one: isinstance(one, TaskFunction)) is task
+            innermost = inspect.unwrap(named, stop=lambda one: isinstance(one, TaskFunction))
         except ValueError:  # it wraps itself
             continue
-        if wraps:
+        if isinstance(innermost, TaskFunction) and innermost.definition is task:
             yield _error(
                 "E023",
                 f"{task.origin} has a decorator above @task: what the module holds is that decorator's function, which cannot be "

@@ -24,7 +24,7 @@ from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import registry
-from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import encode, write_one
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import SendOptions, prepare, refuse
@@ -53,8 +53,8 @@ def declared() -> Iterator[Declared]:
     for name, definition in config().schedules.items():
         yield Declared(name, definition, f"HORSIES['SCHEDULES'][{name!r}]")
     for task in registry.tasks():
-        if task.schedule_definition is not None:
-            yield Declared(task.name, {**task.schedule_definition, "task": task.name}, task.origin)
+        if task.schedule is not None:
+            yield Declared(task.name, {**task.schedule, "task": task.name}, task.origin)
 
 
 def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, list[str]]:
@@ -119,7 +119,7 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
     return wrong
 
 
-def _arguments(task: TaskFunction[Any, Any], kwargs: Mapping[str, Any], as_json: bool) -> str:
+def _arguments(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:
     """Return a task's arguments as they travel, checked. Raises TaskSendError."""
     if not as_json:
         return encode(task, (), dict(kwargs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
@@ -11,23 +10,17 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from horsies_django.core.codec import ArgumentsCodec, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.hints import explains_options, missing_attribute
-from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
+from horsies_django.core.mapping import EMPTY, Mapper
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.results import TaskResult
 from horsies_django.core.retry import RetryPolicy
-from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.tasks import registry
+from horsies_django.tasks.definition import TaskDefinition, define
 from horsies_django.tasks.enqueue import refuse_running_loop, send_call, send_calls
 from horsies_django.tasks.handle import TaskHandle
-from horsies_django.tasks.options import (
-    SendOptions,
-    When,
-    policy_problem,
-    timeout_problem,
-)
+from horsies_django.tasks.options import SendOptions, When
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +33,7 @@ class Sender(Generic[P, T]):
     HORSIES["DATABASE"]: the task exists if and only if that transaction commits.
     """
 
-    def __init__(self, task: TaskFunction[P, T], options: SendOptions) -> None:
+    def __init__(self, task: TaskDefinition, options: SendOptions) -> None:
         self._task = task
         self._options = options
 
@@ -106,81 +99,24 @@ class Sender(Generic[P, T]):
 
 
 class TaskFunction(Sender[P, T]):
-    """A function registered as a task. Calling it runs it here and now; the verbs of Sender send it."""
+    """A function registered as a task. Calling it runs it here and now; the verbs of Sender send it.
 
-    def __init__(
-        self,
-        function: Callable[P, Any],
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        priority: int = 100,
-        retry_policy: RetryPolicy | None = None,
-        exception_mapper: Mapper = EMPTY,
-        timeout_ms: int | timedelta | None = None,
-        schedule: Pattern | str | Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(self, SendOptions())
-        self.origin: str
-        if isinstance(function, TaskFunction):
-            raise TaskDefinitionError(f"{function.origin} is decorated with @task twice: remove one")
-        if not inspect.isfunction(function):
-            raise TaskDefinitionError(
-                f"@task goes on a function ('def' or 'async def'), not on {type(function).__name__}"
-            )
-        self.function = function
-        self.origin = f"{function.__module__}.{function.__qualname__}"
-        self.name = self.origin if name is None else name
-        self.queue = queue
-        self.priority = priority
-        self.retry_policy = retry_policy
-        self.exception_mapper = exception_mapper
-        self.timeout_ms = timeout_ms
-        self.schedule_definition = self._schedule(schedule)
-        self.lane = "async" if inspect.iscoroutinefunction(function) else "sync"
-        self._refuse_bad_options()
-        self.arguments = ArgumentsCodec.of(function)
-        self.result = ResultCodec.of(function)
-        functools.update_wrapper(self, function)
+    ``definition`` is the task, ``name`` the name by which it travels.
+    """
 
-    def _schedule(self, given: Pattern | str | Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Return the definition of the task's own schedule."""
-        if given is None:
-            return None
-        chosen = dict(given) if isinstance(given, Mapping) else {"pattern": given}
-        definition = {**chosen, "task": self.name}
-        _, wrong = read_definition(definition)
-        wrong += [("task", "is this one: leave it out")] if "task" in chosen else []
-        if wrong:
-            problems = "; ".join(as_texts(wrong))
-            raise TaskDefinitionError(f"{self.origin}: schedule: {problems}")
-        return definition
-
-    def _refuse_bad_options(self) -> None:
-        if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
-            raise TaskDefinitionError(f"{self.origin} is a generator: a task returns one value, so it cannot yield")
-        if not isinstance(self.name, str) or not self.name.isprintable() or not 1 <= len(self.name) <= 255:
-            shown = repr(self.name)
-            shown = shown if len(shown) <= 80 else f"{shown[:60]}... ({len(self.name):,} characters)"
-            raise TaskDefinitionError(
-                f"{self.origin[:300]}: a task's name is a str of 1 to 255 printable characters, not {shown}"
-            )
-        if self.queue is not None and (not isinstance(self.queue, str) or not self.queue):
-            raise TaskDefinitionError(f"{self.origin}: queue is the name of a queue (a str), not {self.queue!r}")
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int) or not 1 <= self.priority <= 100:
-            raise TaskDefinitionError(f"{self.origin}: priority is an int from 1 (first) to 100, not {self.priority!r}")
-        if problem := policy_problem(self.retry_policy) or timeout_problem(self.timeout_ms):
-            raise TaskDefinitionError(f"{self.origin}: {problem}")
-        if problems := mapper_problems(self.exception_mapper):
-            raise TaskDefinitionError(f"{self.origin}: exception_mapper: {'; '.join(problems)}")
+    def __init__(self, definition: TaskDefinition) -> None:
+        super().__init__(definition, SendOptions())
+        self.definition = definition
+        self.name = definition.name
+        functools.update_wrapper(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function here and now, without the queue; an ``async def`` returns its coroutine."""
-        return self.function(*args, **kwargs)
+        return self.definition.function(*args, **kwargs)
 
     def handle(self, task_id: UUID | str) -> TaskHandle[T]:
         """Return the handle of a task of this function that was sent earlier, perhaps by another process."""
-        return TaskHandle(task_id, self.result)
+        return TaskHandle(task_id, self.definition.result)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
@@ -201,9 +137,11 @@ class Decorator:
     @overload
     def __call__(self, function: Callable[P, T], /) -> TaskFunction[P, T]: ...
     def __call__(self, function: Callable[P, Any], /) -> TaskFunction[P, Any]:
-        made: TaskFunction[P, Any] = TaskFunction(function, **self.options)
-        registry.register(made)
-        return made
+        if isinstance(function, TaskFunction):
+            raise TaskDefinitionError(f"{function.definition.origin} is decorated with @task twice: remove one")
+        definition = define(function, **self.options)
+        registry.register(definition)
+        return TaskFunction(definition)
 
 
 @overload

@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.apps import apps
 from django.db import DataError, Error, InterfaceError, OperationalError, ProgrammingError, connections, transaction
@@ -23,6 +23,7 @@ from horsies_django.core.records import NewTasks
 from horsies_django.store.base import NotMigrated, not_migrated, said
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import registry
+from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
 from horsies_django.tasks.notify_throttle import announcements
 from horsies_django.tasks.options import (
@@ -31,9 +32,6 @@ from horsies_django.tasks.options import (
     prepare,
     refuse,
 )
-
-if TYPE_CHECKING:
-    from horsies_django.tasks.decorator import TaskFunction
 
 logger = logging.getLogger("horsies.send")
 
@@ -44,7 +42,7 @@ _warned: set[str] = set()
 
 
 def send_call(
-    task: TaskFunction[Any, Any],
+    task: TaskDefinition,
     options: SendOptions,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -59,9 +57,7 @@ def send_call(
     return new.ids[0]
 
 
-def send_calls(
-    task: TaskFunction[Any, Any], options: SendOptions, calls: Iterable[Mapping[str, Any]]
-) -> list[uuid.UUID]:
+def send_calls(task: TaskDefinition, options: SendOptions, calls: Iterable[Mapping[str, Any]]) -> list[uuid.UUID]:
     """Send one task per mapping of arguments, all or none, and return their ids in order. Raises TaskSendError."""
     refuse_suppressed(task)
     template = prepare(task, options, None)
@@ -77,7 +73,7 @@ def send_calls(
     return write_many(itertools.chain([first, second], chunks))
 
 
-def encoded(task: TaskFunction[Any, Any], template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:
+def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:
     """Encode calls, and give them in portions for one INSERT each. Raises TaskSendError that names the call."""
     texts: list[str] = []
     size = 0
@@ -100,7 +96,7 @@ def encoded(task: TaskFunction[Any, Any], template: NewTasks, calls: Iterable[Ma
         yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
 
 
-def refuse_suppressed(task: TaskFunction[Any, Any]) -> None:
+def refuse_suppressed(task: TaskDefinition) -> None:
     """Raise TaskSendError when this is no time to send."""
     if not apps.ready or registry.discovering():
         raise refuse(
@@ -112,7 +108,7 @@ def refuse_suppressed(task: TaskFunction[Any, Any]) -> None:
         raise refuse(problem)
 
 
-def refuse_running_loop(task: TaskFunction[Any, Any], verb: str) -> None:
+def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
     """Raise TaskSendError when a sync verb is called on a running event loop, which it would block."""
     try:
         asyncio.get_running_loop()
@@ -125,7 +121,7 @@ def refuse_running_loop(task: TaskFunction[Any, Any], verb: str) -> None:
         )
 
 
-def encode(task: TaskFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return a call's arguments as JSON text, checked against the task's signature and the size limit."""
     try:
         text = task.arguments.encode(args, kwargs)

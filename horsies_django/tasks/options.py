@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from horsies_django.conf import RANGES, config
+from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
 from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
-
-if TYPE_CHECKING:
-    from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.tasks.definition import TaskDefinition, milliseconds, policy_problem, timeout_problem
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
@@ -37,7 +35,7 @@ def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_
     return TaskSendError(code, message)
 
 
-def prepare(task: TaskFunction[Any, Any], options: SendOptions, when: When | None) -> NewTasks:
+def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> NewTasks:
     """Check what is common to all calls of a send and return them with no call in them yet."""
     conf = config()
     queue = options.queue or task.queue or "default"
@@ -64,28 +62,7 @@ def prepare(task: TaskFunction[Any, Any], options: SendOptions, when: When | Non
     )  # fmt: skip
 
 
-def policy_problem(policy: object) -> str | None:
-    """Return what is wrong with a retry policy, or None."""
-    if policy is None or isinstance(policy, RetryPolicy):
-        return None
-    return f"retry_policy is made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
-
-
-def timeout_problem(timeout: object) -> str | None:
-    """Return what is wrong with a timeout, or None."""
-    low, high = RANGES["TASK_TIMEOUT_MS"]
-    span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
-    if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
-        return None
-    return f"timeout_ms is an int of milliseconds or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
-
-
-def milliseconds(span: int | dt.timedelta | None) -> int | None:
-    """Return a span in whole milliseconds."""
-    return span // dt.timedelta(milliseconds=1) if isinstance(span, dt.timedelta) else span
-
-
-def due(task: TaskFunction[Any, Any], name: str, when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:
+def due(task: TaskDefinition, name: str, when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:
     """Return the delay or the moment that ``when`` means. ``name``: what the caller calls it."""
     if when is None:
         return None, None
@@ -107,7 +84,7 @@ def due(task: TaskFunction[Any, Any], name: str, when: When | None) -> tuple[dt.
 
 
 def deadline(
-    task: TaskFunction[Any, Any], good_until: dt.datetime | dt.timedelta | None
+    task: TaskDefinition, good_until: dt.datetime | dt.timedelta | None
 ) -> tuple[dt.datetime | None, dt.timedelta | None]:
     """Return the moment of a deadline, or the time until then."""
     if not isinstance(good_until, dt.timedelta):
@@ -121,7 +98,7 @@ def deadline(
     return None, good_until
 
 
-def refuse_naive(task: TaskFunction[Any, Any], name: str, moment: object) -> None:
+def refuse_naive(task: TaskDefinition, name: str, moment: object) -> None:
     """Raise TaskSendError unless ``moment`` is a datetime that knows its time zone."""
     if not isinstance(moment, dt.datetime):
         kind = "an aware datetime or a timedelta" if name == "good_until" else "an aware datetime"

@@ -15,17 +15,16 @@ import tokenize
 import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from horsies_django.tasks import registry
-from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.tasks.definition import TaskDefinition
 
 WORD = re.compile(r"\b[A-Z_][A-Z0-9_]*\b")
 PLACEHOLDER = re.compile(r"%[a-z]|\{[^}]*\}")
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def never_produced(known: Collection[str]) -> list[tuple[TaskFunction[Any, Any], str]]:
+def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
     """Return each task with each code that its policy lists and that is neither ``known`` nor in the project's code."""
     listed = [
         (task, code)

@@ -10,17 +10,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
 
 from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.tasks.definition import TaskDefinition
 
-if TYPE_CHECKING:
-    from horsies_django.tasks.decorator import TaskFunction
-
-_tasks: dict[str, TaskFunction[Any, Any]] = {}
+_tasks: dict[str, TaskDefinition] = {}
 OWN_APP = "horsies_django"  # whose ``tasks`` is a package of its code
 
 _discovering = threading.local()
@@ -33,7 +31,7 @@ class ImportProblem(NamedTuple):
     error: Exception
 
 
-def register(task: TaskFunction[Any, Any]) -> None:
+def register(task: TaskDefinition) -> None:
     """Add a task. Raises TaskDefinitionError when another function has its name; the same one again (a reload) replaces it."""
     known = _tasks.get(task.name)
     if known is not None and known.origin != task.origin:
@@ -43,12 +41,12 @@ def register(task: TaskFunction[Any, Any]) -> None:
     _tasks[task.name] = task
 
 
-def find(name: str) -> TaskFunction[Any, Any] | None:
+def find(name: str) -> TaskDefinition | None:
     """Return the task of that name, or None."""
     return _tasks.get(name)
 
 
-def find_or_import(name: str) -> TaskFunction[Any, Any] | None:
+def find_or_import(name: str) -> TaskDefinition | None:
     """Return the task of that name, or None. A site imports the ``tasks`` modules when it needs them, not when it starts."""
     if name not in _tasks:
         autodiscover()
@@ -60,17 +58,17 @@ def names() -> list[str]:
     return sorted(_tasks)
 
 
-def tasks() -> list[TaskFunction[Any, Any]]:
+def tasks() -> list[TaskDefinition]:
     """Return all tasks, sorted by name."""
     return [_tasks[name] for name in names()]
 
 
-def in_main_module() -> list[TaskFunction[Any, Any]]:
+def in_main_module() -> list[TaskDefinition]:
     """Return the tasks that are defined in the main module of this process."""
     return [task for task in tasks() if task.function.__module__ == "__main__"]
 
 
-def main_module_problem(found: list[TaskFunction[Any, Any]]) -> str | None:
+def main_module_problem(found: list[TaskDefinition]) -> str | None:
     """Say what is wrong with tasks of the main module: it has another name, or is another one, wherever they shall run."""
     if not found:
         return None

@@ -67,7 +67,7 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about(status: str) -> 
 def test_a_redacted_value_is_an_error_that_says_so_for_handles_of_the_task_and_for_bare_ones() -> None:
     task = told(status="COMPLETED", task_name="tests.apps.project.tasks.add")
     redact(task.pk, **WHY)
-    for handle in (get_handle(task.pk), TaskHandle(task.pk, tasks.add.result)):
+    for handle in (get_handle(task.pk), TaskHandle(task.pk, tasks.add.definition.result)):
         found = handle.get(0).err_value
         assert (found.error_code, found.message, found.data) == ("RESULT_REDACTED", "redacted", None)
 

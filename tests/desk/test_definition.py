@@ -41,8 +41,8 @@ def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> No
 
 
 def test_options_are_kept_and_lanes_follow_the_kind_of_function() -> None:
-    assert (tasks.mail.queue, tasks.mail.priority, tasks.mail.lane) == ("mail", 7, "sync")
-    assert (tasks.anoop.queue, tasks.anoop.priority, tasks.anoop.lane) == (None, 100, "async")
+    assert (tasks.mail.definition.queue, tasks.mail.definition.priority, tasks.mail.definition.lane) == ("mail", 7, "sync")
+    assert (tasks.anoop.definition.queue, tasks.anoop.definition.priority, tasks.anoop.definition.lane) == (None, 100, "async")
 
 
 def test_a_name_of_the_users_choice_replaces_the_path() -> None:
@@ -140,7 +140,7 @@ def test_any_other_attribute_that_there_is_not_is_missing_as_ever_and_tasks_can_
     with pytest.raises(AttributeError, match="'TaskFunction' object has no attribute 'dealy'$"):
         tasks.add.dealy  # type: ignore[attr-defined]  # noqa: B018
     assert copy.copy(tasks.add).name == tasks.add.name
-    assert inspect.unwrap(tasks.add) is tasks.add.function
+    assert inspect.unwrap(tasks.add) is tasks.add.definition.function
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def lambda_() -> Any:
 
 def test_the_same_function_may_be_registered_again_as_a_reload_does() -> None:
     before = registry.find("tests.apps.project.tasks.add")
-    again = task(tasks.add.function)
+    again = task(tasks.add.definition.function)
     assert registry.find("tests.apps.project.tasks.add") is again is not before
 
 

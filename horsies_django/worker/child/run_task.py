@@ -28,7 +28,7 @@ from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.core.retry import Retry, class_names
 from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask, running
-from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
 
 logger = logging.getLogger("horsies.task")
@@ -123,7 +123,7 @@ def tell_start(current: CurrentTask) -> None:
         logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
 
 
-def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskFunction[Any, Any], list[Any], dict[str, Any]]:
+def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any], dict[str, Any]]:
     """Return the function and its arguments. Raises Refused."""
     name = current.name
     task = registry.find(name)
@@ -141,7 +141,7 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskFunction[Any, Any], 
     return task, args, keywords
 
 
-def crashed(run: Run, task: TaskFunction[Any, Any], error: BaseException) -> Reply:
+def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     """Make the reply of a task that raised."""
     described = describe(error)
     if isinstance(error, Retry):
@@ -171,7 +171,7 @@ def cancelled(message: str) -> Reply:
     return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(status="CANCELLED")
 
 
-def asked_again(task: TaskFunction[Any, Any], error: Retry, described: dict[str, str]) -> Reply:
+def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -> Reply:
     """Make the reply of a task that raised Retry; its row has the policy, and the database decides."""
     message = error.message
     if task.retry_policy is None:
@@ -182,7 +182,7 @@ def asked_again(task: TaskFunction[Any, Any], error: Retry, described: dict[str,
     return reply._replace(retry=True if error.delay_seconds is None else float(error.delay_seconds))
 
 
-def returned(task: TaskFunction[Any, Any], value: Any) -> Reply:
+def returned(task: TaskDefinition, value: Any) -> Reply:
     """Make the reply of a task that returned."""
     if task.result.wraps_result:
         if isinstance(value, TaskResult):

@@ -1,0 +1,113 @@
+"""What a task is: a function, the name by which it travels, how it runs and how its values are stored."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horsies_django.conf import RANGES
+from horsies_django.core.codec import ArgumentsCodec, ResultCodec
+from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
+from horsies_django.core.patterns import Pattern
+from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.schedules import as_texts, read_definition
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskDefinition:
+    """A task as the decorator declares it. ``origin`` is where its function stands, ``schedule`` the definition of its own
+    schedule, if it has one; ``arguments`` and ``result`` turn values into JSON and back."""
+
+    function: Callable[..., Any]
+    origin: str
+    name: str
+    queue: str | None
+    priority: int
+    retry_policy: RetryPolicy | None
+    exception_mapper: Mapper
+    timeout_ms: int | dt.timedelta | None
+    schedule: dict[str, Any] | None
+    lane: str
+    arguments: ArgumentsCodec
+    result: ResultCodec
+
+
+def define(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    priority: int = 100,
+    retry_policy: RetryPolicy | None = None,
+    exception_mapper: Mapper = EMPTY,
+    timeout_ms: int | dt.timedelta | None = None,
+    schedule: Pattern | str | Mapping[str, Any] | None = None,
+) -> TaskDefinition:
+    """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError, with what to write."""
+    if not inspect.isfunction(function):
+        raise TaskDefinitionError(f"@task goes on a function ('def' or 'async def'), not on {type(function).__name__}")
+    origin = f"{function.__module__}.{function.__qualname__}"
+    name = origin if name is None else name
+    definition = _schedule(origin, name, schedule)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TaskDefinitionError(f"{origin} is a generator: a task returns one value, so it cannot yield")
+    _refuse_name(origin, name)
+    if queue is not None and (not isinstance(queue, str) or not queue):
+        raise TaskDefinitionError(f"{origin}: queue is the name of a queue (a str), not {queue!r}")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
+        raise TaskDefinitionError(f"{origin}: priority is an int from 1 (first) to 100, not {priority!r}")
+    if problem := policy_problem(retry_policy) or timeout_problem(timeout_ms):
+        raise TaskDefinitionError(f"{origin}: {problem}")
+    if problems := mapper_problems(exception_mapper):
+        raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
+    return TaskDefinition(
+        function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
+        "async" if inspect.iscoroutinefunction(function) else "sync", ArgumentsCodec.of(function), ResultCodec.of(function),
+    )  # fmt: skip
+
+
+def _schedule(origin: str, name: str, given: Pattern | str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the definition of the task's own schedule."""
+    if given is None:
+        return None
+    chosen = dict(given) if isinstance(given, Mapping) else {"pattern": given}
+    definition = {**chosen, "task": name}
+    _, wrong = read_definition(definition)
+    wrong += [("task", "is this one: leave it out")] if "task" in chosen else []
+    if wrong:
+        raise TaskDefinitionError(f"{origin}: schedule: {'; '.join(as_texts(wrong))}")
+    return definition
+
+
+def _refuse_name(origin: str, name: object) -> None:
+    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 255:
+        shown = repr(name)
+        shown = shown if len(shown) <= 80 else f"{shown[:60]}... ({len(shown):,} characters)"
+        raise TaskDefinitionError(
+            f"{origin[:300]}: a task's name is a str of 1 to 255 printable characters, not {shown}"
+        )
+
+
+def policy_problem(policy: object) -> str | None:
+    """Return what is wrong with a retry policy, or None."""
+    if policy is None or isinstance(policy, RetryPolicy):
+        return None
+    return f"retry_policy is made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
+
+
+def timeout_problem(timeout: object) -> str | None:
+    """Return what is wrong with a timeout, or None."""
+    low, high = RANGES["TASK_TIMEOUT_MS"]
+    span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
+    if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
+        return None
+    return f"timeout_ms is an int of milliseconds or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
+
+
+def milliseconds(span: int | dt.timedelta | None) -> int | None:
+    """Return a span in whole milliseconds."""
+    return span // dt.timedelta(milliseconds=1) if isinstance(span, dt.timedelta) else span

@@ -8,8 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.db import connection, connections
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, override_settings
 
 from horsies_django.core.records import NewTasks, Wanted
 from horsies_django.queues import declare_queues
@@ -40,14 +41,16 @@ def quick_flush() -> Iterator[None]:
     """Empty the tables after a test by one statement, and only those with something in them.
 
     Django's own ``flush`` empties all of them and sends ``post_migrate``. Of its receivers only ours is needed: content types and
-    permissions were left in place.
+    permissions were left in place. It declares the queues of the settings as they were before any test.
     """
+    declared = settings.HORSIES
 
     def empty(case: TransactionTestCase) -> None:
         for alias in case._databases_names(include_mirrors=False):  # type: ignore[attr-defined]
             with connections[alias].cursor() as cursor:
                 cursor.execute(EMPTY)
-            declare_queues(using=alias)
+            with override_settings(HORSIES=declared):
+                declare_queues(using=alias)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", empty)

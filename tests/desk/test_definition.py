@@ -33,7 +33,7 @@ def refused(define: Callable[[], Any], *words: str) -> None:
 @pytest.mark.promise("S3.11")
 def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> None:
     assert tasks.add.name == "tests.apps.project.tasks.add"
-    assert registry.find("tests.apps.project.tasks.add") is tasks.add
+    assert registry.find("tests.apps.project.tasks.add") is tasks.add.definition
     assert tasks.add.__name__ == "add"
     assert tasks.hold.__doc__ is not None
     assert tasks.add(1, b=2) == 3
@@ -41,15 +41,23 @@ def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> No
 
 
 def test_options_are_kept_and_lanes_follow_the_kind_of_function() -> None:
-    assert (tasks.mail.definition.queue, tasks.mail.definition.priority, tasks.mail.definition.lane) == ("mail", 7, "sync")
-    assert (tasks.anoop.definition.queue, tasks.anoop.definition.priority, tasks.anoop.definition.lane) == (None, 100, "async")
+    assert (tasks.mail.definition.queue, tasks.mail.definition.priority, tasks.mail.definition.lane) == (
+        "mail",
+        7,
+        "sync",
+    )
+    assert (tasks.anoop.definition.queue, tasks.anoop.definition.priority, tasks.anoop.definition.lane) == (
+        None,
+        100,
+        "async",
+    )
 
 
 def test_a_name_of_the_users_choice_replaces_the_path() -> None:
     @task(name="billing.charge")
     def charge() -> None: ...
 
-    assert registry.find("billing.charge") is charge
+    assert registry.find("billing.charge") is charge.definition
 
 
 def test_a_missing_return_annotation_is_refused_with_the_line_to_write() -> None:
@@ -188,7 +196,7 @@ def lambda_() -> Any:
 def test_the_same_function_may_be_registered_again_as_a_reload_does() -> None:
     before = registry.find("tests.apps.project.tasks.add")
     again = task(tasks.add.definition.function)
-    assert registry.find("tests.apps.project.tasks.add") is again is not before
+    assert registry.find("tests.apps.project.tasks.add") is again.definition is not before
 
 
 def test_naming_the_app_imports_nothing_of_it_but_its_public_names_are_there() -> None:

@@ -97,7 +97,9 @@ class WaitingRoom:
             listener.open()
             self._wait(listener, heard)
         except psycopg.Error as error:
-            logger.warning("the waiting connection is gone, callers poll instead: %s", str(error).strip())
+            logger.warning(
+                "the connection that waits for results was lost; callers poll instead: %s", str(error).strip()
+            )
             self._leave(error)
         except BaseException as error:
             self._leave(RuntimeError(f"the waiting room closed: {error!r}"))

@@ -134,7 +134,7 @@ class Supervisor:
                 finished = self.engine.run(self.stopping.deadline)
                 return 0 if finished else self.end_tasks()
             except WorkerDisowned as error:
-                logger.error("%s; its processes end, and it starts anew", error)
+                logger.error("%s; ending its processes and starting again under a new id", error)
                 self.pool.kill("belonged to a worker that was declared dead")
                 self.outbox.drop_all([*self.pool.outcomes, *self.pool.releases])
                 if self.stopping.seen:
@@ -234,7 +234,7 @@ class Supervisor:
     def end_tasks(self) -> int:
         """End the running tasks, which count as crashed, write that down if the database is there, and return 1."""
         count = self.pool.running("sync") + self.pool.running("async")
-        logger.error("stopping now: %s running task(s) are ended", count)
+        logger.error("stopping now; ending %s running task(s)", count)
         self.pool.kill("was ended while the worker shut down")
         give_up_at = time.monotonic() + LAST_PASSES_SECONDS
         try:
@@ -262,7 +262,7 @@ class Supervisor:
             if self.outbox.connection is not None:
                 WorkerStore(self.outbox.connection).stop(self.worker)
         except psycopg.Error as error:
-            logger.warning("the worker's end could not be noted: %s", str(error).strip())
+            logger.warning("could not record that the worker stopped: %s", str(error).strip())
         self.outbox.disconnect()
         self.engine.close()
         self.selector.close()

@@ -221,7 +221,7 @@ def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     wait_until(lambda: "the database is back" in process.log, "it has noticed")
     assert process.stop() == 0
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
-    assert ("2 task(s) were claimed and never arrived here" in process.log) == (move == "claim")
+    assert ("releasing 2 task(s) that were claimed and never received" in process.log) == (move == "claim")
 
 
 def kill_(first: WorkerProcess, what: str, children: list[int], worker: Start) -> None:

@@ -27,7 +27,7 @@ TRIES_IN_A_LONG_OUTAGE = 8
 
 def taken_in(process: WorkerProcess) -> None:
     """Wait until the worker has noticed that the database is away."""
-    wait_until(lambda: "the database cannot be used, next try in" in process.log, "the worker notices")
+    wait_until(lambda: "the database is not available, next try in" in process.log, "the worker notices")
 
 
 @pytest.mark.promise("S2.13", "S3.14")
@@ -86,7 +86,7 @@ def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchr
     wait_until(lambda: len(task.lines) == 4, "it runs again")
     row = server.becomes(task.id, "COMPLETED")
     assert (row["attempts"], row["claim_generation"], row["retry_count"]) == (1, 2, 0)
-    assert "1 task(s) were claimed and never arrived here: they are given back" in process.log
+    assert "releasing 1 task(s) that were claimed and never received" in process.log
     assert process.stop() == 0
 
 
@@ -107,7 +107,7 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
     living = {str(id_) for (id_,) in server.superuser("SELECT id FROM horsies_workers")}
     server.stop()
     wait_until(
-        lambda: all(process.log.count("cannot be used, next try") >= TRIES_IN_A_LONG_OUTAGE for process in workers),
+        lambda: all(process.log.count("is not available, next try") >= TRIES_IN_A_LONG_OUTAGE for process in workers),
         "the outage lasts longer than the threshold",
     )
     assert all(psutil.pid_exists(child) for child in children)
@@ -128,7 +128,7 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
         assert (row["attempts"], row["claim_generation"]) == (1, 1)
         assert task.ran_once()
     for process in workers:
-        assert living & set(re.findall(r"worker (\S+) has not beaten", process.log)) == set()
+        assert living & set(re.findall(r"worker (\S+) sent no heartbeat", process.log)) == set()
         assert "declared dead" not in process.log
         assert process.stop() == 0
 
@@ -159,4 +159,4 @@ def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(worker: S
     server.stop()
     assert process.wait() == 1
     assert "the database is gone and RESILIENCE allows no further try" in process.log
-    assert process.log.count("the database cannot be used, next try in") == 2
+    assert process.log.count("the database is not available, next try in") == 2

@@ -121,7 +121,7 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
         server.stop()
         task.end()
     wait_until(
-        lambda: process.log.count("the database cannot be used, next try in") >= 2, "it gives up and tries again"
+        lambda: process.log.count("the database is not available, next try in") >= 2, "it gives up and tries again"
     )
     server.start()
     assert server.becomes(task.id, "COMPLETED")["attempts"] == 1

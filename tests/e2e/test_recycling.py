@@ -93,7 +93,7 @@ def test_a_child_that_has_grown_is_replaced_after_its_task_and_no_other_is(worke
     assert tasks.eats.send(1).get(timeout_ms=30_000).ok_value == small
     assert tasks.eats.send(500).get(timeout_ms=30_000).ok_value == small
     assert tasks.eats.send(1).get(timeout_ms=30_000).ok_value != small
-    assert "MB: another one takes its place" in process.log
+    assert "MB; replacing it" in process.log
     assert "crashed" not in process.log
 
 
@@ -109,7 +109,7 @@ def test_of_two_limits_the_one_that_is_reached_first_counts(worker: Start) -> No
     grown = tasks.eats.send(500).get(timeout_ms=30_000).ok_value
     ran = [tasks.pid.send().get(timeout_ms=30_000).ok_value for _ in range(5)]
     assert grown not in ran
-    assert process.log.count("MB: another one takes its place") == 1
+    assert process.log.count("MB; replacing it") == 1
     assert ran[:4] == [ran[0]] * 4
     assert ran[4] != ran[0]
 

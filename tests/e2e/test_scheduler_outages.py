@@ -75,7 +75,7 @@ def test_a_connection_that_is_cut_is_opened_anew(running: SchedulerProcess, serv
 @pytest.mark.parametrize("how", ["fast", "immediate", "postmaster"])
 def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server: Server, how: str) -> None:
     server.stop(how)
-    wait_until(lambda: "the database cannot be used, next try in" in running.log, "it notices")
+    wait_until(lambda: "the database is not available, next try in" in running.log, "it notices")
     server.start()
     sends_more(server)
     wait_until(lambda: "the scheduler goes on" in running.log, "it says so")
@@ -112,7 +112,7 @@ def test_a_link_that_was_cut_costs_nothing(scheduler: Start, server: Server) -> 
         sends_more(server)
         forwarder.apart = True
         forwarder.cut()
-        wait_until(lambda: "the database cannot be used, next try in" in process.log, "it notices")
+        wait_until(lambda: "the database is not available, next try in" in process.log, "it notices")
         forwarder.apart = False
         sends_more(server)
         assert process.stop() == 0
@@ -150,6 +150,6 @@ def test_a_scheduler_that_may_try_only_so_often_gives_up(scheduler: Start, serve
     server.stop()
     assert (never.wait(), process.wait()) == (1, 1)
     assert "RESILIENCE allows no further try" in never.log
-    assert process.log.count("the database cannot be used, next try in") == 2
+    assert process.log.count("the database is not available, next try in") == 2
     assert "the database is gone and RESILIENCE allows no further try" in process.log
     assert "Traceback" not in process.log

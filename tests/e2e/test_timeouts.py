@@ -163,4 +163,4 @@ def test_a_task_that_runs_very_long_is_reported_once(worker: Start) -> None:
     wait_until(lambda: f"task {handle.task_id}" in process.log, "it is reported")
     let_go("long")
     handle.get(timeout_ms=30_000)
-    assert process.log.count("runs for more than 1 s") == 1
+    assert process.log.count("has been running for more than 1 s") == 1

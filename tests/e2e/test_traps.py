@@ -208,7 +208,7 @@ def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(child: Wo
     assert broken.is_ok() == (how == "stop")
     let_go("other")
     assert other.get(timeout_ms=SECONDS_30).ok_value == pid
-    assert "broke the event loop" in child.log
+    assert "stopped the event loop" in child.log
 
 
 @pytest.mark.parametrize("how", ["fork", "executor"])

@@ -73,7 +73,7 @@ def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Su
     parts.engine.busy_since = time.monotonic() - STUCK_SECONDS - 2
     status, found = ask(parts, "/live")
     assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
-    assert "not come round for 12 s" in found["reasons"][0]
+    assert "been stuck for 12 s" in found["reasons"][0]
     assert ask(parts, "/ready")[0] == 503
     parts.engine.turn(0)
     assert parts.engine.busy_since is not None

@@ -38,7 +38,7 @@ def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(
         for now in (161.0, 162.0, 163.0):  # the report, and two beats after it
             watch.look([member], now)
         assert [str(claim.id) in line for line in caplog.messages] == [True]
-        assert "(tests.nothing) runs for more than 60 s in process 7" in caplog.text
+        assert "(tests.nothing) has been running for more than 60 s in process 7" in caplog.text
         member.take_off("sync", 1)
         other = runs(member, 2, since=163.0)
         for now in (222.0, 224.0, 225.0):

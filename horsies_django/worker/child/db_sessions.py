@@ -122,7 +122,7 @@ def tidy(wrapper: Any, *, again: bool) -> None:
             else:
                 close_or_clean(wrapper, again=again)
     except BaseException as error:  # receivers of the signal are the project's
-        logger.info("a connection to the database %r is not used again: %s", wrapper.alias, describe(error)["repr"])
+        logger.info("discarding a connection to the database %r: %s", wrapper.alias, describe(error)["repr"])
         drop(wrapper)
 
 
@@ -160,7 +160,7 @@ def close_or_clean(wrapper: Any, *, again: bool) -> None:
 
 def roll_back(wrapper: Any) -> None:
     """Drop a connection whose transaction a task left open, and say so."""
-    logger.warning("a task left a transaction open on the database %r: it is rolled back", wrapper.alias)
+    logger.warning("a task left a transaction open on the database %r; rolling it back", wrapper.alias)
     drop(wrapper)
 
 

@@ -62,7 +62,7 @@ class LaneLoop:
             except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
                 if self.ended.done() or self.loop.is_closed():
                     raise
-                logger.error("a task broke the event loop by %r: it goes on", error)
+                logger.error("a task stopped the event loop with %r; running it again", error)
         self.ended.result()  # raises what ended it before the loop ran
         self.loop.remove_reader(self.channel.fileno())
 

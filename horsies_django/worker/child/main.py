@@ -98,14 +98,12 @@ def end_in_time() -> None:
 def leave_behind() -> None:
     """End this process without waiting for what tasks left running."""
     names = [thread.name for thread in threading.enumerate() if not thread.daemon]
-    logger.warning(
-        "tasks left threads or processes behind that do not end (threads: %s); they are not waited for", names
-    )
+    logger.warning("tasks left threads or processes behind that do not end (threads: %s); not waiting for them", names)
     os._exit(0)
 
 
 def give_up(error: BaseException) -> None:
     """End this process at once: the worker is gone, or a lane broke and cannot be trusted with tasks."""
     if not isinstance(error, EOFError):
-        logger.critical("a lane of this child broke: the child ends and its tasks count as crashed", exc_info=error)
+        logger.critical("this child cannot run tasks any more; it ends, and its tasks count as crashed", exc_info=error)
     os._exit(1)

@@ -100,7 +100,7 @@ class NotificationListener:
             self.listener.open()
         except psycopg.Error as error:
             wait = self._wait()
-            logger.warning("LISTEN failed, polling until it works, next try in %.1f s: %s", wait, str(error).strip())
+            logger.warning("LISTEN failed; polling, next try in %.1f s: %s", wait, str(error).strip())
             return
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.hear,))
         self.asked, self.next_at = False, 0.0
@@ -113,7 +113,7 @@ class NotificationListener:
         try:
             payloads = self.listener.payloads()
         except psycopg.Error as error:
-            logger.warning("the LISTEN connection broke, polling until it is back: %s", str(error).strip())
+            logger.warning("the LISTEN connection was lost; polling until it is back: %s", str(error).strip())
             self._hang_up(descriptor)
             self.next_at = 0.0
             return

@@ -62,7 +62,7 @@ class Outage:
             ) from error
         wait = self.backoff.failed()
         self.retry_at = time.monotonic() + wait
-        logger.warning("the database cannot be used, next try in %.1f s: %s", wait, message)
+        logger.warning("the database is not available, next try in %.1f s: %s", wait, message)
 
     def over(self) -> None:
         """A statement went through: the next failure is a first one again."""

@@ -286,6 +286,6 @@ class Outbox:
         known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
         unknown = [Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known]
         if unknown:
-            logger.warning("%s task(s) were claimed and never arrived here: they are given back", len(unknown))
+            logger.warning("releasing %s task(s) that were claimed and never received", len(unknown))
             self.releases += unknown
         return held

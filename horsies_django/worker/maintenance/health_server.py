@@ -39,7 +39,7 @@ def sick(engine: Engine) -> list[str]:
     """Return why the worker does not live."""
     busy_since = engine.busy_since
     if busy_since is not None and (seconds := time.monotonic() - busy_since) > STUCK_SECONDS:
-        return [f"the engine has not come round for {seconds:.0f} s"]
+        return [f"the engine has been stuck for {seconds:.0f} s"]
     return []
 
 

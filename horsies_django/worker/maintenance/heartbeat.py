@@ -63,7 +63,7 @@ class HeartbeatSender:
         now = time.monotonic()
         busy_since = self.engine.busy_since
         if busy_since is not None and now - busy_since > STUCK_SECONDS:
-            logger.error("the engine has not come round for %.0f s: no heartbeat", now - busy_since)
+            logger.error("the engine has been stuck for %.0f s; sending no heartbeat", now - busy_since)
             return False
         self.watch.look(self.engine.pool.members, now)
         children = self.engine.pool.processes()

@@ -71,7 +71,7 @@ class Reaper:
             for each in happened:
                 by_kind[each.kind].append(each)
             for died in by_kind["died"]:
-                logger.error("worker %s has not beaten for %s: it counts as dead", died.id, self.threshold)
+                logger.error("worker %s sent no heartbeat for %s; declaring it dead", died.id, self.threshold)
             self.report_refused(by_kind["refused"])
             more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
             tell_expired(by_kind["expired"])

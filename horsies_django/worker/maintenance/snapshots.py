@@ -39,7 +39,7 @@ class Snapshots:
                 self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent
             )
         except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heartbeat to stop
-            logger.error("the worker's state cannot be noted: %s", str(error).strip())
+            logger.error("could not record the worker's state: %s", str(error).strip())
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
         """Return the CPU that the processes used since the last snapshot, 100 for one CPU all the time; None at the first.

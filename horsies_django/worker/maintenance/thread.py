@@ -81,7 +81,7 @@ class MaintenanceThread(threading.Thread):
             done = bool(action())
         except psycopg.Error as error:
             if what not in self.failing:
-                logger.warning("%s fails, and is tried again until it succeeds: %s", what, str(error).strip())
+                logger.warning("%s failed; trying again until it succeeds: %s", what, str(error).strip())
             self.failing.add(what)
             self.disconnect()
             return False

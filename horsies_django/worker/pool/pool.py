@@ -179,7 +179,7 @@ class Pool:
             elif kind == "back":
                 self.releases += [member.take_off(lane, number) for number in payload]
             elif kind == "full":
-                logger.info("child %s has reached %.0f MB: another one takes its place", member.pid, payload)
+                logger.info("child %s has reached %.0f MB; replacing it", member.pid, payload)
                 self._retire(member)
             else:
                 self._introduce(member, kind, payload)

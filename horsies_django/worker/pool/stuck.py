@@ -35,7 +35,7 @@ class StuckWatch:
         self.stopped_since = {id_: self.stopped_since.get(id_, now) for id_ in stopped}
         for id_, since in self.stopped_since.items():
             if now - since > self.stopped_seconds:
-                logger.error("child %s stands still since %.0f s: it is killed", stopped[id_].pid, now - since)
+                logger.error("child %s has been stopped for %.0f s; killing it", stopped[id_].pid, now - since)
                 stopped[id_].kill()
         if self.long_seconds is not None:
             self.report(members, now - self.long_seconds)
@@ -52,7 +52,8 @@ class StuckWatch:
                         old.add(claim.id)
                         if claim.id not in self.reported:
                             logger.warning(
-                                "task %s (%s) runs for more than %.0f s in process %s: if it hangs, cancel it with terminate",
+                                "task %s (%s) has been running for more than %.0f s in process %s; "
+                                "if it hangs, cancel it with terminate",
                                 claim.id, claim.task_name, self.long_seconds, member.pid,
                             )  # fmt: skip
         self.reported = old

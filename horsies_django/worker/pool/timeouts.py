@@ -58,11 +58,13 @@ class Timeouts:
         member = place.process
         task = member.held[place.lane][place.number]
         if isinstance(member, Child):
-            logger.error("%s does not end (%s): its process %s is killed", label(task), reason, member.pid)
+            logger.error("%s did not end (%s); killing process %s", label(task), reason, member.pid)
             member.condemned[place.lane, place.number] = reason
             member.kill()
         else:
-            logger.error("%s does not end (%s), and runs in the worker's own process: it goes on", label(task), reason)
+            logger.error(
+                "%s did not end (%s), and cannot be killed: it runs in the worker's own process", label(task), reason
+            )
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
         """Tell a task, if it runs here, that it was cancelled; ``terminate`` kills its process if it does not end in time."""

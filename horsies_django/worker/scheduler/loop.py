@@ -97,7 +97,7 @@ class SchedulerLoop(threading.Thread):
             if self.gives_up and self.backoff.exhausted:
                 raise DatabaseGaveUp(f"the database is gone and RESILIENCE allows no further try: {problem}") from error
             wait = self.backoff.failed()
-            logger.warning("the database cannot be used, next try in %.1f s: %s", wait, problem)
+            logger.warning("the database is not available, next try in %.1f s: %s", wait, problem)
         except Exception:
             self.disconnect()
             wait = self.backoff.failed()

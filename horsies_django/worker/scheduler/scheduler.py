@@ -80,9 +80,7 @@ class Scheduler:
                 self.attend(connection, name, said)
                 return
             unforeseen = not isinstance(error, psycopg.Error)
-            logger.warning(
-                "schedule %s: its slot could not be sent, and is tried again: %s", name, said, exc_info=unforeseen
-            )
+            logger.warning("schedule %s: could not send its task, trying again: %s", name, said, exc_info=unforeseen)
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:

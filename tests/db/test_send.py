@@ -115,8 +115,8 @@ def test_send_many_sends_all_in_order_or_none() -> None:
 
 def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
     def sizes(calls: list[dict[str, str]]) -> list[int]:
-        template = options.prepare(tasks.echo, options.SendOptions(), None)
-        chunks = list(enqueue.encoded(tasks.echo, template, calls))
+        template = options.prepare(tasks.echo.definition, options.SendOptions(), None)
+        chunks = list(enqueue.encoded(tasks.echo.definition, template, calls))
         assert [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks]
         assert [text for chunk in chunks for text in chunk.kwargs] == [
             json.dumps(call, separators=(",", ":")) for call in calls

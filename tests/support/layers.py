@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-PROCESSES_PER_CPU = 4  # of four tests, two or three wait
+PROCESSES_PER_CPU = 3  # of three tests, one or two wait
 FEWEST, MOST = 2, 12
 ORDER = ("e2e", "db", "worker")
 

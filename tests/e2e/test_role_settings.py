@@ -88,7 +88,7 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
     assert len(server.backends("horsies listener")) == 1
     assert process.stop() == 0
     assert "Traceback" not in process.log
-    assert "the database cannot be used" not in process.log
+    assert "the database is not available" not in process.log
     assert "the LISTEN connection was lost" not in process.log
 
 

@@ -135,4 +135,4 @@ def test_whatever_rows_a_stranger_writes_they_end_or_say_why_not_and_the_others_
     wait_until(lambda: not open_ones(), "every row ended, or waits for a reason")
     assert not Task.objects.filter(pk__in=written, status="FAILED", error_code="").exists()
     assert process.stop() == 0
-    assert "the database cannot be used" not in process.log
+    assert "the database is not available" not in process.log

@@ -278,7 +278,7 @@ def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_l
     handle = tasks.hold.send("through")
     held_by("through")
     with without_new_connections() as let_in:
-        wait_until(lambda: "cannot be used" in process.log, "it misses the database")
+        wait_until(lambda: "is not available" in process.log, "it misses the database")
         process.signal(signal.SIGTERM)
         assert process.wait() == 1
         let_in()
@@ -291,7 +291,7 @@ def test_what_finished_without_the_database_is_written_when_it_is_back_before_th
     handle = tasks.hold.send("through")
     held_by("through")
     with without_new_connections() as let_in:
-        wait_until(lambda: "cannot be used" in process.log, "it misses the database")
+        wait_until(lambda: "is not available" in process.log, "it misses the database")
         process.signal(signal.SIGTERM)
         wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
         let_go("through")

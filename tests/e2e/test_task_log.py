@@ -127,7 +127,7 @@ def test_a_task_whose_process_is_killed_for_its_timeout_is_named(worker: Start) 
     process = worker("--processes=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
     handle = tasks.ignores_its_timeout.send()
     assert handle.get().is_err()
-    line(process, rf".*\[ERROR\] {named(handle)} does not end \(timeout\): its process \d+ is killed")
+    line(process, rf".*\[ERROR\] {named(handle)} did not end \(timeout\); killing process \d+")
     line(process, rf".*\[ERROR\] {named(handle)} failed in .*: TASK_TIMEOUT: .*")
     assert "0 task(s) crashed, 0 given back" in process.log
 

@@ -66,7 +66,7 @@ def test_a_task_that_ignores_its_timeout_loses_its_process_and_its_siblings_noth
     child = held_by("sibling")
     stubborn = tasks.ignores_its_timeout.send()
     assert code(stubborn) == "TASK_TIMEOUT"
-    assert "is killed" in process.log
+    assert "; killing process" in process.log
     let_go("sibling")
     assert held.get(timeout_ms=30_000).ok_value == child
     assert tasks.add.send(1, b=1).get(timeout_ms=30_000).ok_value == 2
@@ -149,7 +149,7 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
     wait_until(lambda: TaskAttempt.objects.filter(task_id=handle.task_id).exists(), "the attempt is written")
     attempt = TaskAttempt.objects.get(task_id=handle.task_id)
     assert (attempt.error_code, attempt.will_retry, attempt.child_pid) == ("WORKER_CRASHED", True, child)
-    assert "stands still" in process.log
+    assert "has been stopped for" in process.log
     Group.objects.filter(name__endswith=f":{child}").delete()
     other = held_by("stopped")
     let_go("stopped")

@@ -102,7 +102,7 @@ def _queue_retention(
 
 
 def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
-    """Return the schedules by name. What they say is checked once tasks are imported: ``scheduling.problems``."""
+    """Return the schedules by name. What they say is checked once tasks are imported: ``schedules.problems``."""
     raw = top.values.get("SCHEDULES", {})
     example = "{'nightly': {'task': 'shop.tasks.tidy', 'pattern': 'daily at 04:30', 'zone': 'Europe/Istanbul'}}"
     names = list(raw) if isinstance(raw, Mapping) else []

@@ -15,7 +15,6 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
     while (waited := time.monotonic() - began) < DEADLINE_SECONDS:
         if value := condition():
             return value
-        time.sleep(
-            min(0.005 + waited / 10, 0.1)
-        )  # the longer it takes, the less often it is asked: that costs CPU time, too
+        # The longer it takes, the less often it is asked: that costs CPU time, too.
+        time.sleep(min(0.005 + waited / 10, 0.1))
     raise AssertionError(f"not within {DEADLINE_SECONDS} s: {what}")

@@ -27,6 +27,7 @@ from tests.support.sizes import examples
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MINUTE = dt.timedelta(minutes=1)
+DAYS = examples(2, 4)  # about a change of the clock
 NOBODY_ASKS = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)  # the anchor of patterns that have none
 # Zones, and their two changes in a year: an hour, half an hour, at midnight, and a whole day left out.
 CHANGES = {
@@ -93,8 +94,8 @@ def windows(draw: st.DrawFn) -> tuple[str, dt.datetime, dt.datetime]:
     """A zone, and some days about one of its changes."""
     zone = draw(st.sampled_from(sorted(CHANGES)))
     change = utc(draw(st.sampled_from(CHANGES[zone])))
-    begin = change - draw(st.integers(0, 3 * 86_400)) * dt.timedelta(seconds=1)
-    return zone, begin, begin + 4 * dt.timedelta(days=1)
+    begin = change - draw(st.integers(0, (DAYS - 1) * 86_400)) * dt.timedelta(seconds=1)
+    return zone, begin, begin + DAYS * dt.timedelta(days=1)
 
 
 def check(pattern: Pattern, shows: Shows, window: tuple[str, dt.datetime, dt.datetime], *, both: bool) -> None:

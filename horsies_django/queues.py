@@ -30,7 +30,7 @@ LOCK_NOT_AVAILABLE = "55P03"
 def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
     """Write the declared queues after ``migrate`` (and after a test's flush); a receiver of ``post_migrate``."""
     connection = connections[using]
-    if using != config().database or not has_function(connection, "horsies_configure"):
+    if using != config().database or not has_function(connection, "horsies_configure_queue"):
         return  # another database, or the app was migrated back to before it had functions
     sync(actor="migrate")
 

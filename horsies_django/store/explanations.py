@@ -35,5 +35,5 @@ class ExplanationStore:
             "many": HOLDERS,
             "bound": BEFORE,
         }
-        found = run(self.connection, "task_explain", params)[0][0]
+        found = run(self.connection, "monitoring/explain", params)[0][0]
         return None if found is None else json.loads(found)

@@ -88,24 +88,24 @@ class HealthStore:
 
     def bound(self, seconds: float) -> None:
         """Let each further statement of this session take no longer than ``seconds``."""
-        run(self.connection, "status_bounds", {"timeout_ms": round(seconds * 1000)})
+        run(self.connection, "monitoring/bounds", {"timeout_ms": round(seconds * 1000)})
 
     def database(self) -> DatabaseHealth:
         """Return how the server does."""
-        ((*server,),) = run(self.connection, "status_database")
-        holders = [XminHolder(*row) for row in run(self.connection, "status_xmin")]
+        ((*server,),) = run(self.connection, "monitoring/database")
+        holders = [XminHolder(*row) for row in run(self.connection, "monitoring/xmin")]
         return DatabaseHealth._make([*server, sorted(holders, key=lambda holder: -holder.transactions)])
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
         """Return the workers that are there, or ended lately; stale are those silent for longer than ``threshold``."""
-        rows = run(self.connection, "status_workers", {"threshold": threshold, "recent": RECENT, "many": WORKERS})
+        rows = run(self.connection, "monitoring/workers", {"threshold": threshold, "recent": RECENT, "many": WORKERS})
         return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
 
     def schedules(self, late: dt.timedelta) -> list[ScheduleHealth]:
         """Return the schedules that are due for longer than ``late``, and those whose last slot could not be sent."""
-        rows = run(self.connection, "status_schedules", {"late": late, "many": SCHEDULES})
+        rows = run(self.connection, "monitoring/schedules", {"late": late, "many": SCHEDULES})
         return [ScheduleHealth(*row) for row in rows]
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return for how many seconds the oldest due task of each queue waits; parked ones do not count."""
-        return dict(run(self.connection, "status_waits", {"names": list(queues)}))
+        return dict(run(self.connection, "monitoring/waits", {"names": list(queues)}))

@@ -12,7 +12,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 def now(connection: Connection) -> dt.datetime:
     """Return what time it is."""
-    ((microseconds,),) = run(connection, "clock_read")
+    ((microseconds,),) = run(connection, "sessions/clock")
     return EPOCH + dt.timedelta(microseconds=microseconds)
 
 
@@ -21,5 +21,5 @@ def next_due(
 ) -> dt.datetime | None:
     """Return when the next task of these queues becomes due between two moments, None if none does."""
     params = {"queues": list(queues), "after": after, "until": until}
-    ((microseconds,),) = run(connection, "task_next_due", params)
+    ((microseconds,),) = run(connection, "tasks/next_due", params)
     return None if microseconds is None else EPOCH + dt.timedelta(microseconds=microseconds)

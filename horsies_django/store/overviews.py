@@ -76,9 +76,9 @@ class OverviewStore:
     def queues(self, names: Iterable[str] | None, *, claimed: bool) -> list[QueueOverview]:
         """Return the queues of these names, or all: the cluster first, then by effective priority and name."""
         params = {"names": None if names is None else list(names), "claimed": claimed}
-        rows = run(self.connection, "queue_overview", params)
+        rows = run(self.connection, "monitoring/queues", params)
         waiting = {"names": [row[0] for row in rows], "bound": PENDING_BOUND}
-        pending: dict[str, int] = dict(run(self.connection, "queue_pending", waiting))
+        pending: dict[str, int] = dict(run(self.connection, "monitoring/pending", waiting))
         found = []
         for (
             name,
@@ -106,14 +106,14 @@ class OverviewStore:
 
     def slots(self, queue: str, many: int) -> list[SlotHolder]:
         """Return up to ``many`` tasks that hold permits of a queue, of the cluster for ``*``; the longest-held first."""
-        return [SlotHolder(*row) for row in run(self.connection, "queue_slots", {"queue": queue, "many": many})]
+        return [SlotHolder(*row) for row in run(self.connection, "monitoring/permits", {"queue": queue, "many": many})]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
         """Return up to ``many`` partitions of a queue that hold permits, the busiest first."""
         params = {"queue": queue, "many": many, "claimed": claimed, "bound": PARKED_BOUND}
         return [
             PartitionLoad(key, held, limit, min(parked, PARKED_BOUND), parked > PARKED_BOUND)
-            for key, held, limit, parked in run(self.connection, "queue_partitions", params)
+            for key, held, limit, parked in run(self.connection, "monitoring/partitions", params)
         ]
 
 

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Outcome
+
+
+class PassRow(NamedTuple):
+    """The one row that the pass returns; its arrays are None where there is nothing. See ``horsies_pass``."""
+
+    missed: list[uuid.UUID] | None
+    decided: str | None
+    started: list[uuid.UUID] | None
+    returned: list[uuid.UUID] | None
+    expired: list[uuid.UUID] | None
+    verdicts: list[str] | None
+    ids: list[uuid.UUID] | None
+    generations: list[int] | None
+    lanes: list[str] | None
+    task_names: list[str] | None
+    kwargs: list[str] | None
+    attempts: list[int] | None
+    options: list[str | None] | None
+    queue_names: list[str] | None
+    due_in: float | None
+    limited: bool
+    again: bool
+    dead: bool
+    firsts: list[str] | None
+    held: str | None
+    looked_at: float | None
+
+    def claims(self) -> Iterator[tuple[str, Claim]]:
+        """Return the tasks that the pass met, each with its verdict: "start", "buffer" or "late"."""
+        return zip(self.verdicts or (), claims_of(self[6:14]), strict=True)
 
 
 @dataclass(slots=True)
@@ -17,11 +47,11 @@ class Passed:
 
     ``landed``: the outcomes and releases that were written; ``decided``: what became of failed ones beyond that, by id (see
     ``horsies_settle``). ``claims`` run now, ``buffered`` ones wait for a start. ``started``, ``returned`` (no room: pending
-    again) and ``expired`` tasks; ``late``: those of the latter that no start met. ``due_in``: seconds until the next task becomes
-    due. ``again``: the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this
-    worker was declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next marks: JSON texts of where
-    the scans found something first, at the epoch ``now``, and of when what is in flight was claimed. ``short``: it was a short
-    pass, which looks at one queue and does not tell what becomes due.
+    again) and ``expired`` tasks; ``late``: those of the latter that the claim met. ``due_in``: seconds until the next is due.
+    ``again``: the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this
+    worker was declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next cursors: JSON texts of
+    where the scans found something first, at the epoch ``now``, and of when what is in flight was claimed. ``short``: it was a
+    short pass, which looks at one queue and does not tell what becomes due.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -37,37 +67,37 @@ class Passed:
     limited: bool = False
     dead: bool = False
     firsts: list[str] = field(default_factory=list)
-    held: list[str] = field(default_factory=list)
+    held: str | None = None
     now: float = 0.0
     short: bool = False
 
 
-def take_in(passed: Passed, rows: Iterable[Sequence[Any]]) -> None:
-    """Note what the rows of a pass tell."""
-    for kind, id_, generation, lane, task_name, kwargs, attempt, options, number, queue in sorted(rows, key=place):
-        if kind == "missed":
-            passed.landed.discard(id_)
-        elif kind in ("claimed", "buffered"):
-            claim = Claim(id_, generation, lane, task_name, kwargs, attempt, options, queue)
-            (passed.claims if kind == "claimed" else passed.buffered).append(claim)
-        elif kind == "due":
-            passed.due_in = max(number, 0.0)
-        elif kind in ("firsts", "held"):
-            getattr(passed, kind).append(kwargs)
-            passed.now = number
-        elif kind == "decided":
-            passed.decided = json.loads(kwargs)
-        elif id_ is None:
-            setattr(passed, kind, True)  # again, limited, dead
-        else:
-            getattr(passed, kind).append(id_)  # started, returned, expired
-            if task_name is not None:
-                passed.late.append(Claim(id_, generation, lane, task_name, "", attempt, None, queue))
+def passed_of(row: PassRow, written: set[uuid.UUID]) -> Passed:
+    """Return what the row of a pass says; ``written`` are the outcomes and releases that it was given."""
+    passed = Passed(
+        landed=written.difference(row.missed or ()),
+        decided=json.loads(row.decided) if row.decided else {},
+        started=row.started or [],
+        returned=row.returned or [],
+        expired=row.expired or [],
+        due_in=None if row.due_in is None else max(row.due_in, 0.0),
+        again=row.again,
+        limited=row.limited,
+        dead=row.dead,
+        firsts=row.firsts or [],
+        held=row.held,
+        now=row.looked_at or 0.0,
+    )
+    kinds = {"start": passed.claims, "buffer": passed.buffered, "late": passed.late}
+    for verdict, claim in row.claims():
+        kinds[verdict].append(claim)
+    passed.expired += [claim.id for claim in passed.late]
+    return passed
 
 
-def place(row: Sequence[Any]) -> float:
-    """Return the place of a row of the pass in the order of claims."""
-    return row[8] or 0.0
+def claims_of(arrays: Iterable[Iterable[Any] | None]) -> list[Claim]:
+    """Return the claims whose fields, in their order, stand in arrays side by side; an array is None where there are none."""
+    return [Claim(*fields) for fields in zip(*(array or () for array in arrays), strict=True)]
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:

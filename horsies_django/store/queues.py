@@ -52,12 +52,12 @@ class QueueStore:
             "reason": reason,
             "channel": channel_prefix(self.connection),
         }
-        found: list[str] | None = run(self.connection, "queue_configure", params)[0][0]
+        found: list[str] | None = run(self.connection, "queues/configure", params)[0][0]
         return found
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the declared columns in the table for each of ``names`` that is there."""
-        rows = run(self.connection, "queue_rows", {"names": list(names)})
+        rows = run(self.connection, "queues/rows", {"names": list(names)})
         found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
         for columns in found.values():
             if isinstance(columns["partition_by_args"], str):  # Django's connections leave JSON as text
@@ -66,21 +66,21 @@ class QueueStore:
 
     def served(self, names: Iterable[str]) -> None:
         """Note that a living worker serves the queues."""
-        execute(self.connection, "queue_served", {"names": list(names)})
+        execute(self.connection, "queues/served", {"names": list(names)})
 
     def outlived(self, idle: timedelta | None) -> list[tuple[str, bool]]:
         """Return the queues whose override ends, and whether that is because its time is over."""
-        return run(self.connection, "queue_outlived", {"idle": idle})
+        return run(self.connection, "queues/outlived", {"idle": idle})
 
     def sweeps(self) -> list[str]:
         """Return the queues that have to be swept."""
-        return [row[0] for row in run(self.connection, "queue_sweeps")]
+        return [row[0] for row in run(self.connection, "queues/sweeps")]
 
     def sweep(self, name: str, many: int) -> bool:
         """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there is more to do."""
         params = {"name": name, "many": many, "channel": channel_prefix(self.connection)}
-        return bool(run(self.connection, "queue_sweep", params)[0][0])
+        return bool(run(self.connection, "queues/sweep", params)[0][0])
 
     def request_sweep(self) -> None:
         """Have the queues with partitions swept for permits that nobody noticed."""
-        execute(self.connection, "queue_request_sweep")
+        execute(self.connection, "queues/request_sweep")

@@ -44,28 +44,28 @@ class RetentionStore:
     def prune_tasks(self, kept: Kept, many: int) -> Pruned:
         """Delete up to ``many`` tasks that finished too long ago, with their attempts; nothing while another caller is at it."""
         params = {"key": kept.key, "queues": list(kept.queues), "others": kept.others, "age": kept.age, "many": many}
-        return Pruned(*run(self.connection, "task_prune", params)[0])
+        return Pruned(*run(self.connection, "tasks/prune", params)[0])
 
     def prune_ticks(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` slots of schedules that were sent, and return how many went."""
-        return execute(self.connection, "tick_prune", {"age": age, "many": many})
+        return execute(self.connection, "schedules/prune_ticks", {"age": age, "many": many})
 
     def prune_states(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` snapshots of workers, and return how many went."""
-        return execute(self.connection, "state_prune", {"age": age, "many": many})
+        return execute(self.connection, "workers/prune_snapshots", {"age": age, "many": many})
 
     def prune_workers(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` workers that are over, and return how many went."""
-        return execute(self.connection, "worker_prune", {"age": age, "many": many})
+        return execute(self.connection, "workers/prune", {"age": age, "many": many})
 
     def prune_audit(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` entries of the audit, and return how many went."""
-        return execute(self.connection, "audit_prune", {"age": age, "many": many})
+        return execute(self.connection, "audit/prune", {"age": age, "many": many})
 
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
         """Remove a finished task's data; return its status (None: no such task), and whether anything was removed now."""
         params = {"id": task_id, "actor": actor, "reason": reason}
-        status, redacted = run(self.connection, "task_redact", params)[0]
+        status, redacted = run(self.connection, "tasks/redact", params)[0]
         return status, redacted
 
 

@@ -69,28 +69,28 @@ class ScheduleStore:
             "reason": reason,
             "channel": channel_prefix(self.connection),
         }
-        found: list[str] | None = run(self.connection, "schedule_change", params)[0][0]
+        found: list[str] | None = run(self.connection, "schedules/change", params)[0][0]
         return found
 
     def due(self, many: int, but: Collection[str] = ()) -> list[str]:
         """Return the names of at most so many schedules that have to be looked at."""
-        rows = run(self.connection, "schedule_due", {"now": self.now, "many": many, "but": list(but)})
+        rows = run(self.connection, "schedules/due", {"now": self.now, "many": many, "but": list(but)})
         return [name for (name,) in rows]
 
     def wait(self, but: Collection[str] = ()) -> float | None:
         """Return in how many seconds the next schedule has to be looked at, None if none ever has."""
-        found: float | None = run(self.connection, "schedule_wait", {"now": self.now, "but": list(but)})[0][0]
+        found: float | None = run(self.connection, "schedules/wait", {"now": self.now, "but": list(but)})[0][0]
         return found
 
     def take(self, name: str) -> Taken | None:
         """Take a schedule until the transaction ends; None: it is not due any more, or another scheduler has it."""
-        rows = run(self.connection, "schedule_take", {"name": name, "now": self.now})
+        rows = run(self.connection, "schedules/take", {"name": name, "now": self.now})
         return Taken(*rows[0][:-1]) if rows else None
 
     def tick(self, name: str, slots: Sequence[dt.datetime], task_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
         """Note that slots are sent as tasks; return those of the tasks whose slot was not sent before."""
         params = {"name": name, "slots": list(slots), "task_ids": list(task_ids)}
-        return {task_id for (task_id,) in run(self.connection, "schedule_tick", params)}
+        return {task_id for (task_id,) in run(self.connection, "schedules/tick", params)}
 
     def advance(
         self,
@@ -111,16 +111,16 @@ class ScheduleStore:
             "rules": rules,
             "error": error,
         }
-        execute(self.connection, "schedule_advance", params)
+        execute(self.connection, "schedules/advance", params)
 
     def recent(self, names: Iterable[str], many: int) -> list[Recent]:
         """Return the newest slots of schedules, so many of each, the newest first."""
-        return [Recent(*row) for row in run(self.connection, "schedule_recent", {"names": list(names), "many": many})]
+        return [Recent(*row) for row in run(self.connection, "schedules/recent", {"names": list(names), "many": many})]
 
     def declared(self, names: Iterable[str]) -> list[str]:
         """Note that schedules are still in some scheduler's code; return those that were switched off as gone from it."""
-        return [name for (name,) in run(self.connection, "schedule_declared", {"names": list(names)})]
+        return [name for (name,) in run(self.connection, "schedules/declared", {"names": list(names)})]
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
         """Switch off the schedules that were in no scheduler's code for so long; return their names."""
-        return [name for (name,) in run(self.connection, "schedule_gone", {"after": after, "actor": actor})]
+        return [name for (name,) in run(self.connection, "schedules/gone", {"after": after, "actor": actor})]

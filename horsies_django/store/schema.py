@@ -35,7 +35,7 @@ DELETE FROM django_migrations WHERE app = 'horsies';"""
 
 def has_function(connection: Any, name: str) -> bool:
     """Return whether the database has a function of this name."""
-    return bool(run(connection, "schema_function", {"name": name})[0][0])
+    return bool(run(connection, "sessions/has_function", {"name": name})[0][0])
 
 
 def unpublished(connection: Any) -> str | None:

@@ -7,4 +7,4 @@ from horsies_django.store.base import Connection, execute
 
 def discard(connection: Connection) -> None:
     """Make a session what it was when it was opened. Raises the driver's errors, also in a transaction."""
-    execute(connection, "session_discard")
+    execute(connection, "sessions/discard")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from horsies_django.core.records import Claim, NewTasks, Outcome, Wanted
 from horsies_django.store.base import Connection, Cursor, execute, executed, run
-from horsies_django.store.passes import Passed, claims_json, outcomes_json, take_in
+from horsies_django.store.passes import Passed, PassRow, claims_json, claims_of, outcomes_json, passed_of
 
 NOTHING = Wanted()
 
@@ -74,11 +74,11 @@ class TaskStore:
         Ids and arguments go as one text each: their lists would be quoted element by element, which takes longer than the INSERT.
         """
         ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
-        return executed(self.connection, "task_send", {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told})
+        return executed(self.connection, "tasks/send", {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told})
 
     def announce(self, queue_name: str, table: int) -> None:
         """Wake the workers of a queue of the table with that number."""
-        run(self.connection, "task_announce", {"queue_name": queue_name, "table": table})
+        run(self.connection, "tasks/announce", {"queue_name": queue_name, "table": table})
 
     def run_pass(
         self,
@@ -93,17 +93,17 @@ class TaskStore:
         sweep: bool = False,
         max_crashes: int = 0,
         grace: timedelta | None = None,
-        marks: str | None = None,
+        cursors: str | None = None,
     ) -> Passed:
         """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
 
         ``sweep`` also takes back claims of any worker whose lease ended. A task that took ``max_crashes`` processes with it is
         poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is younger.
-        ``marks`` is the JSON text of where to look, see ``worker/engine/scan_cursors.py``; None: everywhere.
+        ``cursors`` is the JSON text of where to look, see ``worker/engine/scan_cursors.py``; None: everywhere.
         """
         rows = run(
             self.connection,
-            "task_pass",
+            "tasks/pass",
             {
                 "worker": worker,
                 "channel": channel,
@@ -114,14 +114,12 @@ class TaskStore:
                 "sweep": sweep,
                 "max_crashes": max_crashes,
                 "grace": grace,
-                "marks": marks,
+                "cursors": cursors,
                 "now": self.now,
                 **wanted._asdict(),
             },
         )
-        passed = Passed({outcome.id for outcome in outcomes} | {claim.id for claim in releases})
-        take_in(passed, rows)
-        return passed
+        return passed_of(PassRow(*rows[0]), {outcome.id for outcome in outcomes} | {claim.id for claim in releases})
 
     def run_short_pass(
         self,
@@ -139,7 +137,7 @@ class TaskStore:
         """
         rows = run(
             self.connection,
-            "task_short_pass",
+            "tasks/short_pass",
             {
                 "worker": worker,
                 "channel": channel,
@@ -150,48 +148,43 @@ class TaskStore:
                 "async_": wanted.async_ if queue else 0,
             },
         )
-        passed = Passed({outcome.id for outcome in outcomes}, short=True)
-        for kind, *claim in rows:
-            id_ = claim[0]
-            if kind == "claimed":
-                passed.claims.append(Claim(*claim))
-            elif kind == "missed":
-                passed.landed.discard(id_)
-            elif kind == "again":
-                passed.again = True
-            elif kind == "unfit":
-                return None
-        return passed
+        fit, again, missed, *claims = rows[0]
+        if not fit:
+            return None
+        landed = {outcome.id for outcome in outcomes}.difference(missed or ())
+        return Passed(landed, claims=claims_of(claims), again=again, short=True)
 
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
         """Tell for each write that did not land whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
-        return dict(run(self.connection, "task_unsettled", {"worker": worker, "ids": ids, "generations": generations}))
+        return dict(run(self.connection, "tasks/unsettled", {"worker": worker, "ids": ids, "generations": generations}))
 
     def held(self, worker: uuid.UUID) -> list[Held]:
         """Return the tasks in flight that the database says ``worker`` holds."""
-        return [Held(*row) for row in run(self.connection, "task_held", {"worker": worker})]
+        return [Held(*row) for row in run(self.connection, "tasks/held", {"worker": worker})]
 
     def cancel(self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool) -> dict[uuid.UUID, str]:
         """Cancel tasks and return the verdict on each that exists: "CANCELLED", "REQUESTED" (it runs) or "FINISHED"."""
         params = {"ids": list(ids), "terminate": terminate, "channel": channel}
-        return dict(run(self.connection, "task_cancel", params))
+        return dict(run(self.connection, "tasks/cancel", params))
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
         """Let the leases of tasks that wait in the buffer end ``lease`` from now; return how many are still this worker's."""
-        return execute(self.connection, "task_renew", {"worker": worker, "claims": claims_json(claims), "lease": lease})
+        return execute(
+            self.connection, "tasks/renew", {"worker": worker, "claims": claims_json(claims), "lease": lease}
+        )
 
     def retry_now(self, id_: uuid.UUID, channel: str) -> bool:
         """Make a task due now that waits for its next attempt; return whether it did wait."""
-        return bool(run(self.connection, "task_retry_now", {"id": id_, "channel": channel}))
+        return bool(run(self.connection, "tasks/retry_now", {"id": id_, "channel": channel}))
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID, *, again: bool) -> Copied | None:
         """Send a task once more under the id ``new`` if it ended without success; None when there is none.
 
         Not when there is a copy of it already, unless ``again``. For a transaction; waits for whoever has the task locked.
         """
-        run(self.connection, "task_lock", {"id": id_})
-        rows = run(self.connection, "task_copy", {"id": id_, "new": new, "again": again})
+        run(self.connection, "tasks/lock", {"id": id_})
+        rows = run(self.connection, "tasks/copy", {"id": id_, "new": new, "again": again})
         return Copied(*rows[0]) if rows else None
 
     def note(
@@ -205,11 +198,11 @@ class TaskStore:
             "reason": reason,
             "after": json.dumps(after),
         }
-        execute(self.connection, "audit_note", params)
+        execute(self.connection, "audit/note", params)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that this connection can see."""
-        rows = run(self.connection, "task_find", {"ids": list(ids)})
+        rows = run(self.connection, "tasks/find", {"ids": list(ids)})
         return {id_: Found(status, result) for id_, status, result in rows}
 
 

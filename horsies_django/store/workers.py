@@ -50,7 +50,7 @@ class WorkerStore:
     ) -> None:
         """Insert the row of a worker that starts."""
         params = {"worker": worker, "task_names": task_names, "wire": wire, **columns}
-        execute(self.connection, "worker_register", params)
+        execute(self.connection, "workers/register", params)
 
     def beat(self, worker: uuid.UUID, children: Sequence[Process], load: Load) -> set[uuid.UUID]:
         """Beat for all processes of a worker and return the ids that did: none when the worker was declared dead."""
@@ -61,14 +61,14 @@ class WorkerStore:
             "holding": [json.dumps([str(id_) for id_ in child.holding]) for child in children],
             **load._asdict(),
         }
-        return {row[0] for row in run(self.connection, "worker_beat", params)}
+        return {row[0] for row in run(self.connection, "workers/beat", params)}
 
     def snapshot(
         self, worker: uuid.UUID, load: Load, *, buffered: int, children: int, cpu_percent: float | None
     ) -> None:
         """Note how a worker is now."""
         columns = {"buffered": buffered, "children": children, "cpu_percent": cpu_percent, **load._asdict()}
-        execute(self.connection, "worker_snapshot", {"worker": worker, **columns})
+        execute(self.connection, "workers/snapshot", {"worker": worker, **columns})
 
     def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
         """Declare workers dead that have not beaten for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
@@ -83,11 +83,11 @@ class WorkerStore:
             "max_crashes": max_crashes,
             "channel": channel_prefix(self.connection),
         }
-        return [Happened(*row) for row in run(self.connection, "worker_reap", params)]
+        return [Happened(*row) for row in run(self.connection, "workers/reap", params)]
 
     def stop(self, worker: uuid.UUID) -> None:
         """Note that a worker ended."""
-        execute(self.connection, "worker_stop", {"worker": worker})
+        execute(self.connection, "workers/stop", {"worker": worker})
 
 
 class WaiterStore:
@@ -98,8 +98,8 @@ class WaiterStore:
 
     def register(self, waiter: uuid.UUID, lasting: timedelta) -> None:
         """Ask the workers to announce what they finish, for as long as ``lasting``."""
-        execute(self.connection, "waiter_register", {"waiter": waiter, "lasting": lasting})
+        execute(self.connection, "workers/register_waiter", {"waiter": waiter, "lasting": lasting})
 
     def remove(self, waiter: uuid.UUID) -> None:
         """End it now."""
-        execute(self.connection, "waiter_remove", {"waiter": waiter})
+        execute(self.connection, "workers/remove_waiter", {"waiter": waiter})

@@ -82,11 +82,13 @@ class Supervisor:
             prepare=config.listen_database is None,
             max_crashes=config.recovery.max_crashes,
             bound=config.resilience.max_unwritten_outcomes,
-            unknown_tasks=UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms)),
         )
         self.beginning = Start(self.outbox, config.resilience, self.stopping)
         listener = Listener(direct, "_new", application_name="horsies listener")
-        self.engine = Engine(self.pool, self.outbox, listener, config.resilience, self.selector, self.capacity)
+        unknown_tasks = UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms))
+        self.engine = Engine(
+            self.pool, self.outbox, listener, config.resilience, self.selector, self.capacity, unknown_tasks
+        )
         self.engine.until_empty = self.options.until_empty
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
         watch = StuckWatch(config.recovery.running_stale_threshold_ms / 1000, seconds(config.report_running_after_ms))
@@ -168,7 +170,8 @@ class Supervisor:
         self.pool.start()
         self.wind(time.monotonic())
         self.beginning.persist(self.register)
-        self.engine.trusted_until = time.monotonic() + self.kill_timer.seconds
+        self.engine.trust(time.monotonic() + self.kill_timer.seconds)
+        self.engine.publish()
         self.services.start()
         self.watchdog.start()
         if self.scheduler_loop is not None:

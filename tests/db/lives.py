@@ -34,7 +34,7 @@ SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_
        t.cancel_requested_at IS NOT NULL, t.terminate, t.redacted_at IS NOT NULL,
        t.enqueued_at <= now.now, coalesce(t.good_until <= now.now, false), t.claim_expires_at > now.now,
        coalesce(t.next_retry_at > now.now, false), t.started_at IS NOT NULL, t.result IS NOT NULL, t.parked,
-       horsies_holds(t.status, t.claim_expires_at, true, now.now),
+       horsies_holds_permit(t.status, t.claim_expires_at, true, now.now),
        ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid IS NOT NULL)
              FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt)
 FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)

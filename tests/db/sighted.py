@@ -26,13 +26,13 @@ class Sighted(Claimer):
         super().__init__(conn, **queues)
         self.woken = 0
         self.heard: list[float] = []  # the moments up to which everything was heard
-        self.marks = ScanCursors(self.served.queues, self.wake, POLL_SECONDS)
+        self.cursors = ScanCursors(self.served.queues, self.wake, POLL_SECONDS)
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        words = {**self.marks.words(), "everything": self.heard.append}
-        self.notifications = NotificationListener(listener, self.selector, Resilience(), words, self.marks.start_over)
+        words = {**self.cursors.words(), "everything": self.heard.append}
+        self.notifications = NotificationListener(listener, self.selector, Resilience(), words, self.cursors.start_over)
         self.notifications.listen()
-        self.marks.slow = SLOW_OFTEN + 1
+        self.cursors.slow = SLOW_OFTEN + 1
 
     def wake(self, _queues: list[str], _lane: str | None = None) -> None:
         self.woken += 1
@@ -44,8 +44,8 @@ class Sighted(Claimer):
         now = time.monotonic() + later
         if not self.notifications.hears:
             return super().run_pass(sync, async_, wanted, **owed)
-        passed = super().run_pass(sync, async_, wanted, marks=self.marks.text(now), **owed)
-        self.marks.learn(passed, now, WORTH_SECONDS)  # or it would soon do without marks
+        passed = super().run_pass(sync, async_, wanted, cursors=self.cursors.text(now), **owed)
+        self.cursors.learn(passed, now, WORTH_SECONDS)  # or it would soon do without cursors
         return passed
 
     def hears(self) -> None:

@@ -9,7 +9,6 @@ import datetime as dt
 import json
 import re
 import uuid
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,10 +25,10 @@ from horsies_django.models import Task
 from tests.conftest import Claimer, limit, put
 from tests.support.factories import HeartbeatFactory, WorkerFactory, now
 from tests.support.sizes import examples
+from tests.support.statements import FUNCTIONS, STATEMENTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SQL = Path(__file__).parents[2] / "horsies_django" / "store" / "sql"
 CALM = settings(
     max_examples=examples(60, 1_000), deadline=None, database=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
@@ -150,23 +149,23 @@ def comes_next(explanation: Explanation) -> bool:
 # What a predicate cannot do without, names of tables and parameters apart -> under the one function that may have it,
 # and others that ask something else of the same columns.
 MARKS = {
-    "horsies_holds": (r"claim_expires_at > ", {"horsies_start"}),  # a start asks for its own lease
-    "horsies_effective": (r"coalesce\(override,", set()),
-    "horsies_room": (r"(?<!partition_)max_concurrency - ", set()),
-    "horsies_cluster_room": (r"cap - \( ?select", set()),
-    "horsies_parts": (r"local_limit \*", set()),
-    "horsies_loads": (r"filter \(where holds and claimed_by = \w+\)\)::int", set()),
-    "horsies_partition": (r"kwargs ->", set()),
-    "horsies_orphaned": (r"claimed_at < ", set()),
-    "horsies_servers": (r"stopped_at is null", set()),
-    "horsies_knows": (r"task_names \?", set()),
-    "horsies_strange": (r"enqueued_at > \(?(now|moment) - grace", set()),
+    "horsies_holds_permit": (r"claim_expires_at > ", {"horsies_start"}),  # a start asks for its own lease
+    "horsies_effective_limits": (r"coalesce\(override,", set()),
+    "horsies_remaining_capacity": (r"(?<!partition_)max_concurrency - ", set()),
+    "horsies_remaining_cluster_capacity": (r"cap - \( ?select", set()),
+    "horsies_partition_capacity": (r"local_limit \*", set()),
+    "horsies_partition_usage": (r"filter \(where holds and claimed_by = \w+\)\)::int", set()),
+    "horsies_partition_key": (r"kwargs ->", set()),
+    "horsies_is_orphaned": (r"claimed_at < ", set()),
+    "horsies_workers_serving": (r"stopped_at is null", set()),
+    "horsies_worker_knows": (r"task_names \?", set()),
+    "horsies_left_to_others": (r"enqueued_at > \(?(now|moment) - grace", set()),
 }
-TEXTS = {path.stem: path.read_text() for path in SQL.rglob("*.sql")}
+TEXTS = {name: path.read_text() for name, path in {**STATEMENTS, **FUNCTIONS}.items()}
 
 
 def plain(text: str) -> str:
-    """Return SQL without comments, names of tables and marks of parameters, on one line."""
+    """Return SQL without comments, names of tables and cursors of parameters, on one line."""
     text = re.sub(r"--.*", "", text)
     text = re.sub(r"\b[a-z_]\w*\.(?=[a-z_])|\b[pv]_(?=\w)", "", text)
     return re.sub(r"\s+", " ", text).lower()
@@ -190,12 +189,14 @@ def test_a_predicate_of_the_claim_has_one_text(name: str) -> None:
 
 
 def test_the_claim_and_the_explanation_ask_the_same_functions() -> None:
-    assert set(MARKS) - called("horsies_pass", "horsies_configure", "horsies_reap") == set()
+    assert set(MARKS) - called("horsies_pass", "horsies_configure_queue", "horsies_reap") == set()
     assert set(MARKS) - called("horsies_explain") == set()
 
 
 def test_a_second_text_is_found_whatever_its_names_are() -> None:
     again = "SELECT c.id FROM horsies_tasks c WHERE c.status = 'CLAIMED'\n  AND c.claim_expires_at  >  v_moment"
-    assert re.search(MARKS["horsies_holds"][0], plain(again))
-    assert re.search(MARKS["horsies_room"][0], plain("v_left := (v_queue).max_concurrency - (SELECT count(*))"))
-    assert not re.search(MARKS["horsies_room"][0], plain("-- max_concurrency - held"))
+    assert re.search(MARKS["horsies_holds_permit"][0], plain(again))
+    assert re.search(
+        MARKS["horsies_remaining_capacity"][0], plain("v_left := (v_queue).max_concurrency - (SELECT count(*))")
+    )
+    assert not re.search(MARKS["horsies_remaining_capacity"][0], plain("-- max_concurrency - held"))

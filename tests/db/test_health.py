@@ -190,7 +190,7 @@ def test_prepared_transactions_and_replication_slots_hold_it_back_too() -> None:
         conn.execute("INSERT INTO t VALUES (1)")
         conn.execute("PREPARE TRANSACTION 'forgotten'")
         conn.execute("SELECT pg_create_physical_replication_slot('idle')")
-        (row,) = conn.execute(load("status_xmin").encode()).fetchall()
+        (row,) = conn.execute(load("monitoring/xmin").encode()).fetchall()
         found = XminHolder(*row)
         assert (found.kind, found.name, found.pid) == ("prepared transaction", "forgotten", None)
         assert found.transactions >= 1, "the slot without an xmin holds back nothing"

@@ -29,7 +29,7 @@ Hear = Callable[[], list[str]]
 
 @pytest.fixture
 def hear(connect: Callable[[], psycopg.Connection[Any]]) -> Hear:
-    """Give a function that returns what was notified since: for each notification the marks behind its time, and its queue."""
+    """Give a function that returns what was notified since: for each notification the cursors behind its time, and its queue."""
     ear = connect()
     ear.execute(f"LISTEN {channel_prefix(ear)}_new")
 

@@ -282,8 +282,8 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Con
     conn = connect()
     conn.execute("ANALYZE horsies_tasks")
     asked = {"names": ["default"], "bound": 10_000}
-    assert conn.execute(load("queue_pending"), asked).fetchall() == [
+    assert conn.execute(load("monitoring/pending"), asked).fetchall() == [
         ("default", 5)
     ]  # and the session knows the catalog
-    ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load("queue_pending"), asked).fetchall()
+    ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load("monitoring/pending"), asked).fetchall()
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 200

@@ -77,7 +77,7 @@ def test_the_database_decides_as_the_pure_rule_does(
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT extract(epoch FROM due_at)::float8, poison "
-            "FROM horsies_again(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "FROM horsies_retry_decision(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             [id_, options_text(policy, None), retry_count, 0 if policy is None else policy.max_retries, good_until, cancelled,
              failure.code, json.dumps(failure.classes), asked(failure), failure.crashed, max_crashes, NOW],
         )  # fmt: skip
@@ -96,7 +96,7 @@ def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest(db
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT n, extract(epoch FROM min(p)), extract(epoch FROM max(p)) FROM (SELECT n, horsies_pause(%s, n) AS p "
+            "SELECT n, extract(epoch FROM min(p)), extract(epoch FROM max(p)) FROM (SELECT n, horsies_retry_delay(%s, n) AS p "
             "FROM generate_series(1, 3) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
             [json.dumps(policy.stored())],
         )

@@ -32,7 +32,7 @@ LEASE = timedelta(minutes=5)
 
 @pytest.fixture
 def sighted(connect: Connect) -> Iterator[Sights]:
-    """Give a function that makes workers with marks."""
+    """Give a function that makes workers with cursors."""
     made: list[Sighted] = []
 
     def sighted_(**queues: int) -> Sighted:
@@ -226,7 +226,7 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
     put()
     worker.run_pass(sync=10)
     worker.settle_in()
-    assert '"since": 1' in worker.marks.text(0.0)
+    assert '"since": 1' in worker.cursors.text(0.0)
     listener = worker.notifications.listener.connection
     assert listener is not None
     connect().execute("SELECT pg_terminate_backend(%s)", [listener.info.backend_pid])
@@ -236,7 +236,7 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
     assert [claim.id for claim in worker.run_pass(sync=10).claims] == [id_]
     worker.notifications.listen()
     assert worker.notifications.hears
-    assert '"since": 1' not in worker.marks.text(0.0)
+    assert '"since": 1' not in worker.cursors.text(0.0)
 
 
 def test_the_net_is_a_pass_without_marks_once_per_poll(sighted: Sights) -> None:
@@ -296,7 +296,7 @@ def test_a_mark_of_what_is_in_flight_that_lies_in_the_future_is_not_believed(sig
     put(5)
     worker = sighted()
     worker.run_pass(sync=2)
-    worker.marks.held["default"] = [aware(hours=1).isoformat()]  # the clock was set back meanwhile
+    worker.cursors.held["default"] = [aware(hours=1).isoformat()]  # the clock was set back meanwhile
     assert worker.run_pass(sync=2).claims == []
 
 

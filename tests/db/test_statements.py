@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,17 +17,15 @@ from horsies_django.store.sessions import discard
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
 from tests.support.models.status import TRANSITIONS
+from tests.support.statements import FUNCTIONS, STATEMENTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SQL = Path(__file__).parents[2] / "horsies_django" / "store" / "sql"
-COMMANDS = {"session_discard"}  # what PostgreSQL does not prepare
-STATEMENTS = sorted({path.stem for path in SQL.glob("*.sql")} - COMMANDS)
-FUNCTIONS = sorted(path.stem for path in (SQL / "functions").glob("*.sql"))
+COMMANDS = {"sessions/discard"}  # what PostgreSQL does not prepare
 Connect = Callable[[], psycopg.Connection[Any]]
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - COMMANDS))
 def test_the_statement_can_be_prepared_with_its_parameters_typed(connect: Connect, name: str) -> None:
     text, numbers = load(name), {}
     for parameter in re.findall(r"%\((\w+)\)s", text):
@@ -52,7 +49,7 @@ def test_a_discarded_session_is_as_it_was_when_it_was_opened(connect: Connect) -
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: str) -> None:
-    (body,) = re.findall(r"\$\$(.*?)\$\$", load(f"functions/{name}"), re.DOTALL)
+    (body,) = re.findall(r"\$\$(.*?)\$\$", FUNCTIONS[name].read_text(), re.DOTALL)
     (installed,) = connect().execute("SELECT prosrc FROM pg_proc WHERE proname = %s", [name]).fetchall()
     assert installed[0] == body
 
@@ -60,7 +57,7 @@ def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: s
 def moves(name: str) -> set[tuple[str, str]]:
     """Return the moves that a function's header names: "Moves A, B -> C, D, and E -> F"."""
     header = " ".join(
-        line.removeprefix("--") for line in load(f"functions/{name}").splitlines() if line.startswith("--")
+        line.removeprefix("--") for line in FUNCTIONS[name].read_text().splitlines() if line.startswith("--")
     )
     found = set()
     for sources, targets in re.findall(r"((?:[A-Z]{6,}, )*[A-Z]{6,}) -> ((?:[A-Z]{6,}(?:, )?)+)", header):
@@ -72,10 +69,10 @@ def moves(name: str) -> set[tuple[str, str]]:
     ("name", "events"),
     [
         ("horsies_settle", ["settle"]),
-        ("horsies_release", ["release"]),
+        ("horsies_release_claims", ["release"]),
         ("horsies_claim", ["claim"]),
         ("horsies_expire", ["expire"]),
-        ("horsies_lapse", ["lapse"]),
+        ("horsies_release_expired_leases", ["lapse"]),
         ("horsies_start", ["start", "refuse"]),
         ("horsies_reap", ["rescue"]),
     ],
@@ -133,7 +130,9 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
     shown = "\n".join(notices)
     assert "horsies_tasks_claim" in shown
     assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    claiming = [text for text in shown.split("duration:") if "t.queue_name = p_queue AND t.lane = p_lane" in text]
+    claiming = [
+        text for text in shown.split("duration:") if "t.queue_name = p_limits.queue_name AND t.lane = p_lane" in text
+    ]
     assert claiming
     for text in claiming:
         assert "horsies_tasks_claim" in text.partition("plan:")[2]
@@ -149,7 +148,7 @@ def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it
     notices = explained(worker)
     for outcomes in ([], complete(worker.run_pass(sync=4, async_=4).claims)):
         worker.store.run_short_pass(worker.id, worker.channel, worker.served, "default", Wanted(4, 4), outcomes)
-    (plans,) = {text.partition("plan:")[2] for text in notices if "fit AS MATERIALIZED" in text}
+    (plans,) = {text.partition("plan:")[2] for text in notices if "fitting AS MATERIALIZED" in text}
     assert plans.count("using horsies_tasks_claim") == 2
     assert plans.count("using horsies_tasks_pkey") == 3
     assert not re.search(r"Seq Scan on horsies_tasks\b", plans)
@@ -175,7 +174,7 @@ def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_th
     WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
     shown = "\n".join(notices)
     assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    counting = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_holds" in text]
+    counting = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_holds_permit" in text]
     assert counting
     for plan in counting:
         assert not re.search(r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks [a-z]\b", plan), plan

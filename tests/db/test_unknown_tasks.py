@@ -153,14 +153,16 @@ def test_leaving_tasks_out_reads_the_index_of_what_can_be_claimed_and_never_sort
     assert len(claimed(worker, 4)) == 1
     shown = "\n".join(notices)
     assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    looking = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_strange(" in text]
+    looking = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_left_to_others(" in text]
     looking = [plan for plan in looking if "horsies_tasks " in plan]
     assert looking
     for plan in looking:
         assert "horsies_tasks_claim" in plan
         assert not re.search(r"^ *(->)? *Sort\b", plan, re.MULTILINE)
         assert "Filter: " in plan
-        assert "horsies_strange" not in plan.partition("Index Scan")[2], "the predicate is part of the plan, not a call"
+        assert "horsies_left_to_others" not in plan.partition("Index Scan")[2], (
+            "the predicate is part of the plan, not a call"
+        )
 
 
 def test_a_worker_that_met_no_stranger_reads_no_more_than_the_tasks_it_takes(old: Claimer) -> None:

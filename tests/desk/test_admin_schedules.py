@@ -192,7 +192,7 @@ def test_the_last_slots_are_read_through_primary_keys() -> None:
 
     def explain() -> str:
         with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN {load('schedule_recent')}", {"names": ["one"], "many": 20})
+            cursor.execute(f"EXPLAIN {load('schedules/recent')}", {"names": ["one"], "many": 20})
             return "\n".join(line for (line,) in cursor.fetchall())
 
     plan = readonly.read_bounded("default", explain)

@@ -185,7 +185,7 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
         cursor.execute("DROP OWNED BY stranger; DROP ROLE stranger")
 
 
-# The caps of the queue "default" are counted under it; see functions/horsies_lock.sql.
+# The caps of the queue "default" are counted under it; see functions/caps/horsies_lock_caps.sql.
 LOCK_OF_THE_QUEUE = "SELECT pg_advisory_lock(hashtextextended('default', 'horsies_tasks'::regclass::oid::bigint))"
 UNLOCK = "SELECT pg_advisory_unlock_all()"
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.statements import FUNCTIONS, STATEMENTS, TYPES
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "horsies_django"
-SQL = PACKAGE / "store" / "sql"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "0001_initial.py")
 
 LONGEST_FILE = 300
@@ -103,7 +104,9 @@ def test_only_statements_of_the_store_write_a_status() -> None:
     assert [str(path) for path in MODULES if pattern.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize("path", sorted(SQL.rglob("*.sql")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*STATEMENTS.values(), *FUNCTIONS.values(), *TYPES.values()]), ids=lambda path: path.stem
+)
 def test_every_statement_says_what_it_does_locks_and_reads(path: Path) -> None:
     header = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("--"))
     assert path.read_text().startswith("-- ")
@@ -121,14 +124,17 @@ def test_every_statement_has_exactly_one_caller() -> None:
         and len(node.args) > 1
         if isinstance(node.args[1], ast.Constant)
     ]
-    assert sorted(called) == sorted(path.stem for path in SQL.glob("*.sql"))
+    assert sorted(called) == sorted(STATEMENTS)
 
 
-def test_every_function_is_made_by_a_migration() -> None:
+def test_every_function_and_type_is_made_by_a_migration() -> None:
     text = "\n".join(path.read_text() for path in (PACKAGE / "migrations").glob("*.py"))
-    for path in (SQL / "functions").glob("*.sql"):
-        assert f'"{path.stem}"' in text
+    for path in FUNCTIONS.values():
+        assert f'"{path.parent.name}/{path.stem}"' in text
         assert f"CREATE FUNCTION {path.stem}(" in path.read_text()
+    for path in TYPES.values():
+        assert f'"{path.stem}"' in text
+        assert f"CREATE TYPE {path.stem} " in path.read_text()
 
 
 def test_the_floors_hold() -> None:

@@ -139,7 +139,7 @@ EDITS = (
     Edit(
         12,
         "the statement that looks for due schedules cannot use its index",
-        "horsies_django/store/sql/schedule_due.sql",
+        "horsies_django/store/sql/schedules/due.sql",
         "WHERE s.next_at <= ",
         "WHERE s.next_at + interval '0' <= ",
         ("tests/worker/test_scheduler.py::test_ten_thousand_schedules_cost_nothing_while_none_is_due",),
@@ -163,7 +163,7 @@ EDITS = (
     Edit(
         15,
         "a delay counts from the start of the transaction",
-        f"{FUNCTIONS}/horsies_send.sql",
+        f"{FUNCTIONS}/tasks/horsies_send.sql",
         "v_now + p_delay",
         "now() + p_delay",
         ("tests/db/test_send_options.py::test_a_delay_counts_from_the_send_and_not_from_the_start_of_its_transaction",),
@@ -171,7 +171,7 @@ EDITS = (
     Edit(
         16,
         "cancel reads its clock before it has its locks",
-        f"{FUNCTIONS}/horsies_cancel.sql",
+        f"{FUNCTIONS}/settle/horsies_cancel.sql",
         """\
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
   v_now := clock_timestamp();  -- not before""",
@@ -193,7 +193,7 @@ EDITS = (
     Edit(
         18,
         "what a pass took ahead is not counted in its next round",
-        f"{FUNCTIONS}/horsies_parts.sql",
+        f"{FUNCTIONS}/partitions/horsies_partition_capacity.sql",
         " - coalesce(loads.ahead, 0) AS here,",
         " AS here,",
         ("tests/db/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),

@@ -71,6 +71,6 @@ def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
     assert buffer.first({"sync": 1, "async": 5}) == [first, third]
     assert len(buffer) == 4
     assert buffer.take([third.id, uuid.uuid4(), first.id]) == [third, first]
-    assert buffer.snapshot() == [second, fourth]
+    assert list(buffer.snapshot()) == [second, fourth]
     assert buffer.clear() == [second, fourth]
     assert len(buffer) == 0

@@ -42,6 +42,7 @@ def parts(transactional_db: None) -> Iterator[Supervisor]:
         made.engine.trusted_until = math.inf
         wait_until(lambda: made.engine.turn(0.01) or made.pool.ready, "the pool is ready")
         made.engine.busy_since = None
+        made.engine.publish()
         yield made
     made.pool.stop()
     made.outbox.disconnect()
@@ -69,8 +70,10 @@ def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is(parts: Supe
 
 def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Supervisor) -> None:
     parts.engine.busy_since = time.monotonic() - STUCK_SECONDS + 5
+    parts.engine.publish()
     assert ask(parts, "/live")[0] == 200, "a turn may take its time"
     parts.engine.busy_since = time.monotonic() - STUCK_SECONDS - 2
+    parts.engine.publish()
     status, found = ask(parts, "/live")
     assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
     assert "been stuck for 12 s" in found["reasons"][0]
@@ -84,6 +87,7 @@ def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(p
     parts.outbox.disconnect()
     parts.engine.trusted_until = time.monotonic() - 1
     parts.engine.stop()
+    parts.engine.publish()
     for member in parts.pool.members:
         member.ready = False
     status, found = ask(parts, "/ready")

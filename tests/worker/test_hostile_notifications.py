@@ -45,7 +45,7 @@ def test_after_whatever_payloads_a_task_is_heard_of_and_found_by_the_pass(
 ) -> None:
     stranger = sighted.store.connection
     say(stranger, "_new", *said, "0 default")
-    sighted.settle_in()  # its marks lie where the payloads left them
+    sighted.settle_in()  # its cursors lie where the payloads left them
     (id_,) = put()
     sighted.hears()
     assert [claim.id for claim in sighted.run_pass(sync=1).claims] == [id_]
@@ -64,7 +64,7 @@ def test_a_moment_before_1970_makes_the_next_scan_begin_at_the_beginning(sighted
     put()
     assert len(sighted.run_pass(sync=2).claims) == 1
     sighted.settle_in()
-    assert list(sighted.marks.waiting["default", "sync"]) == [100], "there is a mark to lower"
+    assert list(sighted.cursors.waiting["default", "sync"]) == [100], "there is a mark to lower"
     with other.transaction():
         other.execute("SET LOCAL session_replication_role = replica")  # no announcement but ours
         other.execute(

@@ -119,6 +119,7 @@ def test_a_heart_is_silent_while_its_engine_is_stuck(parts: Supervisor, connect:
     register(parts.worker, conn)
     before = Heartbeat.objects.get().sent_at
     parts.engine.busy_since = time.monotonic() - 60
+    parts.engine.publish()
     assert not parts.services.heartbeat.tick(conn)
     assert Heartbeat.objects.get().sent_at == before
 

@@ -141,6 +141,21 @@ def test_an_outcome_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
     assert statuses() == ["COMPLETED"]
 
 
+def test_a_claim_that_goes_back_is_kept_while_its_row_is_locked(
+    outbox: Outbox, connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "LOCKED_RETRY_SECONDS", 0.0)
+    (claim,) = running(outbox, 1)
+    outbox.releases.append(claim)
+    other = connect()
+    with other.transaction():
+        other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
+        outbox.run_pass()
+        assert (outbox.unreleased, statuses()) == (1, ["RUNNING"])
+    outbox.run_pass()
+    assert (outbox.owes, statuses()) == (False, ["PENDING"])
+
+
 def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generation(
     outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -258,7 +258,7 @@ def test_ten_thousand_schedules_cost_nothing_while_none_is_due(
             [NOON + dt.timedelta(days=1)],
         )
         cursor.execute("ANALYZE horsies_schedules")
-    explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + load("schedule_due")
+    explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + load("schedules/due")
     found = clockwork.connection.execute(explain.encode(), {"now": moment, "many": 100, "but": ["unknown"]}).fetchone()
     assert found is not None
     scans = [node for node in nodes(found[0][0]["Plan"]) if node.get("Relation Name") == "horsies_schedules"]

@@ -1,4 +1,4 @@
-"""Strangers at the ledger: given back once, left out afterwards, and run when they are old, which is how they fail."""
+"""Tasks that a worker does not know: given back once, left out afterwards, and run when they are old, which is how they fail."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.outbox import Outbox
+from horsies_django.worker.engine.pass_runner import PassRunner
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.conftest import put
 from tests.support.factories import WorkerFactory, now
@@ -24,25 +25,26 @@ pytestmark = pytest.mark.django_db(transaction=True)
 GRACE = timedelta(minutes=5)
 KNOWN, STRANGE = "tests.apps.project.tasks.noop", "shop.tasks.new"
 TEN = Wanted(10)
+SLOTS = {"sync": 10, "async": 0}
 
 
 @pytest.fixture
-def outbox(transactional_db: None) -> Iterator[Outbox]:
+def passes(transactional_db: None) -> Iterator[PassRunner]:
     yield from connected(GRACE)
 
 
 @pytest.fixture
-def strict(transactional_db: None) -> Iterator[Outbox]:
+def strict(transactional_db: None) -> Iterator[PassRunner]:
     yield from connected(timedelta(0))
 
 
-def connected(grace: timedelta) -> Iterator[Outbox]:
+def connected(grace: timedelta) -> Iterator[PassRunner]:
     registry.autodiscover()
-    made = Outbox("default", uuid.uuid4(), Served(["default"]), prepare=True, unknown_tasks=UnknownTasks(grace))
-    made.connect()
-    WorkerFactory(id=made.worker, queues=["default"], task_names=registry.names(), wire=1)
-    yield made
-    made.disconnect()
+    outbox = Outbox("default", uuid.uuid4(), Served(["default"]), prepare=True)
+    outbox.connect()
+    WorkerFactory(id=outbox.worker, queues=["default"], task_names=registry.names(), wire=1)
+    yield PassRunner(outbox, ["default"], 5.0, UnknownTasks(grace))
+    outbox.disconnect()
 
 
 def ids(claims: list[Claim]) -> list[uuid.UUID]:
@@ -50,83 +52,83 @@ def ids(claims: list[Claim]) -> list[uuid.UUID]:
 
 
 def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
-    outbox: Outbox, caplog: pytest.LogCaptureFixture
+    passes: PassRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(3, name=STRANGE)
     known = put(2, name=KNOWN)
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
-        passed = outbox.run_pass(TEN)
+        passed = passes.run(TEN, SLOTS)
     assert ids(passed.claims) == known
     assert passed.again, "the engine comes round at once and writes what it gives back"
-    assert len(outbox.releases) == 3
+    assert len(passes.outbox.releases) == 3
     assert "3 task(s) that this worker does not know are given back: shop.tasks.new." in caplog.text
     for _ in range(3):
-        passed = outbox.run_pass(TEN)
-        assert (passed.claims, passed.again, outbox.owes) == ([], False, False)
+        passed = passes.run(TEN, SLOTS)
+        assert (passed.claims, passed.again, passes.outbox.owes) == ([], False, False)
         assert passed.due_in is not None
     unknown_tasks = Task.objects.filter(task_name=STRANGE)
     assert set(unknown_tasks.values_list("status", "claim_generation", "retry_count")) == {("PENDING", 1, 0)}
     assert not TaskAttempt.objects.exists()
 
 
-def test_what_is_taken_ahead_goes_back_too(outbox: Outbox) -> None:
+def test_what_is_taken_ahead_goes_back_too(passes: PassRunner) -> None:
     put(3, name=STRANGE)
     (known,) = put(name=KNOWN)
-    passed = outbox.run_pass(Wanted(buffer=10, lease=timedelta(minutes=1)))
+    passed = passes.run(Wanted(buffer=10, lease=timedelta(minutes=1)), SLOTS)
     assert ids(passed.buffered) == [known]
-    outbox.run_pass()
+    passes.outbox.run_pass()
     assert sorted(Task.objects.values_list("status", flat=True)) == ["CLAIMED", "PENDING", "PENDING", "PENDING"]
 
 
-def test_another_name_costs_no_second_round(outbox: Outbox) -> None:
+def test_another_name_costs_no_second_round(passes: PassRunner) -> None:
     put(name=STRANGE)
-    outbox.run_pass(TEN)
+    passes.run(TEN, SLOTS)
     put(name="shop.tasks.newer")
-    assert outbox.run_pass(TEN).claims == []
+    assert passes.run(TEN, SLOTS).claims == []
     assert Task.objects.get(task_name="shop.tasks.newer").claim_generation == 0
 
 
 @pytest.mark.promise("S2.21")
-def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(outbox: Outbox) -> None:
+def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRunner) -> None:
     (id_,) = put(name=STRANGE)
     Task.objects.update(enqueued_at=now() - GRACE)
-    assert outbox.run_pass(TEN).claims == []
-    assert ids(outbox.run_pass(TEN).claims) == [id_]
+    assert passes.run(TEN, SLOTS).claims == []
+    assert ids(passes.run(TEN, SLOTS).claims) == [id_]
 
 
-def test_without_a_grace_nothing_goes_back(strict: Outbox) -> None:
+def test_without_a_grace_nothing_goes_back(strict: PassRunner) -> None:
     (id_,) = put(name=STRANGE)
-    passed = strict.run_pass(TEN)
+    passed = strict.run(TEN, SLOTS)
     assert ids(passed.claims) == [id_]
     assert not passed.again
 
 
-def test_a_worker_that_met_no_stranger_for_as_long_as_the_grace_asks_for_nothing_special(outbox: Outbox) -> None:
-    unknown_tasks = outbox.unknown_tasks
+def test_a_worker_that_met_no_stranger_for_as_long_as_the_grace_asks_for_nothing_special(passes: PassRunner) -> None:
+    unknown_tasks = passes.unknown_tasks
     assert unknown_tasks.grace_at(time.monotonic()) is None
     put(name=STRANGE)
-    outbox.run_pass(TEN)
+    passes.run(TEN, SLOTS)
     met = time.monotonic()
     assert unknown_tasks.grace_at(met) == GRACE
     assert unknown_tasks.grace_at(met + GRACE.total_seconds() + 1) is None
 
 
-def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(outbox: Outbox) -> None:
+def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: PassRunner) -> None:
     (id_,) = put(name=KNOWN, options='{"wire": 2}')
-    assert outbox.run_pass(TEN).claims == []
+    assert passes.run(TEN, SLOTS).claims == []
     Task.objects.update(enqueued_at=now() - GRACE)
-    (claim,) = outbox.run_pass(TEN).claims
-    assert outbox.readable([claim]) == []
-    outbox.run_pass()
+    (claim,) = passes.run(TEN, SLOTS).claims
+    assert passes.outbox.readable([claim]) == []
+    passes.outbox.run_pass()
     task = Task.objects.get(pk=id_)
     assert (task.status, task.error_code, task.claim_generation) == ("FAILED", "WORKER_RESOLUTION_ERROR", 2)
     assert "version 2 of the form of tasks and this worker reads version 1" in task.result["err"]["message"]
 
 
-def test_what_this_release_reads_is_handed_over_as_it_is(outbox: Outbox) -> None:
+def test_what_this_release_reads_is_handed_over_as_it_is(passes: PassRunner) -> None:
     put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
     put(name=KNOWN)
-    claims = outbox.run_pass(TEN).claims
+    claims = passes.run(TEN, SLOTS).claims
     assert len(claims) == 2
-    assert outbox.readable(claims) == claims
-    assert not outbox.outcomes
+    assert passes.outbox.readable(claims) == claims
+    assert not passes.outbox.outcomes

@@ -63,7 +63,7 @@ def _bounds(alias: str, timeout_ms: int) -> Iterator[None]:
     (``ATOMIC_REQUESTS``) keeps its own settings and goes on after a timeout.
     """
     with transaction.atomic(using=alias):
-        run(connections[alias], "page_bounds", {"timeout_ms": str(timeout_ms)})
+        run(connections[alias], "monitoring/page_bounds", {"timeout_ms": str(timeout_ms)})
         yield
         transaction.set_rollback(True, using=alias)
 

@@ -59,7 +59,7 @@ def patiently() -> Iterator[None]:
 
 def _wait_for_locks(alias: str, timeout: str) -> str:
     """Let statements of this transaction wait for so long and no longer, and return for how long they did."""
-    ((before, _now),) = run(connections[alias], "action_patience", {"timeout": timeout})
+    ((before, _now),) = run(connections[alias], "sessions/lock_timeout", {"timeout": timeout})
     return str(before)
 
 

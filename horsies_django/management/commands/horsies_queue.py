@@ -16,8 +16,9 @@ from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER
-from horsies_django.management import queue_report as report
 from horsies_django.management.actor import actor
+from horsies_django.management.reports import queue as report
+from horsies_django.management.reports.layout import as_json
 from horsies_django.models import AuditEntry
 from horsies_django.monitoring import overview
 from horsies_django.store.queues import DECLARED
@@ -74,7 +75,7 @@ class Command(BaseCommand):
 
     def do_list(self, **options: Any) -> None:
         found = overview.queues()
-        self.stdout.write(report.as_json(found) if options["json"] else report.queue_table(found))
+        self.stdout.write(as_json(found) if options["json"] else report.queue_table(found))
 
     def do_show(self, **options: Any) -> None:
         name = target(options)
@@ -84,7 +85,7 @@ class Command(BaseCommand):
             raise QueueError(f"there is no queue {name!r} in the table; there are: {known}")
         slots, partitions = overview.slots(name), overview.partitions(name)
         if options["json"]:
-            self.stdout.write(report.as_json({"queue": found[0], "slots": slots, "partitions": partitions}))
+            self.stdout.write(as_json({"queue": found[0], "slots": slots, "partitions": partitions}))
         else:
             self.stdout.write(report.queue_page(found[0], slots, partitions))
 
@@ -139,7 +140,7 @@ class Command(BaseCommand):
 
     def print_changes(self, found: list[report.Change], options: dict[str, Any]) -> None:
         if options["json"]:
-            self.stdout.write(report.as_json({"changed": found}))
+            self.stdout.write(as_json({"changed": found}))
         else:
             self.stdout.write("\n".join(report.change_lines(found)) or "Nothing changed: it is so already.")
 

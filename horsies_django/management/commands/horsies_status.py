@@ -12,9 +12,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
 from horsies_django.conf import config
-from horsies_django.management import health_report as report
 from horsies_django.management.quantities import seconds
-from horsies_django.management.queue_report import as_json
+from horsies_django.management.reports import health as report
+from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring.health import examine, problems
 from horsies_django.store.health import HealthStore
 from horsies_django.store.notify import direct_connection

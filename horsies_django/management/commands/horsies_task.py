@@ -12,7 +12,7 @@ from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError, TaskCopied
 from horsies_django.management.actor import actor
-from horsies_django.management.task_report import as_json, as_text
+from horsies_django.management.reports.task import as_json, as_text
 from horsies_django.monitoring import overview
 from horsies_django.tasks import operations, redaction
 from horsies_django.tasks.handle import get_handle

@@ -27,15 +27,18 @@ from horsies_django.worker.engine.listener import NotificationListener
 from horsies_django.worker.engine.outage import Outage
 from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
 from horsies_django.worker.engine.pass_delay import PassDelay
+from horsies_django.worker.engine.pass_runner import PassRunner
 from horsies_django.worker.engine.prefetch import Prefetched
-from horsies_django.worker.engine.scan_cursors import ScanCursors, spacing
-from horsies_django.worker.engine.wakeups import Wakeups
+from horsies_django.worker.engine.scan_cursors import spacing
+from horsies_django.worker.engine.status import EngineStatus
+from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.process.task_log import tell_expired
 
 logger = logging.getLogger("horsies.worker")
 
 RECONCILE_SECONDS = 10.0
+STARTED = "Worker started"  # logged once all processes were ready
 SWEEP_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
 
 
@@ -54,6 +57,7 @@ class Engine:
         resilience: Resilience,
         selector: selectors.BaseSelector,
         capacity: Capacity,
+        unknown_tasks: UnknownTasks | None = None,
     ) -> None:
         self.pool = pool
         self.capacity = capacity
@@ -61,10 +65,10 @@ class Engine:
         self.buffer = Prefetched()
         self.outbox = outbox
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
-        self.wakeups = Wakeups(outbox.served.queues, self.poll_seconds)
-        self.marks = ScanCursors(outbox.served.queues, self.wakeups.tell, self.poll_seconds)
-        words = {**self.marks.words(), str(outbox.worker): self.compare_soon}
-        self.notifications = NotificationListener(listener, selector, resilience, words, self.marks.start_over)
+        self.passes = PassRunner(outbox, outbox.served.queues, self.poll_seconds, unknown_tasks)
+        self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
+        words = {**self.cursors.words(), str(outbox.worker): self.compare_soon}
+        self.notifications = NotificationListener(listener, selector, resilience, words, self.cursors.start_over)
         self.selector = selector
         self.outage = Outage(resilience)
         self.pass_delay = PassDelay()
@@ -80,6 +84,7 @@ class Engine:
         self.sweep_at = 0.0  # when to look for claims of others whose lease ended
         self.reconcile_at = 0.0
         self.busy_since: float | None = None  # the heartbeat stops when this lies far back
+        self.status = EngineStatus()  # what other threads may read
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
         """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False when ``deadline`` came first.
@@ -101,14 +106,18 @@ class Engine:
     def turn(self, patience: float) -> None:
         """Wait for news, at most ``patience`` seconds, and act on them: one turn of the loop."""
         self.busy_since = None
+        self.publish()
         events = self.selector.select(patience)
         self.busy_since = time.monotonic()
-        self._act(events)
+        self.publish()
+        for key, _mask in events:
+            action, *arguments = key.data
+            action(*arguments)
         self.pool.timeouts.enforce(self.busy_since)
         self.pool.call_back(self.busy_since)
         self._collect()
         if self.pool.ready:
-            self._announce("Worker started")
+            self._announce(STARTED)
         if self.stopping:
             self._announce("Stopping: nothing more is claimed, running tasks finish; a second signal ends them")
         now = self.busy_since
@@ -122,10 +131,19 @@ class Engine:
             self._pass(now)
             self.pass_delay.passed(now, time.monotonic())
 
-    def _act(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
-        for key, _mask in events:
-            action, *arguments = key.data
-            action(*arguments)
+    def publish(self) -> None:
+        """Let other threads see how things are."""
+        self.status = EngineStatus(
+            self.busy_since,
+            self.outbox.connection,
+            bool(self.outage.backoff.failures),
+            STARTED in self.announced,
+            self.stopping,
+            tuple(self.pool.members),
+            self.pool.running("sync"),
+            self.pool.running("async"),
+            self.buffer.snapshot(),
+        )
 
     def _announce(self, line: str) -> None:
         """Log a line the first time it is true; a signal handler cannot log."""
@@ -222,13 +240,7 @@ class Engine:
         try:
             if now >= self.reconcile_at:
                 self._reconcile(now)
-            passed = self.outbox.run_pass(
-                wanted,
-                starts,
-                sweep=sweep,
-                marks=self.marks if self.notifications.hears else None,
-                wakeups=self.wakeups,
-            )
+            passed = self.passes.run(wanted, slots, starts, sweep=sweep, hears=self.notifications.hears)
         except psycopg.Error as error:
             self._cut_off(error)
             return
@@ -243,7 +255,6 @@ class Engine:
         if any(claim.id in self.buffer.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.buffer.add(passed.buffered)
-        self.wakeups.learn(slots, wanted, passed, time.monotonic())
         self.pool.line.limited = self.wakeups.limited
 
     def _reconcile(self, now: float) -> None:
@@ -254,6 +265,7 @@ class Engine:
 
     def _cut_off(self, error: psycopg.Error) -> None:
         self.outbox.disconnect()
+        self.publish()
         self.outage.begin(error, self.outbox.unwritten)
 
     def _reconnect(self) -> None:
@@ -262,9 +274,14 @@ class Engine:
         except psycopg.Error as error:
             self._cut_off(error)
             return
+        self.publish()  # what waits on this connection from now on is watched
         logger.info("the database is back")
         self.reconcile_at = 0.0
-        self.marks.start_over()
+        self.cursors.start_over()
+
+    def trust(self, until: float) -> None:
+        """Claim nothing after a moment of the monotonic clock, at which others may take this worker for dead; from any thread."""
+        self.trusted_until = until
 
     def disown(self) -> None:
         """Others declared this worker dead; may be called from another thread."""

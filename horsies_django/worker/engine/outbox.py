@@ -1,6 +1,6 @@
 """The outbox: the engine's side of the pass, and what it owes the database, on a connection that may go away and come back.
 
-Nothing leaves the ledger before the database has it: outcomes of finished tasks wait here through an outage, through a row that
+Nothing leaves the outbox before the database has it: outcomes of finished tasks wait here through an outage, through a row that
 somebody else has locked, and through a reply that got lost on its way.
 """
 
@@ -10,6 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -20,10 +21,8 @@ from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
 from horsies_django.worker.child.run_task import failed
-from horsies_django.worker.engine.scan_cursors import ScanCursors
-from horsies_django.worker.engine.unknown_tasks import UnknownTasks, unreadable
-from horsies_django.worker.engine.wakeups import Wakeups
-from horsies_django.worker.process.task_log import TaskLog, named, tell_expired
+from horsies_django.worker.engine.unknown_tasks import unreadable
+from horsies_django.worker.process.task_log import TaskLog, named
 
 logger = logging.getLogger("horsies.worker")
 
@@ -50,7 +49,6 @@ class Outbox:
         prepare: bool,
         max_crashes: int = 0,
         bound: int = 10_000,
-        unknown_tasks: UnknownTasks | None = None,
     ) -> None:
         self.alias = alias
         self.worker = worker
@@ -64,7 +62,6 @@ class Outbox:
         self.locked: list[Outcome | Claim] = []  # somebody holds these rows: tried again at ``locked_until``
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too much
-        self.unknown_tasks = unknown_tasks or UnknownTasks()
         self.task_log = TaskLog()
         self.bound = bound  # of what may be unwritten: beyond it nothing more is claimed
         self.overfull = False
@@ -116,58 +113,50 @@ class Outbox:
         starts: Sequence[Claim] = (),
         *,
         sweep: bool = False,
-        marks: ScanCursors | None = None,
-        wakeups: Wakeups | None = None,
+        grace: timedelta | None = None,
+        cursors: str | None = None,
     ) -> Passed:
-        """Settle and release what is owed, start ``starts``, and claim what is wanted, where ``marks`` allow; by a short pass, if
-        ``wakeups`` and what is owed allow that.
+        """Settle and release what is owed, start ``starts``, and claim what is wanted; see ``TaskStore.run_pass``.
 
         A start that the answer does not mention is looked into: it may have happened in a pass whose answer was lost, somebody
         may have its row locked (then it is neither started nor returned), or it is not ours any more (returned).
         Raises psycopg.Error; nothing is forgotten then.
         """
-        if self.locked and time.monotonic() >= self.locked_until:
-            self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
-            self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
-            self.locked = []
-        outcomes, releases, began = self._batch(), self.releases, time.monotonic()
-        grace, short, where = self.unknown_tasks.grace_at(began), None, None
-        plain = not (releases or starts or sweep or grace or (marks and marks.worthwhile))
+        began = time.monotonic()
+        self._retry_locked(began)
+        outcomes, releases = self._batch(), list(self.releases)
+        asked: dict[str, Any] = {"starts": starts, "sweep": sweep, "grace": grace, "cursors": cursors}
         try:
-            if wakeups and plain:
-                short = self._short_pass(wanted, outcomes, wakeups, began)
-            if not short:
-                where = marks and marks.text(began)
-            passed = short or self._pass(
-                wanted, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep, grace=grace, marks=where
-            )
+            passed = self._pass(wanted, outcomes=outcomes, releases=releases, **asked)
         except psycopg.Error as error:
-            if not outcomes or (error.sqlstate or "")[:2] not in POISON:
-                if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
-                    self.most = max(1, len(outcomes) // 2)
-                raise
-            logger.exception("a batch of %s outcomes was refused; settling them one by one", len(outcomes))
-            self._settle_singly(outcomes)
+            self._settle_refused_batch(outcomes, error, began)
             outcomes, releases = [], []
-            passed = self._pass(wanted, starts=starts, sweep=sweep, grace=grace, marks=where)
-        if marks and not short:
-            marks.learn(passed, began, time.monotonic() - began)
-        self.most = min(BATCH, self.most * 2)
-        self._strike(outcomes, releases, passed)
-        tell_expired(passed.late)
+            passed = self._pass(wanted, **asked)
+        self._written(outcomes, releases, passed)
         self._look_into_starts(starts, passed)
-        if grace is None:
-            self._give_strangers_back(passed)
         return passed
 
-    def _give_strangers_back(self, passed: Passed) -> None:
-        """Take out what nobody here knows, and have the engine come round again: the next pass leaves such tasks to others."""
-        passed.claims, strange = self.unknown_tasks.part(passed.claims)
-        passed.buffered, ahead = self.unknown_tasks.part(passed.buffered)
-        if strange or ahead:
-            self.unknown_tasks.met(time.monotonic(), strange + ahead)
-            self.releases += strange + ahead
-            passed.again = True
+    def suits_short_pass(self, now: float) -> bool:
+        """Whether a short pass can write all that is to be written now."""
+        self._retry_locked(now)
+        outcomes = self._batch()
+        return not self.releases and len(outcomes) <= FEW and not any(one.status == "FAILED" for one in outcomes)
+
+    def run_short_pass(self, wanted: Wanted, queue: str | None) -> Passed | None:
+        """Settle what is owed and claim for the free slots from one queue; None: nothing was done, it takes a whole pass.
+
+        Raises psycopg.Error; nothing is forgotten then.
+        """
+        began, outcomes = time.monotonic(), self._batch()
+        store = TaskStore(self.connection_or_raise())
+        try:
+            passed = store.run_short_pass(self.worker, self.channel, self.served, queue, wanted, outcomes)
+        except psycopg.Error as error:
+            self._settle_refused_batch(outcomes, error, began)
+            return None
+        if passed is not None:
+            self._written(outcomes, [], passed)
+        return passed
 
     def readable(self, claims: list[Claim]) -> list[Claim]:
         """Return the running tasks whose options this release can read; the others fail."""
@@ -187,15 +176,25 @@ class Outbox:
         store = TaskStore(self.connection_or_raise())
         return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
 
-    def _short_pass(self, wanted: Wanted, outcomes: list[Outcome], wakeups: Wakeups, began: float) -> Passed | None:
-        """Do without what a whole pass can do besides, if that suits; None: nothing was done, it takes a whole one."""
-        suits, queue = wakeups.short_pass(began, wanted)
-        if not suits or len(outcomes) > FEW or any(outcome.status == "FAILED" for outcome in outcomes):
-            return None
-        store = TaskStore(self.connection_or_raise())
-        passed = store.run_short_pass(self.worker, self.channel, self.served, queue, wanted, outcomes)
-        wakeups.rest(now := time.monotonic(), now - began, fit=passed is not None)
-        return passed
+    def _retry_locked(self, now: float) -> None:
+        """Take up again what could not be written because somebody had the rows locked."""
+        if self.locked and now >= self.locked_until:
+            self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
+            self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
+            self.locked = []
+
+    def _settle_refused_batch(self, outcomes: list[Outcome], error: psycopg.Error, began: float) -> None:
+        """Settle one by one what the database refused together. Raises ``error`` when the outcomes are not the reason."""
+        if not outcomes or (error.sqlstate or "")[:2] not in POISON:
+            if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
+                self.most = max(1, len(outcomes) // 2)
+            raise error
+        logger.error("a batch of %s outcomes was refused; settling them one by one", len(outcomes), exc_info=error)
+        self._settle_singly(outcomes)
+
+    def _written(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
+        self.most = min(BATCH, self.most * 2)
+        self._strike(outcomes, releases, passed)
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
         """Return the connection. Raises psycopg.OperationalError when there is none."""
@@ -204,7 +203,7 @@ class Outbox:
         return self.connection
 
     def _strike(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
-        """Take what landed off the ledger and log it, and look into what did not."""
+        """Take what landed out of the outbox and log it, and look into what did not."""
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
         if len(passed.landed) == len(outcomes) + len(releases):

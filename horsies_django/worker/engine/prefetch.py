@@ -39,9 +39,9 @@ class Prefetched:
         """Remove claims and return them, in the order of ``ids``."""
         return [self.claims.pop(id_) for id_ in ids if id_ in self.claims]
 
-    def snapshot(self) -> list[Claim]:
-        """Return all claims; safe from another thread."""
-        return list(self.claims.copy().values())
+    def snapshot(self) -> tuple[Claim, ...]:
+        """Return all claims as they are now."""
+        return tuple(self.claims.values())
 
     def clear(self) -> list[Claim]:
         """Empty the buffer and return what was in it."""

@@ -4,9 +4,9 @@ Each claim, and each end of a task, leaves a dead entry in an index. Vacuum take
 that might still see the rows: then a scan walks over more and more of them, to the very place where the last one began to
 find something. So the engine remembers that place, per queue, lane and priority, and the next scan begins there.
 
-A task can appear behind a mark: its sender committed late, or it was given back, is to be tried again, was rescued. Each of
-these is notified with the earliest moment concerned, which lowers the marks. So there are marks only while notifications
-arrive. The net is a pass without marks, once per poll interval; more rarely when it takes so long that it would slow the
+A task can appear behind a cursor: its sender committed late, or it was given back, is to be tried again, was rescued. Each of
+these is notified with the earliest moment concerned, which lowers the cursors. So there are cursors only while notifications
+arrive. The net is a pass without cursors, once per poll interval; more rarely when it takes so long that it would slow the
 worker down. And there are none while a pass without them takes a few milliseconds: to make and to read them costs some, too.
 """
 
@@ -30,21 +30,21 @@ ANYWHERE: float | None = None
 SLOW_OFTEN = 20  # so many passes in a row may take longer: they make their plans, or others keep the CPUs
 SHARE = 20  # of the time, one part at most goes to what reads all that is dead
 LONGEST_SECONDS = 60.0
-WORTH_SECONDS = 0.003  # what a pass without marks has to take
+WORTH_SECONDS = 0.003  # what a pass without cursors has to take
 
 
 class ScanCursors:
-    """The marks of the ``queues`` that a worker serves; ``tell`` is called with those of which there is news."""
+    """The cursors of the ``queues`` that a worker serves; ``tell`` is called with those of which there is news."""
 
     def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:
         self.queues = list(queues)
         self.tell = tell
         self.waiting: dict[tuple[str, str], dict[int, float | None]] = {}  # queue and lane -> priority -> epoch
         self.held: dict[str, list[str]] = {}  # queue with a cap -> when its tasks in flight were claimed
-        self.every = poll_seconds * 0.9  # a poll comes no sooner: so every poll is a pass without marks
+        self.every = poll_seconds * 0.9  # a poll comes no sooner: so every poll is a pass without cursors
         self.forget_at = 0.0  # by the monotonic clock
-        self.slow = 0  # passes without marks, one after the other, that took long
-        self.forgetful = False  # whether the pass under way is one without marks
+        self.slow = 0  # passes without cursors, one after the other, that took long
+        self.forgetful = False  # whether the pass under way is one without cursors
 
     @property
     def worthwhile(self) -> bool:
@@ -81,32 +81,32 @@ class ScanCursors:
                     known[priority] = ANYWHERE if since is None or moment <= 0 else min(since, moment)
 
     def forget(self) -> None:
-        """Have the next pass look everywhere. Which priorities there are stays known: each gets its mark again."""
+        """Have the next pass look everywhere. Which priorities there are stays known: each gets its cursor again."""
         self.held.clear()
         for known in self.waiting.values():
             known.update(dict.fromkeys(known, ANYWHERE))
 
     def text(self, now: float) -> str | None:
-        """Return the marks as the pass takes them; None: it is to look everywhere, and need not tell what it came by."""
+        """Return the cursors as the pass takes them; None: it is to look everywhere, and need not tell what it came by."""
         self.forgetful = now >= self.forget_at or not self.worthwhile
         if self.forgetful:
             self.forget()
         if not self.worthwhile:
             return None
-        marks: dict[str, dict[str, Any]] = {queue: {} for queue in self.queues}
+        cursors: dict[str, dict[str, Any]] = {queue: {} for queue in self.queues}
         for queue, moments in self.held.items():
-            marks[queue]["held"] = moments
+            cursors[queue]["held"] = moments
         for (queue, lane), known in self.waiting.items():
-            marks[queue][lane] = ranges(known)
-        return json.dumps(marks)
+            cursors[queue][lane] = ranges(known)
+        return json.dumps(cursors)
 
     def learn(self, passed: Passed, began: float, took: float) -> None:
         """Take over what a pass found: the first tasks of the priorities that it came by, and nothing in those between."""
         if self.forgetful:
             self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
             self.forget_at = began + spacing(self.every, took)
-        for text in passed.held:
-            self.held.update(json.loads(text))
+        if passed.held:
+            self.held.update(json.loads(passed.held))
         for text in passed.firsts:
             for queue, lanes in json.loads(text).items():
                 for lane, firsts in lanes.items():
@@ -130,7 +130,7 @@ def spacing(every: float, took: float) -> float:
 
 
 def ranges(known: dict[int, float | None]) -> list[dict[str, Any]]:
-    """Return the ranges to look at, in the order of priorities: each priority from its mark on, those between from the start."""
+    """Return the ranges to look at, in the order of priorities: each from its cursor on, those between from the start."""
     found: list[dict[str, Any]] = []
     low = 1
     for priority in sorted(known):

@@ -32,12 +32,11 @@ logger = logging.getLogger("horsies.worker")
 REQUEST_SECONDS = 5.0  # for a whole request, from the connection to its last byte
 REQUEST_BYTES = 8_192
 MOST_CLIENTS = 16  # at once
-STARTED = "Worker started"  # what an engine announces once all its processes were ready
 
 
 def sick(engine: Engine) -> list[str]:
     """Return why the worker does not live."""
-    busy_since = engine.busy_since
+    busy_since = engine.status.busy_since
     if busy_since is not None and (seconds := time.monotonic() - busy_since) > STUCK_SECONDS:
         return [f"the engine has been stuck for {seconds:.0f} s"]
     return []
@@ -48,18 +47,17 @@ def unready(engine: Engine) -> list[str]:
 
     A child that is replaced later does not count as long as another one is ready: its siblings go on.
     """
-    reasons = sick(engine)
-    members = list(engine.pool.members)
-    ready = sum(member.ready for member in members)
-    if not ready or (ready < len(members) and STARTED not in engine.announced):
-        reasons.append(f"{ready} of {max(len(members), engine.pool.options.processes, 1)} processes are ready")
-    if engine.outbox.connection is None:
+    reasons, status = sick(engine), engine.status
+    ready = sum(member.ready for member in status.members)
+    if not ready or (ready < len(status.members) and not status.started):
+        reasons.append(f"{ready} of {max(len(status.members), engine.pool.options.processes, 1)} processes are ready")
+    if status.connection is None:
         reasons.append("there is no connection to the database")
-    elif engine.outage.backoff.failures:
+    elif status.failing:
         reasons.append("the last statement to the database failed")
     if time.monotonic() > engine.trusted_until:
         reasons.append("no heartbeat went out for too long: others may take this worker for dead")
-    if engine.stopping:
+    if status.stopping:
         reasons.append("the worker is stopping")
     return reasons
 

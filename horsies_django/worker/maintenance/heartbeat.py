@@ -14,20 +14,23 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.maintenance.snapshots import Snapshots
+from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.pool.stuck import StuckWatch
 from horsies_django.worker.process.memory import memory_mb
 
 logger = logging.getLogger("horsies.worker")
 
 STUCK_SECONDS = 10.0
+SHOWN = 100  # tasks of a child that its heartbeat names
 
 
 class HeartbeatSender:
@@ -60,24 +63,23 @@ class HeartbeatSender:
 
         Raises psycopg.Error.
         """
-        now = time.monotonic()
-        busy_since = self.engine.busy_since
-        if busy_since is not None and now - busy_since > STUCK_SECONDS:
-            logger.error("the engine has been stuck for %.0f s; sending no heartbeat", now - busy_since)
+        now, status = time.monotonic(), self.engine.status
+        if status.busy_since is not None and now - status.busy_since > STUCK_SECONDS:
+            logger.error("the engine has been stuck for %.0f s; sending no heartbeat", now - status.busy_since)
             return False
-        self.watch.look(self.engine.pool.members, now)
-        children = self.engine.pool.processes()
-        load = self.load(children)
+        self.watch.look(status.members, now)
+        children = processes(status.members)
+        load = self.load(status, children)
         if not WorkerStore(connection).beat(self.worker, children, load):
             self.engine.disown()
             return False
-        if waiting := self.engine.buffer.snapshot():
-            TaskStore(connection).renew(self.worker, waiting, self.engine.lease or timedelta())
+        if status.prefetched:
+            TaskStore(connection).renew(self.worker, status.prefetched, self.engine.lease or timedelta())
         self.wind(now)
-        self.engine.trusted_until = now + self.trust_seconds
+        self.engine.trust(now + self.trust_seconds)
         if self.unbroken_since is None:
             self.unbroken_since = now
-        self.snapshots.tick(connection, children, load, len(self.engine.buffer))
+        self.snapshots.tick(connection, children, load, len(status.prefetched))
         return True
 
     def missed(self) -> None:
@@ -102,8 +104,16 @@ class HeartbeatSender:
         since = self.tried_since
         return since is not None and time.monotonic() - since >= seconds
 
-    def load(self, children: list[Process]) -> Load:
+    def load(self, status: EngineStatus, children: list[Process]) -> Load:
         """Measure what the worker holds now; memory is resident set size."""
-        pool = self.engine.pool
         memory = sum(memory_mb(child.pid) for child in children)
-        return Load(pool.running("sync"), pool.running("async"), memory_mb(self.pid), memory)
+        return Load(status.running_sync, status.running_async, memory_mb(self.pid), memory)
+
+
+def processes(members: Iterable[PoolProcess]) -> list[Process]:
+    """Return the children among the processes of a pool, as their heartbeats name them."""
+    return [
+        Process(member.id, member.pid, [claim.id for claim in member.claims()[:SHOWN]])
+        for member in members
+        if isinstance(member, Child)
+    ]

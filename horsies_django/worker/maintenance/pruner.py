@@ -3,7 +3,7 @@
 One runs in every worker, on the thread of the heartbeat. A sweep goes on, tick by tick, until it finds nothing more; a tick works
 for a moment only. Each batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result
 may have megabytes), so a batch starts small and doubles only while it is quick: the heartbeat is not kept waiting, and no row is
-so large that pruning stops at it. Why a sweep does not read history is in ``store/sql/functions/horsies_prune.sql``.
+so large that pruning stops at it. Why a sweep does not read history is in ``store/sql/functions/tasks/horsies_prune.sql``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from horsies_django.core.lanes import LANES
 from horsies_django.store.notify import shut_down
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.maintenance.thread import MaintenanceThread
@@ -67,12 +66,14 @@ class Watchdog(threading.Thread):
 
     def busy(self) -> bool:
         """Whether any task runs."""
-        return any(self.engine.pool.running(lane) for lane in LANES)
+        status = self.engine.status
+        return bool(status.running_sync or status.running_async)
 
     def end_silence(self, now: float) -> None:
         """End connections on which a statement has waited too long."""
+        status = self.engine.status
         waits = {
-            "engine": (self.engine.busy_since, self.engine.outbox.connection),
+            "engine": (status.busy_since, status.connection),
             "services": (self.services.asked_since, self.services.connection),
         }
         for name, (since, connection) in waits.items():

@@ -18,7 +18,6 @@ from typing import Any
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.store.workers import Process
 from horsies_django.worker.pool.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.pool.launch import TRIES, kill_fork_server
 from horsies_django.worker.pool.process import Child, InProcess, PoolProcess
@@ -32,7 +31,6 @@ from horsies_django.worker.process.task_log import named
 logger = logging.getLogger("horsies.worker")
 
 DEATHS_BEFORE_READY = 3  # children that die in a row before they are ready: something is wrong with the project
-SHOWN = 100  # tasks of a child that its heartbeat names
 LAST_WORDS_SECONDS = 5.0  # how long a child may take to end after its last task
 
 
@@ -110,14 +108,6 @@ class Pool:
         """Return the ids of all tasks that are in the pool's hands, settled or not."""
         ids = {claim.id for member in self.members for lane in LANES for claim in member.held[lane].values()}
         return ids | {outcome.id for outcome in self.outcomes} | {claim.id for claim in self.releases}
-
-    def processes(self) -> list[Process]:
-        """Return the children that shall beat."""
-        return [
-            Process(member.id, member.pid, [claim.id for claim in member.claims()[:SHOWN]])
-            for member in list(self.members)
-            if isinstance(member, Child)
-        ]
 
     def dispatch(self, claims: Iterable[Claim]) -> None:
         """Hand each claim to the process with the most room in its lane, in one message per process and lane."""

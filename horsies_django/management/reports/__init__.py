@@ -1,0 +1,1 @@
+"""What the commands print: a report for each of them."""

@@ -1,0 +1,125 @@
+"""How everything does, as text for a terminal; the JSON for machines has the same in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from horsies_django.management.reports.layout import moment, table, title
+from horsies_django.monitoring.health import (
+    DatabaseHealth,
+    Health,
+    Problem,
+    QueueHealth,
+    WorkerHealth,
+    named,
+)
+
+SKEW_SECONDS = 5.0  # below that nobody needs to hear of it
+
+
+def as_text(health: Health, problems: Sequence[Problem]) -> str:
+    """Return queues, workers and database, and at the end what needs somebody."""
+    blocks = [queue_table(health.queues), worker_table(health.workers), database_page(health), verdict(problems)]
+    return "\n\n".join(blocks)
+
+
+def as_record(health: Health, problems: Sequence[Problem]) -> dict[str, object]:
+    """Return the same for machines."""
+    return {"healthy": not problems, "problems": problems, **health._asdict()}
+
+
+def queue_table(queues: Sequence[QueueHealth]) -> str:
+    """Return a line per queue."""
+    headings = ("QUEUE", "RUNNING", "CLAIMED", "PENDING", "OLDEST WAITS", "WORKERS", "PAUSED")
+    return table(
+        headings,
+        (
+            (
+                title(queue.name), queue.running, queue.claimed, f"{queue.pending:,}{'+' if queue.pending_more else ''}",
+                span(queue.oldest_seconds), queue.workers, "paused" if queue.paused else "-",
+            )
+            for queue in queues
+        ),
+    )  # fmt: skip
+
+
+def worker_table(workers: Sequence[WorkerHealth]) -> str:
+    """Return a line per worker."""
+    if not workers:
+        return "No worker lives, and none ended lately."
+    headings = (
+        "WORKER", "STATE", "LAST SEEN", "VERSION", "PROCESSES", "RUNNING SYNC", "RUNNING ASYNC", "HOLDS", "MEMORY MB",
+        "CHILDREN MB",
+    )  # fmt: skip
+    return table(
+        headings,
+        (
+            (
+                f"{one.hostname}:{one.pid}", one.state, f"{span(max(0.0, one.silent_seconds))} ago", one.version, one.processes,
+                one.running_sync, one.running_async, one.holds, megabytes(one.memory_mb), megabytes(one.children_memory_mb),
+            )
+            for one in workers
+        ),
+    )  # fmt: skip
+
+
+def database_page(health: Health) -> str:
+    """Return what there is to know of the server."""
+    database = health.database
+    rows = [
+        ("server", f"PostgreSQL {database.version}, {role(database)}"),
+        ("clock", skew(health.clock_skew_seconds)),
+        ("connections", f"{database.connections:,} of {database.max_connections:,}"),
+        ("notify queue", f"{database.notify_queue:.1%} used"),
+        ("rows of tasks", f"{database.live_rows:,} live, {database.dead_rows:,} dead (estimated)"),
+        ("autovacuum", f"last of tasks: {moment(database.last_autovacuum)}"),
+    ]
+    rows += [
+        (
+            "xmin held by",
+            f"{named(one)}{f' ({one.state})' if one.state else ''}: {one.transactions:,} transactions old, "
+            + ("since when cannot be seen" if one.seconds is None else f"for {span(one.seconds)}"),
+        )
+        for one in database.xmin_holders
+    ] or [("xmin held by", "nobody")]
+    return "\n".join(["DATABASE", *(f"  {label:<16}{plain(text)}" for label, text in rows)])
+
+
+def role(database: DatabaseHealth) -> str:
+    """Return what the server is for."""
+    kind = "a replica" if database.in_recovery else "the primary"
+    return f"{kind}, read-only" if database.read_only else f"{kind}, writable"
+
+
+def skew(seconds: float) -> str:
+    """Return how the two clocks differ; nothing of the queue goes by this host's."""
+    text = f"this host is {abs(seconds):.1f} s {'ahead of' if seconds >= 0 else 'behind'} the database"
+    return text if abs(seconds) < SKEW_SECONDS else f"{text}; tasks go by the database's clock alone, logs by this one"
+
+
+def verdict(problems: Sequence[Problem]) -> str:
+    """Return a line per problem."""
+    if not problems:
+        return "Healthy."
+    return "\n".join(["UNHEALTHY", *(f"  {problem.code}: {plain(problem.text)}." for problem in problems)])
+
+
+def plain(text: str) -> str:
+    """Return a text without what would move a terminal's cursor: sessions choose their own names."""
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "?", text)
+
+
+def span(seconds: float | None) -> str:
+    """Return a time in the unit that fits it."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def megabytes(count: float | None) -> str:
+    """Return a memory that was not measured before the first beat."""
+    return "-" if count is None else f"{count:,.0f}"

@@ -1,0 +1,52 @@
+"""What the reports have in common: tables and moments as text, and records as JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.core.serializers.json import DjangoJSONEncoder
+
+from horsies_django.core.queues import CLUSTER
+from horsies_django.models.moments import aware
+
+
+def as_json(value: Any) -> str:
+    """Return the text for machines: named tuples as objects, moments in ISO 8601."""
+    return json.dumps(_plain(value), cls=DjangoJSONEncoder, indent=2)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return columns as wide as their longest cell, two spaces apart.
+
+    Partitions carry what users typed: characters that would move a terminal's cursor are shown as "?".
+    """
+    lines = [
+        list(headings),
+        *([re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "?", str(cell)) for cell in row] for row in rows),
+    ]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def title(name: str) -> str:
+    """Return the name of a queue, or what stands for the cluster."""
+    return "whole cluster" if name == CLUSTER else name
+
+
+def moment(value: dt.datetime | None) -> str:
+    """Return a moment to the second, with its zone."""
+    return "-" if value is None else aware(value).isoformat(sep=" ", timespec="seconds")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dt.datetime):
+        return aware(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,141 @@
+"""Queues as text for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from horsies_django.core.queues import CLUSTER
+from horsies_django.management.reports.layout import moment, table, title
+from horsies_django.monitoring.overview import PartitionLoad, QueueOverview, SlotHolder
+
+LIMIT_WORDS = {
+    "max_concurrency": "",
+    "local_limit": " per worker",
+    "partition_max_concurrency": " per partition",
+    "partition_local_limit": " per partition and worker",
+}
+HEADINGS = (
+    "QUEUE", "PRIORITY", "DECLARED", "OVERRIDE", "IN FORCE", "RUNNING", "CLAIMED", "PENDING", "FULL PARTITIONS", "WORKERS",
+)  # fmt: skip
+
+
+def queue_table(queues: Iterable[QueueOverview]) -> str:
+    """Return a line per queue."""
+    return table(
+        HEADINGS,
+        (
+            (
+                title(queue.name),
+                "" if queue.name == CLUSTER else queue.effective["priority"],
+                limits(queue.declared),
+                "-" if queue.override is None else limits(queue.override),
+                in_force(queue),
+                queue.running,
+                queue.claimed,
+                pending(queue),
+                queue.full_partitions,
+                workers(queue),
+            )
+            for queue in queues
+        ),
+    )
+
+
+def queue_page(queue: QueueOverview, slots: Sequence[SlotHolder], partitions: Sequence[PartitionLoad]) -> str:
+    """Return all about one queue: its limits, who set them, who holds its slots, its busiest partitions."""
+    rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
+    if queue.override is not None:
+        ends = "" if queue.override_until is None else f", until {moment(queue.override_until)}"
+        by = f"by {queue.override_by}, {moment(queue.override_at)}{ends}: {queue.override_reason}"
+        rows.append(("override", f"{limits(queue.override)} ({by})"))
+    if queue.paused_at is not None:
+        why = f": {queue.paused_reason}" if queue.paused_reason else ""
+        rows.append(("paused", f"by {queue.paused_by}, {moment(queue.paused_at)}{why}"))
+    if queue.name != CLUSTER:
+        rows += [("priority", str(queue.effective["priority"])), ("partitions", rule(queue.effective))]
+    rows += [("running", str(queue.running)), ("claimed", str(queue.claimed)), ("pending", pending(queue))]
+    if queue.name != CLUSTER:
+        rows += [("full partitions", str(queue.full_partitions)), ("workers", workers(queue))]
+    blocks = ["\n".join([title(queue.name), *(f"  {label:<16}{text}" for label, text in rows)])]
+    if slots:
+        blocks.append(slot_table(slots))
+    if partitions:
+        headings = ("PARTITION", "RUNNING", "LIMIT", "PARKED")
+        blocks.append(table(headings, ((p.partition, p.running, number(p.limit), parked(p)) for p in partitions)))
+    return "\n\n".join(blocks)
+
+
+def slot_table(slots: Iterable[SlotHolder]) -> str:
+    """Return a line per task that holds a permit."""
+    headings = ("TASK", "NAME", "STATUS", "SINCE", "HOST", "PROCESS", "WORKER", "PARTITION")
+    return table(
+        headings,
+        (
+            (
+                slot.task_id, slot.task_name, slot.status, moment(slot.since), slot.hostname or "-", slot.child_pid or "-",
+                f"{slot.worker_id}{'' if slot.alive else ' (dead)'}", slot.partition or "-",
+            )
+            for slot in slots
+        ),
+    )  # fmt: skip
+
+
+def limits(columns: Mapping[str, Any]) -> str:
+    """Return limits in words; in an override, which has only some, None says that there is no limit."""
+    whole = "priority" in columns
+    found = [
+        ("no limit" if columns[key] is None else str(columns[key])) + words
+        for key, words in LIMIT_WORDS.items()
+        if key in columns and not (whole and columns[key] is None)
+    ]
+    return ", ".join(found) or "no limit"
+
+
+def in_force(queue: QueueOverview) -> str:
+    """Return what holds now."""
+    return "paused" if queue.effective["max_concurrency"] == 0 else limits(queue.effective)
+
+
+def rule(columns: Mapping[str, Any]) -> str:
+    """Return what tells a queue's partitions apart."""
+    names = columns["partition_by_args"]
+    found = [] if names is None else [", ".join(names) or "all arguments"]
+    found += ["task name"] if columns["partition_by_task"] else []
+    return f"by {' and '.join(found)}" if found else "none"
+
+
+def workers(queue: QueueOverview) -> str:
+    """Return how many living workers serve a queue; they serve queues, not the cluster."""
+    return "" if queue.name == CLUSTER else str(queue.workers)
+
+
+def pending(queue: QueueOverview) -> str:
+    """Return a count that may have stopped at its bound."""
+    return f"{queue.pending:,}{'+' if queue.pending_more else ''}"
+
+
+def parked(partition: PartitionLoad) -> str:
+    """Return a count that may have stopped at its bound."""
+    return f"{partition.parked:,}{'+' if partition.parked_more else ''}"
+
+
+def number(limit: int | None) -> str:
+    """Return a limit that may be none."""
+    return "-" if limit is None else str(limit)
+
+
+class Change(NamedTuple):
+    """A column of a queue that got a new value."""
+
+    queue: str
+    column: str
+    before: Any
+    after: Any
+
+
+def change_lines(changes: Iterable[Change]) -> Iterator[str]:
+    """Give a line per change: old -> new."""
+    for change in changes:
+        yield f"{title(change.queue)}: {change.column}: {json.dumps(change.before)} -> {json.dumps(change.after)}"

@@ -1,0 +1,61 @@
+-- Change a queue: the columns that p_changes names get its values, and everything that follows from them is brought up to date in
+-- the same transaction: the limits in force, the partitions of tasks in flight, the audit, and a wake-up for the workers.
+-- Returns the names of the columns that changed: none when all of them have these values already (then nothing is locked or written),
+-- NULL when there is no such queue. p_create adds the queue if it is missing.
+-- Locks: horsies_limits exclusively, which waits for the passes under way and holds up the next ones for as long as this takes;
+-- gives up after the lock timeout. Never waits for a task's row: one that is locked keeps its old key, and is counted by the new rule.
+-- Index: primary keys, horsies_tasks_holding.
+CREATE FUNCTION horsies_configure_queue(p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
+                                  p_channel text) RETURNS text[]
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+  v_old horsies_queues;
+  v_new horsies_queues;
+  v_changed text[];
+  v_rule boolean;
+BEGIN
+  SELECT q.* INTO v_old FROM horsies_queues q WHERE q.name = p_name;
+  IF v_old.name IS NULL AND NOT p_create THEN
+    RETURN NULL;
+  END IF;
+  v_new := jsonb_populate_record(v_old, p_changes);
+  IF v_old.name IS NOT NULL AND v_new IS NOT DISTINCT FROM v_old THEN
+    RETURN '{}';
+  END IF;
+
+  LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE;
+  INSERT INTO horsies_queues (name) VALUES (p_name) ON CONFLICT DO NOTHING;
+  SELECT q.* INTO v_old FROM horsies_queues q WHERE q.name = p_name FOR UPDATE;
+  v_new := jsonb_populate_record(v_old, p_changes);
+  v_rule := (v_new.partition_by_args, v_new.partition_by_task) IS DISTINCT FROM (v_old.partition_by_args, v_old.partition_by_task);
+  v_new.partition_version := v_old.partition_version + v_rule::int;
+  SELECT coalesce(array_agg(c.key ORDER BY c.key), '{}') INTO v_changed
+  FROM jsonb_object_keys(p_changes) AS c (key) WHERE to_jsonb(v_new) -> c.key IS DISTINCT FROM to_jsonb(v_old) -> c.key;
+
+  UPDATE horsies_queues q
+  SET priority = v_new.priority, max_concurrency = v_new.max_concurrency, local_limit = v_new.local_limit,
+      partition_by_args = v_new.partition_by_args, partition_by_task = v_new.partition_by_task,
+      partition_version = v_new.partition_version, partition_max_concurrency = v_new.partition_max_concurrency,
+      partition_local_limit = v_new.partition_local_limit, override = v_new.override, override_by = v_new.override_by,
+      override_reason = v_new.override_reason, override_at = v_new.override_at, override_until = v_new.override_until,
+      paused_at = v_new.paused_at, paused_by = v_new.paused_by, paused_reason = v_new.paused_reason,
+      sweep = '{}', updated_at = clock_timestamp()
+  WHERE q.name = p_name;
+  DELETE FROM horsies_limits l WHERE l.queue_name = p_name;
+  INSERT INTO horsies_limits SELECT e.* FROM horsies_queues q CROSS JOIN LATERAL horsies_effective_limits(q) AS e WHERE q.name = p_name;
+  IF v_rule THEN
+    UPDATE horsies_tasks t
+    SET partition_key = horsies_partition_key(v_new.partition_by_args, v_new.partition_by_task, t.kwargs, t.task_name),
+        partition_version = v_new.partition_version
+    WHERE t.id = ANY (ARRAY(
+      SELECT h.id FROM horsies_tasks h
+      WHERE h.queue_name = p_name AND h.claimed_by IS NOT NULL AND h.finished_at IS NULL FOR NO KEY UPDATE SKIP LOCKED));
+  END IF;
+  INSERT INTO horsies_audit (at, actor, action, subject, reason, before, after)
+  SELECT clock_timestamp(), p_actor, p_action, p_name, p_reason,
+         jsonb_object_agg(c.name, to_jsonb(v_old) -> c.name), jsonb_object_agg(c.name, to_jsonb(v_new) -> c.name)
+  FROM unnest(v_changed) AS c (name);
+  PERFORM pg_notify(p_channel || '_new', '0 ' || p_name);
+  RETURN v_changed;
+END
+$$;

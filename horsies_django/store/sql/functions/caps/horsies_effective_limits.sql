@@ -1,0 +1,8 @@
+-- The limits that follow from a queue's row: what is overridden, else what is declared; nothing may start while it is paused.
+-- Locks: none. Index: none.
+CREATE FUNCTION horsies_effective_limits(p_queue horsies_queues) RETURNS horsies_limits LANGUAGE sql STABLE AS $$
+  SELECT jsonb_populate_record(
+    NULL::horsies_limits,
+    to_jsonb(p_queue) || coalesce(p_queue.override, '{}') || jsonb_build_object('queue_name', p_queue.name)
+      || CASE WHEN p_queue.paused_at IS NULL THEN '{}' ELSE '{"max_concurrency": 0}' END::jsonb)
+$$;

@@ -1,0 +1,6 @@
+-- Whether a task in flight holds a permit of the caps: it runs, or (hard mode, p_claimed) it is claimed under a lease that lives.
+-- Locks: none. Index: none.
+CREATE FUNCTION horsies_holds_permit(p_status text, p_claim_expires_at timestamptz, p_claimed boolean, p_now timestamptz) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT p_status = 'RUNNING' OR (p_claimed AND p_status = 'CLAIMED' AND coalesce(p_claim_expires_at > p_now, true))
+$$;

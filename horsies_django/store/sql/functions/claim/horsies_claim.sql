@@ -1,0 +1,151 @@
+-- Claim: take due tasks for the free slots of each lane and start them, and take some ahead for the buffer (soft mode).
+-- Moves PENDING -> RUNNING, CLAIMED under a new claim generation (after the last number comes 1: a row that stands there must not make
+-- every claim fail, and no claim lives that long). Tasks met past their good_until expire, tasks of a
+-- partition that is full for every worker are parked: both leave the index of claimable tasks, so nobody meets them again.
+-- Queues come in the order of their priority; queues of one priority share one order. The candidates of a priority are looked at in
+-- rounds: a round ends early when refused candidates may have hidden others behind the end of a scan.
+-- p_rooms: what each queue of p_caps has room for. What p_freed of a cap's permits it does not use itself is offered to other workers.
+-- verdicts, 'start', 'buffer' or 'late', and what the task has beside it, in the order of claims. due: when the next becomes due. limited: a
+-- cap left tasks behind. again: the pass grew long, another should follow. firsts: see horsies_gather_candidates.
+-- Locks: the task rows, never waiting; the caller has the advisory locks. Index: horsies_tasks_claim, then the primary key.
+CREATE FUNCTION horsies_claim(p_wanted horsies_wanted, p_caps horsies_caps, p_rooms int[], p_freed text[],
+                              OUT verdicts text[], OUT ids uuid[], OUT generations int[], OUT lanes text[], OUT task_names text[],
+                              OUT kwargs text[], OUT attempts int[], OUT options text[], OUT queue_names text[],
+                              OUT due timestamptz, OUT limited boolean, OUT again boolean, OUT firsts jsonb)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_limits horsies_limits[] := p_caps.queues;
+  v_first int := 1;
+  v_last int := 0;
+  v_extra int;
+  v_met int := 0;
+  v_but jsonb;
+  v_ids uuid[];
+  v_queues int[];
+  v_lanes text[];
+  v_keys text[];
+  v_late boolean[];
+  v_count int;
+  v_found record;
+  v_used text[] := '{}';
+  v_part record;
+  v_verdicts text[];
+  v_stopped boolean;
+  v_partitioned boolean;
+  v_expired uuid[];
+BEGIN
+  limited := false;
+  again := false;
+  firsts := '{}';
+  WHILE v_first <= cardinality(v_limits) AND p_wanted.total > 0
+    AND (p_wanted.sync > 0 OR p_wanted.async > 0 OR p_wanted.buffer > 0)
+  LOOP
+    v_last := v_first;
+    v_partitioned := false;
+    FOR i IN v_first .. cardinality(v_limits) LOOP
+      EXIT WHEN v_limits[i].priority <> v_limits[v_first].priority;
+      v_last := i;
+      v_partitioned := v_partitioned OR v_limits[i].partition_max_concurrency IS NOT NULL
+        OR v_limits[i].partition_local_limit IS NOT NULL;
+    END LOOP;
+    v_but := '{}';
+    v_extra := 0;
+    LOOP
+      v_found := horsies_gather_candidates(p_wanted, v_limits, p_rooms, v_first, v_last, v_but, v_extra);
+      firsts := firsts || v_found.firsts;
+      due := least(due, v_found.due);
+      v_ids := v_found.ids;
+      EXIT WHEN v_ids IS NULL;
+      v_queues := v_found.queues;
+      v_lanes := v_found.lanes;
+      v_late := v_found.late;
+      v_count := cardinality(v_ids);
+
+      IF v_first = v_last AND NOT v_partitioned AND p_wanted.buffer = 0 AND v_count <= least(p_wanted.total, p_rooms[v_first])
+        AND NOT true = ANY (v_late) THEN  -- the common case: every candidate has a slot, and room
+        v_verdicts := array_fill('start'::text, ARRAY[v_count]);
+        v_stopped := false;
+        v_used := v_used || array_fill(v_limits[v_first].queue_name::text, ARRAY[v_count]);
+        p_wanted.total := p_wanted.total - v_count;
+        p_rooms[v_first] := p_rooms[v_first] - v_count;
+        p_wanted.sync := p_wanted.sync - cardinality(array_positions(v_lanes, 'sync'));
+        p_wanted.async := p_wanted.async - cardinality(array_positions(v_lanes, 'async'));
+      ELSE
+        v_keys := v_found.keys;
+        SELECT NULL::int[] AS parts, NULL::int[] AS rooms, NULL::int[] AS everyone INTO v_part;
+        IF v_partitioned THEN
+          v_part := horsies_partition_capacity(v_limits, v_queues, v_keys, p_wanted.worker, p_wanted.lease IS NULL, p_wanted.now);
+          IF true = ANY (v_found.stale) THEN
+            UPDATE horsies_tasks t SET partition_key = c.key, partition_version = v_limits[c.queue].partition_version
+            FROM unnest(v_ids, v_queues, v_keys, v_found.stale) AS c (id, queue, key, stale) WHERE c.stale AND t.id = c.id;
+          END IF;
+        END IF;
+        SELECT a.p_rooms, a.p_total, a.p_sync, a.p_async, a.p_buffer, a.verdicts, a.stopped
+        INTO p_rooms, p_wanted.total, p_wanted.sync, p_wanted.async, p_wanted.buffer, v_verdicts, v_stopped
+        FROM horsies_allot(v_queues, v_lanes, v_part.parts, v_late, v_found.cuts, v_part.everyone,
+                           p_rooms, v_part.rooms, p_wanted.total, p_wanted.sync, p_wanted.async, p_wanted.buffer) AS a;
+        v_used := v_used || ARRAY(SELECT v_limits[u.queue].queue_name::text FROM unnest(v_queues, v_verdicts) AS u (queue, verdict)
+                                  WHERE u.verdict = 'start');
+      END IF;
+
+      WITH taken AS (
+        UPDATE horsies_tasks t
+        SET status = CASE v.verdict WHEN 'start' THEN 'RUNNING' ELSE 'CLAIMED' END, claimed_by = p_wanted.worker, claimed_at = p_wanted.now,
+            started_at = CASE v.verdict WHEN 'start' THEN p_wanted.now END,
+            claim_expires_at = CASE v.verdict WHEN 'buffer' THEN p_wanted.now + p_wanted.lease END,
+            claim_generation = t.claim_generation % 2147483647 + 1
+        FROM unnest(v_ids, v_verdicts) WITH ORDINALITY AS v (id, verdict, place)
+        WHERE t.id = v.id AND v.verdict IN ('start', 'buffer') AND t.status = 'PENDING'
+        RETURNING v.place, v.verdict, t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text AS call, t.retry_count + 1 AS attempt,
+                  t.options::text AS sent_along, t.queue_name::text
+      )
+      SELECT verdicts || array_agg(c.verdict), ids || array_agg(c.id), generations || array_agg(c.claim_generation), lanes || array_agg(c.lane),
+             task_names || array_agg(c.task_name), kwargs || array_agg(c.call), attempts || array_agg(c.attempt),
+             options || array_agg(c.sent_along), queue_names || array_agg(c.queue_name)
+      INTO verdicts, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names
+      FROM (SELECT * FROM taken ORDER BY taken.place) AS c;
+      v_met := v_met + v_count;
+
+      IF 'late' = ANY (v_verdicts) THEN
+        v_expired := horsies_expire(
+          ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'late'), p_wanted.now);
+        PERFORM horsies_notify_finished(p_wanted.channel, v_expired);
+        SELECT verdicts || array_agg('late'::text), ids || array_agg(t.id), generations || array_agg(t.claim_generation),
+               lanes || array_agg(t.lane::text), task_names || array_agg(t.task_name::text), horsies_claim.kwargs || array_agg('{}'::text),
+               attempts || array_agg(t.retry_count + 1), horsies_claim.options || array_agg(NULL::text), queue_names || array_agg(t.queue_name::text)
+        INTO verdicts, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names
+        FROM horsies_tasks t WHERE t.id = ANY (v_expired);
+        IF v_partitioned THEN  -- what expired may have been the head that a free permit waited for
+          SELECT v_stopped OR coalesce(sum(horsies_unpark(v_limits[e.queue].queue_name, e.keys, e.permits)) > 0, false) INTO v_stopped
+          FROM (SELECT k.queue, array_agg(k.key) AS keys, array_agg(k.permits) AS permits
+                FROM (SELECT u.queue, u.key, count(*)::int AS permits FROM unnest(v_queues, v_keys, v_verdicts) AS u (queue, key, verdict)
+                      WHERE u.verdict = 'late' AND u.key IS NOT NULL GROUP BY u.queue, u.key) AS k GROUP BY k.queue) AS e;
+        END IF;
+      END IF;
+      IF 'park' = ANY (v_verdicts) THEN
+        UPDATE horsies_tasks t SET parked = true
+        WHERE t.id = ANY (ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'park'));
+        limited := true;
+      END IF;
+      IF 'here' = ANY (v_verdicts) THEN
+        SELECT v_but || jsonb_object_agg(h.queue, coalesce(v_but -> h.queue::text, '[]') || h.keys) INTO v_but
+        FROM (SELECT u.queue, jsonb_agg(DISTINCT u.key) AS keys FROM unnest(v_queues, v_keys, v_verdicts) AS u (queue, key, verdict)
+              WHERE u.verdict = 'here' GROUP BY u.queue) AS h;
+        limited := true;
+      END IF;
+      EXIT WHEN NOT v_stopped OR p_wanted.total <= 0;
+      IF v_met >= 2000 THEN  -- a pass stays short; the engine comes round again
+        again := true;
+        p_wanted.total := 0;
+        EXIT;
+      END IF;
+      v_extra := least(greatest(v_extra * 5, 20), 500);
+    END LOOP;
+    v_first := v_last + 1;
+  END LOOP;
+  limited := limited OR p_wanted.total <= 0 OR 0 = ANY (p_rooms);
+  IF p_freed <> '{}' THEN
+    PERFORM horsies_notify_capacity(p_wanted, p_caps, p_freed, v_used);
+  END IF;
+END
+$$;

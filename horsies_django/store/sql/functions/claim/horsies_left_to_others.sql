@@ -1,0 +1,8 @@
+-- Whether a worker leaves a task to others for now: it cannot run it, and the task has not been due for as long as p_grace. One that is
+-- past its good_until may be taken by anyone: it only expires.
+-- Locks: none. Index: none.
+CREATE FUNCTION horsies_left_to_others(p_name text, p_options jsonb, p_enqueued_at timestamptz, p_good_until timestamptz,
+                                p_taker horsies_workers, p_grace interval, p_now timestamptz) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+  SELECT p_enqueued_at > p_now - p_grace AND coalesce(p_good_until > p_now, true) AND NOT horsies_worker_knows(p_name, p_options, p_taker)
+$$;

@@ -1,0 +1,158 @@
+-- The pass: once round the engine in one round trip and one transaction, as separate statements so that each sees what the
+-- one before it did, and what others did before it got the locks: settle, release, locks, unpark, start, claim.
+-- The limits are read first of all: a change of them locks that table, so no pass is under way while one is made.
+-- Finished ids are announced to waiting processes, if there are any; a queue where permits came free and were not used, though tasks
+-- wait, is announced to the workers. p_lease: soft mode, for tasks taken ahead. p_sweep: look for claims whose lease ended.
+-- started, returned and expired: what became of p_starts, in their order. verdicts to queue_names: tasks that it met, see horsies_claim.
+-- missed: outcomes and releases that did not land. decided: what became of failed tasks beyond their outcome, see horsies_settle.
+-- due_in: seconds until the next task becomes due. dead: the worker was declared dead, and nothing was claimed. firsts, held: where the
+-- next cursors are, as of the epoch looked_at; held has when the tasks in flight of capped queues were claimed.
+-- Every statement and every call by one costs this function dearly after an idle moment, when nothing of it is in the CPU's caches:
+-- what needs no table is written as expressions, and what nothing calls for is not asked.
+-- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
+CREATE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_sweep boolean,
+                             OUT missed uuid[], OUT decided jsonb, OUT started uuid[], OUT returned uuid[], OUT expired uuid[],
+                             OUT verdicts text[], OUT ids uuid[], OUT generations int[], OUT lanes text[], OUT task_names text[],
+                             OUT kwargs text[], OUT attempts int[], OUT options text[], OUT queue_names text[],
+                             OUT due_in float8, OUT limited boolean, OUT again boolean, OUT dead boolean,
+                             OUT firsts jsonb[], OUT held jsonb, OUT looked_at float8)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_caps horsies_caps;  -- of the queues that the worker serves
+  v_claimable horsies_caps;
+  v_looked record;
+  v_limit horsies_limits;
+  v_capped boolean := false;
+  v_partitioned boolean := false;
+  v_bounded boolean := false;
+  v_written record;
+  v_finals uuid[];
+  v_freed text[] := '{}';
+  v_keys text[] := '{}';
+  v_claiming boolean := p_wanted.sync > 0 OR p_wanted.async > 0 OR p_wanted.buffer > 0;
+  v_offered boolean := false;
+  v_now timestamptz := p_wanted.now;  -- NULL: the clock
+  v_rooms record;
+  v_taker horsies_workers;
+  v_claimed record;
+BEGIN
+  limited := false;
+  again := false;
+  dead := false;
+  v_caps.queues := '{}';
+  FOREACH v_limit IN ARRAY ARRAY(
+    SELECT l FROM horsies_limits l WHERE l.queue_name = ANY (p_wanted.queues || '*'::text) ORDER BY l.priority, l.queue_name)
+  LOOP
+    IF v_limit.queue_name = '*' THEN
+      v_caps.cluster := v_limit.max_concurrency;
+    ELSE
+      v_caps.queues := v_caps.queues || v_limit;
+      IF v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL THEN
+        v_partitioned := true;
+        p_wanted.cursors := p_wanted.cursors - v_limit.queue_name::text;  -- unparking tells nobody
+      END IF;
+      v_capped := v_capped OR v_partitioned OR v_limit.max_concurrency IS NOT NULL;
+      v_bounded := v_bounded OR v_limit.local_limit IS NOT NULL;
+    END IF;
+  END LOOP;
+  v_capped := v_capped OR v_caps.cluster IS NOT NULL;
+
+  IF p_outcomes IS NOT NULL THEN
+    v_written := horsies_settle(p_wanted.worker, p_outcomes, p_wanted.max_crashes, p_wanted.channel, v_now);
+    v_finals := v_written.finals;
+    v_freed := v_written.queues;
+    v_keys := v_written.keys;
+    decided := v_written.decided;
+    IF cardinality(v_written.ids) < jsonb_array_length(p_outcomes) THEN
+      missed := horsies_missed(p_outcomes, v_written.ids);
+    END IF;
+  END IF;
+  IF p_releases IS NOT NULL THEN
+    v_written := horsies_release_claims(p_wanted.worker, p_releases, p_wanted.channel);
+    v_finals := v_finals || v_written.finals;
+    v_freed := v_freed || v_written.queues;
+    v_keys := v_keys || v_written.keys;
+    p_wanted.behind := v_written.earliest;
+    IF cardinality(v_written.ids) < jsonb_array_length(p_releases) THEN
+      missed := missed || horsies_missed(p_releases, v_written.ids);
+    END IF;
+  END IF;
+  IF p_sweep THEN
+    p_wanted.behind := least(p_wanted.behind, horsies_release_expired_leases(p_wanted.queues, p_wanted.channel));
+  END IF;
+
+  IF EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_wanted.worker AND b.died_at IS NOT NULL) THEN
+    dead := true;  -- its tasks are being given away
+  ELSIF v_claiming OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
+    v_claimable := v_caps;
+    IF v_capped THEN
+      looked_at := extract(epoch FROM coalesce(v_now, clock_timestamp()));
+      v_looked := horsies_claimable_queues(p_wanted, v_caps, v_freed, p_starts IS NOT NULL);
+      v_claimable.queues := v_looked.live;
+      IF v_looked.firsts <> '{}' THEN
+        firsts := ARRAY[v_looked.firsts];
+      END IF;
+      IF v_claimable.queues <> '{}' THEN
+        PERFORM horsies_lock_caps(v_claimable.queues, v_caps.cluster);
+      END IF;
+    END IF;
+    p_wanted.now := coalesce(v_now, clock_timestamp());  -- not before the locks
+    IF v_partitioned AND v_freed <> '{}' THEN
+      PERFORM horsies_unpark(f.queue, array_agg(f.key), array_agg(f.permits))
+      FROM (SELECT u.queue, u.key, count(*)::int AS permits FROM unnest(v_freed, v_keys) AS u (queue, key)
+            WHERE u.key IS NOT NULL GROUP BY u.queue, u.key) AS f
+      WHERE EXISTS (SELECT FROM unnest(v_claimable.queues) AS l WHERE l.queue_name = f.queue
+                    AND (l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL))
+      GROUP BY f.queue;
+    END IF;
+    IF p_starts IS NOT NULL THEN
+      SELECT s.started, s.expired, s.returned INTO started, expired, returned FROM horsies_start(p_wanted, v_caps, p_starts) AS s;
+      IF v_capped OR v_bounded THEN  -- some may have come back
+        p_wanted.behind := least(p_wanted.behind, horsies_notify_requeued(
+          p_wanted.channel, ARRAY(SELECT (s.value ->> 'id')::uuid FROM jsonb_array_elements(p_starts) AS s)));
+      END IF;
+    END IF;
+    IF v_claiming AND v_claimable.queues <> '{}' THEN
+      v_rooms := horsies_remaining_capacities(
+        v_claimable.queues, p_wanted.worker, p_wanted.lease IS NULL, nullif(p_wanted.batch, 0), p_wanted.now, p_wanted.cursors);
+      held := nullif(v_rooms.held, '{}');
+      IF v_caps.cluster IS NOT NULL THEN
+        p_wanted.total := least(p_wanted.total, horsies_remaining_cluster_capacity(v_caps.cluster, p_wanted.now));
+      END IF;
+      IF p_wanted.grace IS NOT NULL THEN
+        SELECT w.* INTO v_taker FROM horsies_workers w WHERE w.id = p_wanted.worker;
+        IF v_taker.task_names IS NOT NULL THEN  -- asked for every task: among the keys of an object a name is found at once
+          v_taker.task_names := coalesce((SELECT jsonb_object_agg(n.name, 1) FROM jsonb_array_elements_text(v_taker.task_names) AS n (name)), '{}');
+        END IF;
+        p_wanted.taker := v_taker;
+      END IF;
+      v_offered := true;
+      v_claimed := horsies_claim(p_wanted, v_claimable, v_rooms.rooms, CASE WHEN v_capped THEN v_freed ELSE '{}' END);
+      verdicts := v_claimed.verdicts;
+      ids := v_claimed.ids;
+      generations := v_claimed.generations;
+      lanes := v_claimed.lanes;
+      task_names := v_claimed.task_names;
+      kwargs := v_claimed.kwargs;
+      attempts := v_claimed.attempts;
+      options := v_claimed.options;
+      queue_names := v_claimed.queue_names;
+      due_in := extract(epoch FROM v_claimed.due - clock_timestamp());
+      limited := v_claimed.limited;
+      again := v_claimed.again;
+      IF v_claimed.firsts <> '{}' THEN
+        firsts := firsts || v_claimed.firsts;
+      END IF;
+      looked_at := extract(epoch FROM p_wanted.now);
+    END IF;
+  END IF;
+
+  IF v_capped AND NOT v_offered AND v_freed <> '{}' THEN
+    PERFORM horsies_notify_capacity(p_wanted, v_caps, v_freed, '{}');
+  END IF;
+  IF v_finals <> '{}' THEN
+    PERFORM horsies_notify_finished(p_wanted.channel, v_finals);
+  END IF;
+END
+$$;

@@ -1,0 +1,79 @@
+-- The short pass: the pass where little is asked of it, as one statement. After an idle moment, when nothing is in the CPU's caches,
+-- each statement of a pass costs as much as its work.
+-- Settles tasks that did not fail, and claims from one queue, p_queue (NULL: from none), for a worker whose queues have no limits: there
+-- is no permit to count or to offer, and no partition. Does what horsies_settle and horsies_claim do then, or nothing at all: not fit
+-- when there is a limit, when the queue has no row, or when the worker was declared dead. Limits are changed under an exclusive lock
+-- of their table, and the statement has its snapshot after its locks: no pass is under way while a limit appears.
+-- Its scan walks over what is due in the future, so it is for workers that were quick lately. Tasks past their good_until are left (again),
+-- as are all that the pass can do besides: releases, starts, leases, the buffer, strangers, cursors, when the next task becomes due.
+-- Moves PENDING -> RUNNING and RUNNING -> COMPLETED, CANCELLED. The claims are in order; missed: outcomes that did not land.
+-- Locks: task rows, never waiting. Index: horsies_tasks_claim, then the primary key.
+CREATE FUNCTION horsies_short_pass(p_worker uuid, p_channel text, p_outcomes jsonb, p_queues text[], p_queue text, p_sync int, p_async int,
+                                   OUT fit boolean, OUT again boolean, OUT missed uuid[], OUT ids uuid[], OUT generations int[],
+                                   OUT lanes text[], OUT task_names text[], OUT kwargs text[], OUT attempts int[], OUT options text[],
+                                   OUT queue_names text[])
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  WITH fitting AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = ANY (p_queues || '*'::text)
+                       AND (l.max_concurrency IS NOT NULL OR l.local_limit IS NOT NULL
+                            OR l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL))
+      AND (p_queue IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_queue))
+      AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) AS ok
+  ), outcome AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
+      id uuid, generation int, status text, result jsonb, error_code text, error_message text, child_pid int)
+  ), held AS MATERIALIZED (
+    SELECT t.id FROM horsies_tasks t
+    WHERE t.id = ANY (ARRAY(SELECT o.id FROM outcome o)) AND t.claimed_by = p_worker AND t.status = 'RUNNING' AND (SELECT fitting.ok FROM fitting)
+    FOR NO KEY UPDATE SKIP LOCKED
+  ), settled AS (
+    UPDATE horsies_tasks t SET status = o.status, finished_at = v_now, result = o.result, error_code = o.error_code
+    FROM outcome o
+    WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND o.id = t.id
+      AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
+    RETURNING t.id, t.claim_generation, t.retry_count, t.started_at, o.status, o.error_code, o.error_message, o.child_pid
+  ), attempt AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
+                                       error_code, error_message, worker_id, child_pid)
+    SELECT s.id, s.retry_count + 1, s.claim_generation, s.status, false, s.started_at, v_now, s.error_code, s.error_message, p_worker,
+           s.child_pid
+    FROM settled s
+  ), told AS (  -- 200 ids of 36 characters stay below the 8,000 bytes that a payload may have
+    SELECT pg_notify(p_channel || '_done', string_agg(n.id::text, ' '))
+    FROM (SELECT s.id, (row_number() OVER () - 1) / 200 AS part FROM settled s
+          WHERE EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now)) AS n
+    GROUP BY n.part
+  ), found AS MATERIALIZED (
+    SELECT * FROM (
+      SELECT t.id, t.good_until <= v_now AS late FROM horsies_tasks t
+      WHERE t.queue_name = p_queue AND t.lane = 'sync' AND t.enqueued_at <= v_now
+        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked AND (SELECT fitting.ok FROM fitting)
+      ORDER BY t.priority, t.enqueued_at, t.id LIMIT p_sync FOR NO KEY UPDATE SKIP LOCKED) AS sync
+    UNION ALL
+    SELECT * FROM (
+      SELECT t.id, t.good_until <= v_now AS late FROM horsies_tasks t
+      WHERE t.queue_name = p_queue AND t.lane = 'async' AND t.enqueued_at <= v_now
+        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked AND (SELECT fitting.ok FROM fitting)
+      ORDER BY t.priority, t.enqueued_at, t.id LIMIT p_async FOR NO KEY UPDATE SKIP LOCKED) AS async_
+  ), claimed AS (
+    UPDATE horsies_tasks t
+    SET status = 'RUNNING', claimed_by = p_worker, claimed_at = v_now, started_at = v_now, claim_generation = t.claim_generation % 2147483647 + 1
+    WHERE t.id = ANY (ARRAY(SELECT f.id FROM found f WHERE f.late IS NOT TRUE)) AND t.status = 'PENDING'
+    RETURNING t.priority, t.enqueued_at, t.id, t.claim_generation, t.lane, t.task_name, t.kwargs, t.retry_count, t.options, t.queue_name
+  )
+  SELECT fitting.ok, EXISTS (SELECT FROM found f WHERE f.late),
+         (SELECT array_agg(o.id) FROM outcome o WHERE o.id NOT IN (SELECT s.id FROM settled s)),
+         c.ids, c.generations, c.lanes, c.task_names, c.kwargs, c.attempts, c.options, c.queue_names
+  INTO fit, again, missed, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names
+  FROM fitting, (SELECT count(*) FROM told) AS every_notification_is_sent, (
+    SELECT array_agg(c.id) AS ids, array_agg(c.claim_generation) AS generations, array_agg(c.lane::text) AS lanes,
+           array_agg(c.task_name::text) AS task_names, array_agg(c.kwargs::text) AS kwargs, array_agg(c.retry_count + 1) AS attempts,
+           array_agg(c.options::text) AS options, array_agg(c.queue_name::text) AS queue_names
+    FROM (SELECT * FROM claimed ORDER BY claimed.priority, claimed.enqueued_at, claimed.id) AS c
+  ) AS c;
+END
+$$;

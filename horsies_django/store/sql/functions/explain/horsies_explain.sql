@@ -1,0 +1,119 @@
+-- What decides now whether a task runs, as one JSON object for core/reasoning.py; NULL when there is no such task. Every verdict is
+-- that of the function that the pass itself asks; this one only asks, and says who holds what.
+-- p_claimed: claims hold permits (hard mode). p_threshold: a worker silent for so long takes no part. p_grace: for how long workers leave
+-- to others what they do not know. p_many: holders and former workers
+-- named at most. p_bound: how far tasks before this one are counted.
+-- A level's taken is what its room would lack under a cap that nobody reaches: the claim's own count.
+-- Locks: none. Index: primary keys, horsies_tasks_holding, horsies_tasks_claim, horsies_tasks_parked.
+CREATE FUNCTION horsies_explain(p_id uuid, p_claimed boolean, p_threshold interval, p_grace interval, p_many int, p_bound int) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  c_vast CONSTANT int := 2000000000;
+  v_now timestamptz;
+  v_task horsies_tasks;
+  v_queue horsies_queues;
+  v_whole horsies_queues;
+  v_limits horsies_limits;
+  v_cap horsies_limits;
+  v_cluster int;
+  v_cluster_room int;
+  v_room int;
+  v_key text;
+  v_everyone int;
+  v_held int;
+  v_workers jsonb;
+  v_worker jsonb;
+  v_some int;
+  v_least int;
+  v_asked int := 0;
+  v_facts jsonb;
+BEGIN
+  SELECT t.* INTO v_task FROM horsies_tasks t WHERE t.id = p_id;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  v_now := clock_timestamp();
+  v_facts := jsonb_build_object('now', v_now, 'bound', p_bound,
+    'task', to_jsonb(v_task) - ARRAY['kwargs', 'options', 'result', 'partition_key', 'partition_version']
+      || jsonb_build_object(
+        'wire', CASE jsonb_typeof(v_task.options -> 'wire') WHEN 'number' THEN v_task.options -> 'wire' ELSE '1' END));
+  IF v_task.finished_at IS NOT NULL THEN
+    RETURN v_facts;
+  END IF;
+  IF v_task.claimed_by IS NOT NULL THEN
+    v_facts := v_facts || jsonb_build_object('holder', (
+      SELECT jsonb_build_object(
+        'worker_id', v_task.claimed_by, 'hostname', w.hostname, 'pid', w.pid, 'beat_at', b.sent_at, 'died_at', b.died_at,
+        'orphaned', horsies_is_orphaned(v_task.claimed_by, v_task.claimed_at, v_now - p_threshold),
+        'heard_at', (SELECT max(h.sent_at) FROM horsies_workers_serving('*') AS s (id) JOIN horsies_heartbeats h ON h.id = s.id),
+        'child_pid', (SELECT child.pid FROM horsies_heartbeats child
+                      WHERE child.worker_id = v_task.claimed_by AND child.role = 'runner' AND child.holding ? p_id::text
+                      ORDER BY child.sent_at DESC LIMIT 1))
+      FROM (VALUES (v_task.claimed_by)) AS held (id)
+      LEFT JOIN horsies_workers w ON w.id = held.id LEFT JOIN horsies_heartbeats b ON b.id = held.id));
+    IF v_task.status = 'RUNNING' THEN
+      RETURN v_facts;
+    END IF;
+    p_claimed := false;  -- a start counts what runs
+  END IF;
+
+  SELECT q.* INTO v_queue FROM horsies_queues q WHERE q.name = v_task.queue_name;
+  IF FOUND THEN
+    v_limits := horsies_effective_limits(v_queue);
+    v_cap := v_limits;
+    v_cap.local_limit := NULL;
+    v_room := (horsies_remaining_capacity(v_cap, NULL, p_claimed, v_now)).room;
+    v_cap.max_concurrency := c_vast;
+    v_facts := v_facts || jsonb_build_object(
+      'queue', to_jsonb(v_queue) || to_jsonb(v_limits) || jsonb_build_object(
+        'room', v_room, 'taken', c_vast - (horsies_remaining_capacity(v_cap, NULL, p_claimed, v_now)).room,
+        'holders', CASE WHEN v_room <= 0 THEN horsies_permit_holders(v_limits, NULL, p_claimed, v_now, p_many) END));
+    IF v_limits.partition_max_concurrency IS NOT NULL OR v_limits.partition_local_limit IS NOT NULL THEN
+      v_key := horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, v_task.kwargs, v_task.task_name);
+    END IF;
+  END IF;
+  SELECT q.* INTO v_whole FROM horsies_queues q WHERE q.name = '*';
+  IF FOUND AND v_task.claimed_by IS NULL THEN  -- a claim has its permit of the cluster already
+    v_cap := horsies_effective_limits(v_whole);
+    v_cluster := v_cap.max_concurrency;
+    IF v_cluster IS NOT NULL THEN
+      v_cluster_room := horsies_remaining_cluster_capacity(v_cluster, v_now);
+      v_facts := v_facts || jsonb_build_object(
+        'cluster', to_jsonb(v_whole) || to_jsonb(v_cap) || jsonb_build_object(
+          'room', v_cluster_room, 'taken', c_vast - horsies_remaining_cluster_capacity(c_vast, v_now),
+          'holders', CASE WHEN v_cluster_room <= 0 THEN horsies_permit_holders(v_cap, NULL, true, v_now, p_many) END));
+    END IF;
+  END IF;
+  IF v_key IS NOT NULL THEN
+    SELECT a.everyone[1] INTO v_everyone FROM horsies_partition_capacity(ARRAY[v_limits], ARRAY[1], ARRAY[v_key], NULL, p_claimed, v_now) AS a;
+    SELECT l.held INTO v_held FROM horsies_partition_usage(v_limits, ARRAY[v_key], NULL, p_claimed, v_now) AS l;
+    v_facts := v_facts || jsonb_build_object('partition', jsonb_build_object(
+      'partition', v_key, 'room', v_everyone, 'taken', coalesce(v_held, 0),
+      'holders', horsies_permit_holders(v_limits, v_key, p_claimed, v_now, p_many)));
+  END IF;
+
+  v_workers := horsies_eligible_workers(v_task, v_limits, v_key, p_claimed, p_grace, v_now);
+  v_facts := v_facts || jsonb_build_object('workers', v_workers, 'former', (
+    SELECT coalesce(jsonb_agg(to_jsonb(f) ORDER BY f.seen_at DESC), '[]')
+    FROM (SELECT w.id AS worker_id, w.hostname, w.pid, w.seen_at, w.stopped_at FROM horsies_workers w
+          WHERE w.queues ? v_task.queue_name ORDER BY w.seen_at DESC LIMIT p_many) AS f));
+  IF v_task.claimed_by IS NULL AND v_task.enqueued_at <= v_now AND v_queue.name IS NOT NULL THEN
+    FOR v_worker IN SELECT w.value FROM jsonb_array_elements(v_workers) AS w (value) LOOP
+      CONTINUE WHEN (v_worker ->> 'beat_at')::timestamptz < v_now - p_threshold OR (v_worker ->> 'room')::int <= 0
+        OR (v_worker ->> 'strange')::boolean OR (v_worker ->> 'partition_room')::int <= 0 OR (v_worker ->> 'busy')::int >= (v_worker ->> 'slots')::int;
+      v_some := horsies_tasks_ahead(v_task, v_limits, v_key, v_task.parked OR v_everyone <= 0, v_cluster_room, (v_worker ->> 'worker_id')::uuid,
+                              v_worker -> 'queues', (v_worker ->> 'other_free')::int, p_claimed, p_grace, v_now, p_bound + 1);
+      v_least := least(v_least, v_some);
+      v_asked := v_asked + 1;
+      EXIT WHEN v_least = 0 OR v_asked >= 20;
+    END LOOP;
+    IF v_least IS NULL THEN
+      v_least := horsies_tasks_ahead(v_task, v_limits, v_key, v_task.parked OR v_everyone <= 0, v_cluster_room, NULL, NULL, 0, p_claimed,
+                               p_grace, v_now, p_bound + 1);
+    END IF;
+    v_facts := v_facts || jsonb_build_object('before', v_least);
+  END IF;
+  RETURN v_facts;
+END
+$$;

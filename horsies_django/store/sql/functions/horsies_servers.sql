@@ -1,6 +1,0 @@
--- The living workers that serve a queue; all living ones serve the cluster, '*'.
--- Locks: none. Index: none; both tables hold a few rows per worker.
-CREATE FUNCTION horsies_servers(p_queue text) RETURNS SETOF uuid LANGUAGE sql STABLE ROWS 10 AS $$
-  SELECT w.id FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id
-  WHERE b.died_at IS NULL AND w.stopped_at IS NULL AND (p_queue = '*' OR w.queues ? p_queue)
-$$;

@@ -1,0 +1,30 @@
+-- For how many seconds the oldest due task of each queue waits. Parked tasks are left out: their partition is at its limit, and they wait
+-- for one of their own. The first task of each lane and priority is its oldest: one probe each, however many wait.
+-- Locks: none. Index: horsies_tasks_claim, in its order.
+CREATE FUNCTION horsies_longest_waits(p_names text[]) RETURNS TABLE (queue_name text, seconds float8) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  RETURN QUERY
+  SELECT q.name, extract(epoch FROM v_now - oldest.moment)::float8
+  FROM unnest(p_names) AS q (name)
+  CROSS JOIN LATERAL (
+    WITH RECURSIVE step (lane, priority, moment) AS (
+      (SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
+       WHERE t.queue_name = q.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+       ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1)
+      UNION ALL
+      SELECT next.lane, next.priority, next.enqueued_at
+      FROM step CROSS JOIN LATERAL (
+        SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
+        WHERE t.queue_name = q.name AND (t.lane, t.priority) > (step.lane, step.priority)
+          AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+        ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1
+      ) AS next
+    )
+    SELECT min(step.moment) AS moment FROM step WHERE step.moment <= v_now
+  ) AS oldest
+  WHERE oldest.moment IS NOT NULL;
+END
+$$;

@@ -1,0 +1,10 @@
+-- How many tasks each worker holds, claimed and running ones together.
+-- Locks: none. Index: horsies_tasks_holding: as many entries as tasks are in flight, however many wait.
+CREATE FUNCTION horsies_tasks_per_worker() RETURNS TABLE (worker uuid, tasks int) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+BEGIN
+  RETURN QUERY
+  SELECT t.claimed_by, count(*)::int FROM horsies_tasks t
+  WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL GROUP BY t.claimed_by;
+END
+$$;

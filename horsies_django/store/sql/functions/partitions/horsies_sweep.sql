@@ -1,0 +1,92 @@
+-- Bring a queue's waiting tasks in line with its limits, some at a time: after a change, and now and then as a net for a wake-up
+-- that was lost. First the parked ones: those keyed by an older rule are keyed anew and unparked, all are unparked when the queue has
+-- no limit per partition any more, and else each partition that has room gets its head unparked. Then the others that wait are
+-- keyed by the rule in force. horsies_queues.sweep remembers how far it came; NULL when it is done.
+-- Where all are unparked the workers are told to look again, from the first task on. Returns whether there is more to do.
+-- Locks: the queue's advisory lock; task rows, never waiting. Index: horsies_tasks_parked, horsies_tasks_claim.
+CREATE FUNCTION horsies_sweep(p_queue text, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_sweep jsonb;
+  v_limits horsies_limits;
+  v_cluster int;
+  v_now timestamptz;
+  v_count int;
+  v_keys text[] := '{}';
+  v_key text;
+  v_parts int[];
+  v_rooms int[];
+  v_everyone int[];
+  v_last record;
+BEGIN
+  SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;  -- first: a change locks this table, then the row
+  SELECT l.max_concurrency INTO v_cluster FROM horsies_limits l WHERE l.queue_name = '*';
+  SELECT q.sweep INTO v_sweep FROM horsies_queues q WHERE q.name = p_queue AND q.sweep IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  PERFORM horsies_lock_caps(ARRAY[v_limits], v_cluster);
+  v_now := clock_timestamp();
+
+  IF v_sweep ->> 'stage' IS NULL THEN
+    UPDATE horsies_tasks t
+    SET parked = false, partition_version = v_limits.partition_version,
+        partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name)
+    WHERE t.parked AND t.id = ANY (ARRAY(
+      SELECT p.id FROM horsies_tasks p
+      WHERE p.queue_name = p_queue AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked
+        AND (p.partition_version IS DISTINCT FROM v_limits.partition_version
+             OR (v_limits.partition_max_concurrency IS NULL AND v_limits.partition_local_limit IS NULL))
+      LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF v_count > 0 THEN
+      PERFORM pg_notify(p_channel || '_new', '0 ' || p_queue);
+    END IF;
+    v_sweep := CASE WHEN v_count < p_many THEN '{"stage": "heads"}' ELSE '{}' END;
+
+  ELSIF v_sweep ->> 'stage' = 'heads' THEN
+    v_key := v_sweep ->> 'after';
+    LOOP  -- from one partition that has parked tasks to the next
+      SELECT p.partition_key INTO v_key FROM horsies_tasks p
+      WHERE p.queue_name = p_queue AND p.partition_key > coalesce(v_key, '')
+        AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked
+      ORDER BY p.partition_key LIMIT 1;
+      EXIT WHEN NOT FOUND;
+      v_keys := v_keys || v_key;
+      EXIT WHEN cardinality(v_keys) >= p_many;
+    END LOOP;
+    IF v_keys <> '{}' THEN
+      SELECT a.parts, a.rooms, a.everyone INTO v_parts, v_rooms, v_everyone
+      FROM horsies_partition_capacity(ARRAY[v_limits], array_fill(1, ARRAY[cardinality(v_keys)]), v_keys, NULL, true, v_now) AS a;
+      PERFORM horsies_unpark(p_queue, array_agg(k.key), array_agg(v_everyone[k.part]))
+      FROM unnest(v_keys, v_parts) AS k (key, part) WHERE v_everyone[k.part] > 0;
+    END IF;
+    v_sweep := CASE WHEN cardinality(v_keys) < p_many THEN '{"stage": "keys"}'
+                    ELSE jsonb_build_object('stage', 'heads', 'after', v_key) END;
+
+  ELSE
+    WITH batch AS MATERIALIZED (
+      SELECT t.id, t.lane, t.priority, t.enqueued_at, t.partition_version FROM horsies_tasks t
+      WHERE t.queue_name = p_queue AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+        AND (t.lane, t.priority, t.enqueued_at, t.id)
+          > (coalesce(v_sweep ->> 'lane', ''), coalesce((v_sweep ->> 'priority')::smallint, 0::smallint),
+             coalesce((v_sweep ->> 'enqueued_at')::timestamptz, '-infinity'), coalesce(v_sweep ->> 'id', '00000000-0000-0000-0000-000000000000')::uuid)
+      ORDER BY t.lane, t.priority, t.enqueued_at, t.id LIMIT p_many
+    ), keyed AS (
+      UPDATE horsies_tasks t
+      SET partition_version = v_limits.partition_version,
+          partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name)
+      WHERE t.id = ANY (ARRAY(
+        SELECT s.id FROM horsies_tasks s
+        WHERE s.id = ANY (ARRAY(SELECT b.id FROM batch b WHERE b.partition_version IS DISTINCT FROM v_limits.partition_version))
+          AND s.claimed_by IS NULL AND s.finished_at IS NULL FOR NO KEY UPDATE SKIP LOCKED))
+    )
+    SELECT count(*) OVER () AS many, b.* INTO v_last FROM batch b ORDER BY b.lane DESC, b.priority DESC, b.enqueued_at DESC, b.id DESC LIMIT 1;
+    v_sweep := CASE WHEN coalesce(v_last.many, 0) < p_many THEN NULL
+                    ELSE jsonb_build_object('stage', 'keys', 'lane', v_last.lane, 'priority', v_last.priority,
+                                            'enqueued_at', v_last.enqueued_at, 'id', v_last.id) END;
+  END IF;
+  UPDATE horsies_queues q SET sweep = v_sweep WHERE q.name = p_queue;
+  RETURN v_sweep IS NOT NULL;
+END
+$$;

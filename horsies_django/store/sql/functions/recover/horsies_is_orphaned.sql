@@ -1,0 +1,11 @@
+-- Whether the worker that holds a task is dead, or missing since before p_before: then nobody will finish the task.
+-- Locks: none. Index: primary key of horsies_heartbeats.
+CREATE FUNCTION horsies_is_orphaned(p_worker uuid, p_claimed_at timestamptz, p_before timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_died timestamptz;
+BEGIN
+  SELECT b.died_at INTO v_died FROM horsies_heartbeats b WHERE b.id = p_worker;
+  RETURN CASE WHEN FOUND THEN v_died IS NOT NULL ELSE coalesce(p_claimed_at < p_before, true) END;
+END
+$$;

@@ -1,0 +1,108 @@
+-- The reaper: declare workers dead whose parent has not beaten for p_threshold, and rescue what dead or missing workers hold; expire
+-- tasks past their good_until that nobody meets. One reaper at a time in the cluster, some rows at a time; the rest comes with the next tick.
+-- A worker without any heartbeat counts as missing once its claim is older than the threshold: it beats before it claims.
+-- p_judge: whether the caller may declare deaths; a server that has just started has heard nobody for a while.
+-- What ran is tried again where its policy lists WORKER_CRASHED (it may or may not have done its work), else failed; a task that took too
+-- many processes with it is poison. Moves RUNNING -> FAILED, PENDING; claims that did not start go back, and late ones expire.
+-- A row that cannot be settled so (an attempt of that number is there already, say) stops none of the others: those are settled one by
+-- one then, it fails without an attempt, and where not even that can be written it stays, 'refused'.
+-- Kinds: 'died' with the worker, 'failed', 'retried', 'returned', 'refused', 'expired' with the task and the
+-- attempt that this is about; at most p_many of each.
+-- Locks: an advisory lock, never waiting; task rows, never waiting; those of caps, for unparking. Index: horsies_tasks_holding,
+-- horsies_tasks_deadline, primary keys.
+CREATE FUNCTION horsies_reap(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
+RETURNS TABLE (kind text, id uuid, task_name text, attempt int) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  c_gone CONSTANT text := 'the worker that ran the task is gone; the task may or may not have done its work';
+  v_now timestamptz := clock_timestamp();
+  v_ids uuid[];
+  v_names text[];
+  v_attempts int[];
+  v_failed uuid[];
+  v_started uuid[];
+  v_dead record;
+  v_outcome jsonb;
+  v_refused uuid[] := '{}';
+  v_queues text[];
+  v_keys text[];
+  v_expired uuid[];
+BEGIN
+  IF NOT pg_try_advisory_xact_lock(hashtextextended('reaper', 'horsies_tasks'::regclass::oid::bigint)) THEN
+    RETURN;
+  END IF;
+  IF p_judge AND pg_postmaster_start_time() < v_now - p_threshold THEN
+    RETURN QUERY
+    UPDATE horsies_heartbeats b SET died_at = v_now
+    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at < v_now - p_threshold RETURNING 'died', b.id, NULL, NULL::int;
+  END IF;
+
+  DELETE FROM horsies_heartbeats b USING horsies_heartbeats parent
+  WHERE parent.id = b.worker_id AND parent.died_at < v_now - interval '1 day';
+
+  SELECT array_agg(o.id), array_agg(o.task_name), array_agg(o.retry_count + 1),
+         array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(o.queue_name), array_agg(o.partition_key)
+  INTO v_ids, v_names, v_attempts, v_started, v_queues, v_keys
+  FROM (
+    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, t.retry_count FROM horsies_tasks t
+    WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND horsies_is_orphaned(t.claimed_by, t.claimed_at, v_now - p_threshold)
+    LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
+  ) AS o;
+  IF v_ids IS NOT NULL THEN
+    FOR v_dead IN  -- settled on behalf of each, by the one statement that settles
+      SELECT t.claimed_by AS worker, jsonb_agg(jsonb_build_object(
+               'id', t.id, 'generation', t.claim_generation, 'status', 'FAILED', 'error_code', 'WORKER_CRASHED', 'error_message', c_gone,
+               'result', horsies_error_result('WORKER_CRASHED', c_gone), 'crashed', true)) AS outcomes
+      FROM horsies_tasks t WHERE t.id = ANY (v_started) GROUP BY t.claimed_by
+    LOOP
+      BEGIN
+        SELECT v_failed || s.finals INTO v_failed FROM horsies_settle(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL) AS s;
+      EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+        FOR v_outcome IN SELECT o.value FROM jsonb_array_elements(v_dead.outcomes) AS o LOOP
+          BEGIN
+            SELECT v_failed || s.finals INTO v_failed
+            FROM horsies_settle(v_dead.worker, jsonb_build_array(v_outcome), p_max_crashes, p_channel, NULL) AS s;
+          EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+            BEGIN
+              UPDATE horsies_tasks t
+              SET status = 'FAILED', finished_at = v_now, error_code = 'WORKER_CRASHED',
+                  result = horsies_error_result('WORKER_CRASHED', c_gone || '; its attempt could not be written: ' || SQLERRM)
+              WHERE t.id = (v_outcome ->> 'id')::uuid AND t.claimed_by = v_dead.worker AND t.status = 'RUNNING';
+              v_failed := v_failed || (v_outcome ->> 'id')::uuid;
+            EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+              v_refused := v_refused || (v_outcome ->> 'id')::uuid;
+            END;
+          END;
+        END LOOP;
+      END;
+    END LOOP;
+    UPDATE horsies_tasks t
+    SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
+    WHERE t.id = ANY (v_ids) AND t.status = 'CLAIMED';
+    RETURN QUERY SELECT CASE WHEN r.id = ANY (v_refused) THEN 'refused' WHEN r.id = ANY (v_failed) THEN 'failed'
+                             WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id, r.name, r.attempt
+                 FROM unnest(v_ids, v_names, v_attempts) AS r (id, name, attempt);
+  END IF;
+
+  -- one that was not parked may have been unparked for a permit, which then waits for the next of its partition
+  SELECT array_agg(l.id), v_queues || array_agg(l.queue_name) FILTER (WHERE l.unparked),
+         v_keys || array_agg(l.partition_key) FILTER (WHERE l.unparked)
+  INTO v_expired, v_queues, v_keys
+  FROM (
+    SELECT t.id, t.queue_name, t.partition_key, NOT t.parked AND t.partition_key IS NOT NULL AS unparked FROM horsies_tasks t
+    WHERE t.claimed_by IS NULL AND t.finished_at IS NULL AND t.good_until <= v_now
+    ORDER BY t.good_until LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
+  ) AS l;
+  IF v_expired IS NOT NULL THEN
+    v_expired := horsies_expire(v_expired, v_now);
+    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1 FROM horsies_tasks t WHERE t.id = ANY (v_expired);
+  END IF;
+  IF v_queues IS NOT NULL THEN  -- once, for all: the locks are taken in their order
+    PERFORM horsies_pass_on_permits(p_channel, v_queues, v_keys);
+  END IF;
+  IF EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now) THEN
+    PERFORM pg_notify(p_channel || '_done', string_agg(d.id::text, ' '))
+    FROM unnest(v_failed || v_expired) WITH ORDINALITY AS d (id, place) GROUP BY (d.place - 1) / 200;
+  END IF;
+END
+$$;

@@ -1,0 +1,38 @@
+-- Release: give tasks back whose user code never began, fenced by worker and claim generation. No attempt is used.
+-- One that somebody has asked to cancel meanwhile ends here: it has not begun, and nobody shall run it to tell it so.
+-- Moves CLAIMED, RUNNING -> PENDING, CANCELLED and wakes the workers of each queue concerned. Returns the ids that were given back, with
+-- their queues and partitions, those that are final, and the earliest moment since which one of the others is due.
+-- Locks: the task rows, never waiting. Index: primary key.
+CREATE FUNCTION horsies_release_claims(p_worker uuid, p_claims jsonb, p_channel text,
+                                OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[],
+                                OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  WITH claim AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(p_claims) AS c (id uuid, generation int)
+  ), held AS MATERIALIZED (
+    SELECT t.id FROM horsies_tasks t
+    WHERE t.id = ANY (ARRAY(SELECT claim.id FROM claim)) AND t.claimed_by = p_worker AND t.status IN ('CLAIMED', 'RUNNING')
+    FOR NO KEY UPDATE SKIP LOCKED
+  ), released AS (
+    UPDATE horsies_tasks t
+    SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'PENDING' ELSE 'CANCELLED' END,
+        finished_at = CASE WHEN t.cancel_requested_at IS NOT NULL THEN v_now END,
+        error_code = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'TASK_CANCELLED' END,
+        result = CASE WHEN t.cancel_requested_at IS NOT NULL
+                   THEN horsies_error_result('TASK_CANCELLED', 'the task was cancelled before it started') END,
+        claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL
+    FROM claim c
+    WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND c.id = t.id
+      AND t.claim_generation = c.generation AND t.claimed_by = p_worker AND t.status IN ('CLAIMED', 'RUNNING')
+    RETURNING t.id, t.queue_name, t.partition_key, t.finished_at, t.enqueued_at
+  )
+  SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.queue_name::text), '{}'), coalesce(array_agg(r.partition_key), '{}'),
+         coalesce(array_agg(r.id) FILTER (WHERE r.finished_at IS NOT NULL), '{}'),
+         min(r.enqueued_at) FILTER (WHERE r.finished_at IS NULL)
+  INTO ids, queues, keys, finals, earliest FROM released r;
+  PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.enqueued_at)) || ' ' || t.queue_name)
+  FROM horsies_tasks t WHERE t.id = ANY (ids) AND t.status = 'PENDING' GROUP BY t.queue_name;
+END
+$$;

@@ -1,0 +1,27 @@
+-- When a failed attempt is followed by another one: at a moment from p_now on, never (NULL), or never because the task kills what runs it
+-- (poison). The one text of this rule; core/retry.py has it in Python, and a test compares the two.
+-- p_classes: the names of the exception's classes, of an attempt that raised: the policy lists codes and such names side by side.
+-- p_retry: what the task asked for: true, or a pause in seconds. p_crashed: the process died; p_max_crashes deaths make poison, 0 never.
+-- Locks: none. Index: primary key of horsies_task_attempts, only where a process died.
+CREATE FUNCTION horsies_retry_decision(p_id uuid, p_options jsonb, p_retry_count int, p_max_retries int, p_good_until timestamptz,
+                              p_cancelled boolean, p_code text, p_classes jsonb, p_retry jsonb, p_crashed boolean, p_max_crashes int,
+                              p_now timestamptz,
+                              OUT due_at timestamptz, OUT poison boolean) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  poison := coalesce(p_crashed, false) AND p_max_crashes > 0 AND p_max_crashes <= 1 + (
+    SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = p_id AND a.outcome = 'WORKER_FAILURE');
+  IF poison OR p_cancelled OR p_retry_count >= p_max_retries THEN
+    RETURN;
+  END IF;
+  IF p_retry IS NULL
+    AND NOT coalesce(p_options -> 'retry' -> 'codes' ?| (ARRAY(SELECT jsonb_array_elements_text(p_classes)) || p_code), false)
+  THEN
+    RETURN;
+  END IF;
+  due_at := p_now + CASE jsonb_typeof(p_retry) WHEN 'number' THEN make_interval(secs => p_retry::float8)
+                      ELSE horsies_retry_delay(p_options -> 'retry', p_retry_count + 1) END;
+  IF due_at >= p_good_until THEN
+    due_at := NULL;
+  END IF;
+END
+$$;

@@ -1,0 +1,29 @@
+-- Redact: remove from a finished task what came from its caller or its code: arguments, value or error, messages of its attempts, and its
+-- partition when arguments are in it. What remains says that it ran, when, where, and how it ended. The audit names who and why.
+-- A value becomes the error RESULT_REDACTED: nobody may take an empty value for the true one. An error keeps its code, which the
+-- admin's filters and statistics read. A partition by task alone stays; a long key is cut and no JSON any more, so it goes.
+-- Returns the status, NULL for an unknown task; redacted is false when it is not finished or was redacted before.
+-- Locks: the task's row, waiting for whoever has it. Index: primary keys.
+CREATE FUNCTION horsies_redact(p_id uuid, p_actor text, p_reason text, OUT status text, OUT redacted boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_task horsies_tasks;
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  redacted := false;
+  SELECT t.* INTO v_task FROM horsies_tasks t WHERE t.id = p_id FOR NO KEY UPDATE;
+  status := v_task.status;
+  IF v_task.finished_at IS NULL OR v_task.redacted_at IS NOT NULL THEN
+    RETURN;
+  END IF;
+  UPDATE horsies_tasks t
+  SET kwargs = '{}', redacted_at = v_now,
+      partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text THEN t.partition_key END,
+      result = horsies_error_result(coalesce(t.error_code, 'RESULT_REDACTED'), 'redacted')
+  WHERE t.id = p_id;
+  UPDATE horsies_task_attempts a SET error_message = 'redacted' WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
+  INSERT INTO horsies_audit (at, actor, action, subject, reason, after)
+  VALUES (v_now, p_actor, 'task.redact', p_id::text, p_reason, jsonb_build_object('task_name', v_task.task_name, 'status', v_task.status));
+  redacted := true;
+END
+$$;

@@ -1,0 +1,24 @@
+-- List the busiest partitions of a queue: what each holds, the limit on all workers together, and how many of its tasks are parked,
+-- counted to one beyond a bound.
+-- Locks: none. Index: horsies_tasks_holding, horsies_tasks_parked.
+SELECT load.key, load.held, load.everyone, parked.many
+FROM (
+  SELECT l.key, l.held, part.everyone[1] AS everyone  -- '' is nobody's key: its room is the limit
+  FROM horsies_queues queue
+  CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
+  CROSS JOIN LATERAL horsies_effective_limits(queue) AS effective
+  CROSS JOIN LATERAL horsies_partition_capacity(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part
+  CROSS JOIN LATERAL horsies_partition_usage(effective, horsies_partitions_in_use(effective), NULL, %(claimed)s::boolean, moment.now) AS l
+  WHERE queue.name = %(queue)s::text AND l.held > 0
+  ORDER BY l.held DESC, l.key LIMIT %(many)s::int
+) AS load
+CROSS JOIN LATERAL (
+  SELECT count(*) AS many
+  FROM (
+    SELECT FROM horsies_tasks t
+    WHERE t.queue_name = %(queue)s::text AND t.partition_key = load.key
+      AND t.claimed_by IS NULL AND t.finished_at IS NULL AND t.parked
+    ORDER BY t.lane, t.priority, t.enqueued_at, t.id LIMIT %(bound)s::int + 1
+  ) AS bounded
+) AS parked
+ORDER BY load.held DESC, load.key

@@ -1,0 +1,16 @@
+-- List who holds the permits of a queue, the longest first; of all queues for '*'. The partition is that of the rule in force.
+-- Locks: none. Index: horsies_tasks_holding, primary keys, horsies_heartbeats_worker.
+SELECT task.id, task.task_name, task.status,
+       horsies_partition_key(queue.partition_by_args, queue.partition_by_task, task.kwargs, task.task_name),
+       task.claimed_by, worker.hostname, child.pid, coalesce(task.started_at, task.claimed_at),
+       NOT horsies_is_orphaned(task.claimed_by, task.claimed_at, moment.now)
+FROM (SELECT clock_timestamp() AS now OFFSET 0) AS moment
+CROSS JOIN LATERAL horsies_tasks_holding_permits(%(queue)s::text, %(many)s::int, moment.now) AS task
+LEFT JOIN horsies_queues queue ON queue.name = task.queue_name
+LEFT JOIN horsies_workers worker ON worker.id = task.claimed_by
+LEFT JOIN LATERAL (
+  SELECT beat.pid FROM horsies_heartbeats beat
+  WHERE beat.worker_id = task.claimed_by AND beat.role = 'runner' AND beat.holding ? task.id::text
+  ORDER BY beat.sent_at DESC LIMIT 1
+) AS child ON true
+ORDER BY task.claimed_at, task.id

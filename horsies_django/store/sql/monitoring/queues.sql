@@ -1,0 +1,25 @@
+-- Read queues as they stand: what is declared, overridden and in force, what is in flight, partitions at their limit, living workers.
+-- Effective limits follow from horsies_queues; horsies_limits is left alone, for a change must not wait for whoever looks. The row of
+-- the cluster comes first, if it says anything or was asked for by name.
+-- Locks: none. Index: see functions/monitoring/horsies_permits_in_use.sql.
+WITH moment AS MATERIALIZED (
+  SELECT clock_timestamp() AS now
+)
+SELECT queue.name, to_jsonb(queue), queue.override, queue.override_by, queue.override_reason, queue.override_at, queue.override_until,
+       queue.paused_at, queue.paused_by, queue.paused_reason, to_jsonb(effective),
+       coalesce(held.running, 0), coalesce(held.permits - held.running, 0), coalesce(crowded.partitions, 0),
+       horsies_count_workers_serving(queue.name)
+FROM horsies_queues queue
+CROSS JOIN moment
+CROSS JOIN LATERAL horsies_effective_limits(queue) AS effective
+LEFT JOIN horsies_permits_in_use((SELECT moment.now FROM moment)) AS held ON held.name = queue.name
+LEFT JOIN LATERAL (
+  SELECT count(*) AS partitions
+  FROM horsies_partition_capacity(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part,
+       horsies_partition_usage(effective, horsies_partitions_in_use(effective), NULL, %(claimed)s::boolean, moment.now) AS load
+  WHERE load.held >= part.everyone[1]  -- '' is nobody's key: its room is the limit
+) AS crowded ON effective.partition_max_concurrency IS NOT NULL OR effective.partition_local_limit IS NOT NULL
+WHERE CASE WHEN %(names)s::text[] IS NOT NULL THEN queue.name = ANY (%(names)s::text[])
+           ELSE queue.name <> '*' OR coalesce(queue.max_concurrency, effective.max_concurrency) IS NOT NULL
+                OR queue.override IS NOT NULL END
+ORDER BY queue.name <> '*', effective.priority, queue.name

@@ -1,0 +1,21 @@
+-- Read the workers that live, are silent, or ended lately, with what they hold: those first that hold something and should not.
+-- Silent: the last beat of the parent lies longer ago than the threshold. Dead: others have judged so, or the row of its beats is gone.
+-- Locks: none. Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables hold a few rows per worker.
+SELECT worker.id, worker.hostname, worker.pid, worker.version, worker.queues, seen.state, seen.at,
+       extract(epoch FROM moment.now - seen.at)::float8, worker.processes, worker.running_sync, worker.running_async,
+       worker.memory_usage_mb, worker.children_memory_mb, coalesce(burden.tasks, 0)
+FROM (SELECT clock_timestamp() AS now OFFSET 0) AS moment
+CROSS JOIN horsies_workers worker
+LEFT JOIN horsies_heartbeats beat ON beat.id = worker.id
+LEFT JOIN horsies_tasks_per_worker() AS burden ON burden.worker = worker.id
+CROSS JOIN LATERAL (
+  SELECT coalesce(beat.sent_at, worker.stopped_at, worker.seen_at) AS at,
+         CASE WHEN worker.stopped_at IS NOT NULL THEN 'stopped'
+              WHEN beat.id IS NULL OR beat.died_at IS NOT NULL THEN 'dead'
+              WHEN beat.sent_at < moment.now - %(threshold)s::interval THEN 'stale'
+              ELSE 'living' END AS state
+) AS seen
+WHERE seen.state IN ('living', 'stale') OR burden.tasks > 0 OR seen.at > moment.now - %(recent)s::interval
+ORDER BY seen.state <> 'living' AND coalesce(burden.tasks, 0) > 0 DESC,
+         array_position(ARRAY['living', 'stale', 'dead', 'stopped'], seen.state), worker.hostname, worker.pid, seen.at DESC
+LIMIT %(many)s::int

@@ -1,4 +1,0 @@
--- Change a queue and all that follows from it; see functions/horsies_configure.sql.
--- Locks: horsies_limits exclusively, for a moment. Index: primary keys.
-SELECT horsies_configure(%(name)s::text, %(changes)s::jsonb, %(create)s::boolean, %(action)s::text, %(actor)s::text,
-                         %(reason)s::text, %(channel)s::text)

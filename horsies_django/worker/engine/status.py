@@ -1,0 +1,27 @@
+"""What other threads may know of the engine: one value, replaced as a whole at the start and at the end of each turn."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from horsies_django.core.records import Claim
+from horsies_django.worker.pool.process import PoolProcess
+
+
+class EngineStatus(NamedTuple):
+    """The engine as it was when its thread last published it.
+
+    ``busy_since``: when the turn that is under way began, by the monotonic clock; None: it waits. ``connection`` is None while
+    the database is away; ``failing``: the last statement failed. ``started``: all processes were ready once. ``prefetched`` tasks
+    are claimed and wait for a slot.
+    """
+
+    busy_since: float | None = None
+    connection: Any = None
+    failing: bool = False
+    started: bool = False
+    stopping: bool = False
+    members: tuple[PoolProcess, ...] = ()
+    running_sync: int = 0
+    running_async: int = 0
+    prefetched: tuple[Claim, ...] = ()

@@ -206,7 +206,7 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Cl
     addresses += [
         reverse(f"admin:horsies_{name}", args=(key,))
         for name, key in (
-            ("queue_change", "default"), ("queue_override", "default"), ("schedules/change", "hourly"),
+            ("queue_change", "default"), ("queue_override", "default"), ("schedule_change", "hourly"),
             ("schedule_edit", "hourly"), ("worker_change", worker.pk), ("auditentry_change", entry.pk),
         )
     ]  # fmt: skip

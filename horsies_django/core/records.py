@@ -55,12 +55,12 @@ class Claim(NamedTuple):
 class Wanted(NamedTuple):
     """What a worker can take in one pass: free slots per lane, places in its buffer, and how many tasks in all and per queue.
 
-    ``buffer`` and ``lease`` belong to soft mode: tasks taken ahead wait CLAIMED under that lease. ``batch`` 0 is no limit.
+    ``prefetch`` and ``lease`` belong to soft mode: tasks taken ahead wait CLAIMED under that lease. ``batch`` 0 is no limit.
     """
 
     sync: int = 0
     async_: int = 0
-    buffer: int = 0
+    prefetch: int = 0
     total: int = 1_000_000
     batch: int = 0
     lease: dt.timedelta | None = None

@@ -474,9 +474,9 @@ class Migration(migrations.Migration):
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="began"),
                 ),
                 (
-                    "swept_at",
+                    "pruned_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last sweep"
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last round"
                     ),
                 ),
             ],

@@ -37,7 +37,7 @@ class PassRow(NamedTuple):
     looked_at: float | None
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
-        """Return the tasks that the pass met, each with its verdict: "start", "buffer" or "late"."""
+        """Return the tasks that the pass met, each with its verdict: "start", "prefetch" or "late"."""
         return zip(self.verdicts or (), claims_of(self[6:14]), strict=True)
 
 
@@ -46,7 +46,7 @@ class Passed:
     """What a pass brought.
 
     ``landed``: the outcomes and releases that were written; ``decided``: what became of failed ones beyond that, by id (see
-    ``horsies_settle``). ``claims`` run now, ``buffered`` ones wait for a start. ``started``, ``returned`` (no room: pending
+    ``horsies_settle``). ``claims`` run now, ``prefetched`` ones wait for a start. ``started``, ``returned`` (no room: pending
     again) and ``expired`` tasks; ``late``: those of the latter that the claim met. ``due_in``: seconds until the next is due.
     ``again``: the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this
     worker was declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next cursors: JSON texts of
@@ -57,7 +57,7 @@ class Passed:
     landed: set[uuid.UUID] = field(default_factory=set)
     decided: Mapping[str, Any] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
-    buffered: list[Claim] = field(default_factory=list)
+    prefetched: list[Claim] = field(default_factory=list)
     started: list[uuid.UUID] = field(default_factory=list)
     returned: list[uuid.UUID] = field(default_factory=list)
     expired: list[uuid.UUID] = field(default_factory=list)
@@ -88,7 +88,7 @@ def passed_of(row: PassRow, written: set[uuid.UUID]) -> Passed:
         held=row.held,
         now=row.looked_at or 0.0,
     )
-    kinds = {"start": passed.claims, "buffer": passed.buffered, "late": passed.late}
+    kinds = {"start": passed.claims, "prefetch": passed.prefetched, "late": passed.late}
     for verdict, claim in row.claims():
         kinds[verdict].append(claim)
     passed.expired += [claim.id for claim in passed.late]

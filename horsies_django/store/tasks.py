@@ -90,15 +90,15 @@ class TaskStore:
         outcomes: Sequence[Outcome] = (),
         releases: Sequence[Claim] = (),
         starts: Sequence[Claim] = (),
-        sweep: bool = False,
+        expired_leases: bool = False,
         max_crashes: int = 0,
         grace: timedelta | None = None,
         cursors: str | None = None,
     ) -> Passed:
         """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
 
-        ``sweep`` also takes back claims of any worker whose lease ended. A task that took ``max_crashes`` processes with it is
-        poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is younger.
+        ``expired_leases`` also takes back claims whose lease ended, of any worker. A task that took ``max_crashes`` processes with
+        it is poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is younger.
         ``cursors`` is the JSON text of where to look, see ``worker/engine/scan_cursors.py``; None: everywhere.
         """
         rows = run(
@@ -111,7 +111,7 @@ class TaskStore:
                 "releases": claims_json(releases) if releases else None,
                 "starts": claims_json(starts) if starts else None,
                 "queues": served.queues_array,
-                "sweep": sweep,
+                "expired_leases": expired_leases,
                 "max_crashes": max_crashes,
                 "grace": grace,
                 "cursors": cursors,

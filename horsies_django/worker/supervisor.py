@@ -225,7 +225,7 @@ class Supervisor:
         )  # fmt: skip
         if self.capacity.prefetch:
             logger.info(
-                "Soft mode: up to %s tasks wait in the buffer, under a lease of %s",
+                "Soft mode: up to %s tasks are prefetched, under a lease of %s",
                 self.capacity.prefetch,
                 self.capacity.lease,
             )

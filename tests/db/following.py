@@ -65,23 +65,32 @@ class Following(RuleBasedStateMachine):
 
     def round(
         self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, outcomes: list[Outcome] | None = None,
-        releases: list[Claim] | None = None, starts: list[Claim] | None = None, sweep: bool = False, short: bool = False,
+        releases: list[Claim] | None = None, starts: list[Claim] | None = None, expired_leases: bool = False, short: bool = False,
     ) -> None:  # fmt: skip
         """Run a pass, a ``short`` one where that will do, and have the model follow it in the order of its parts."""
         outcomes, releases, starts = outcomes or [], releases or [], starts or []
-        short = short and not (releases or starts or sweep or wanted.buffer) and all(map(self.simple, outcomes))
+        short = (
+            short and not (releases or starts or expired_leases or wanted.prefetch) and all(map(self.simple, outcomes))
+        )
         passed = self.lives.run_pass(
-            seat, worker, wanted, short=short, outcomes=outcomes, releases=releases, starts=starts, sweep=sweep
+            seat,
+            worker,
+            wanted,
+            short=short,
+            outcomes=outcomes,
+            releases=releases,
+            starts=starts,
+            expired_leases=expired_leases,
         )
         landed = self.model.settle(worker, outcomes) | self.model.release(worker, releases)
         assert passed.landed == landed
         written: list[Outcome | Claim] = [*outcomes, *releases]
         self.explain(seat, worker, [entry for entry in written if entry.id not in landed])
-        if sweep:
+        if expired_leases:
             self.model.lapse()
         assert passed.dead == (worker in self.dead)
         if passed.dead:
-            assert not any((passed.claims, passed.buffered, passed.started, passed.returned, passed.expired))
+            assert not any((passed.claims, passed.prefetched, passed.started, passed.returned, passed.expired))
             return
         expired = [*passed.expired]
         startable = self.model.startable(worker, starts)
@@ -97,7 +106,7 @@ class Following(RuleBasedStateMachine):
             else:
                 expired.remove(id_)
                 self.model.expire(id_)
-        self.take(worker, wanted, passed.claims, passed.buffered, again=passed.again)
+        self.take(worker, wanted, passed.claims, passed.prefetched, again=passed.again)
         for id_ in expired:
             assert self.model.tasks[id_].due
             self.model.expire(id_)
@@ -118,7 +127,7 @@ class Following(RuleBasedStateMachine):
     ) -> None:
         """Follow what a pass claimed, if it was allowed to; what has no cap is never left behind while there is a slot."""
         assert len(claims) <= wanted.sync
-        assert len(buffered) <= wanted.buffer
+        assert len(buffered) <= wanted.prefetch
         allowed = self.model.claimable()
         taken = []
         for ahead, claim in [*((False, claim) for claim in claims), *((True, claim) for claim in buffered)]:

@@ -43,7 +43,7 @@ class Mishaps(Following):
             self.lives.move("lapsed", life.id)
             life.lease = False
         at = self.lives.seats[seat]
-        self.round(at, at.worker, Wanted(), sweep=True)
+        self.round(at, at.worker, Wanted(), expired_leases=True)
 
     # what happens to workers
 

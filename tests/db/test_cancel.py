@@ -85,7 +85,7 @@ def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker:
     (id_,) = put()
     ahead = []
     if how == "is claimed ahead":
-        ahead = worker.run_pass(wanted=Wanted(buffer=1, lease=LEASE)).buffered
+        ahead = worker.run_pass(wanted=Wanted(prefetch=1, lease=LEASE)).prefetched
     assert operations.cancel([id_]) == {id_: "CANCELLED"}
     passed = worker.run_pass(sync=1, starts=ahead)
     assert (passed.started, passed.claims) == ([], [])

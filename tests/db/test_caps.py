@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Claimers = Callable[..., Claimer]
 LEASE = dt.timedelta(minutes=5)
-AHEAD = Wanted(buffer=2, lease=LEASE)
+AHEAD = Wanted(prefetch=2, lease=LEASE)
 
 
 def running() -> dict[str, int]:
@@ -180,7 +180,7 @@ def test_in_hard_mode_a_claim_holds_a_permit_as_long_as_its_lease_lives(
 ) -> None:
     worker = claimer()
     put(9)
-    assert len(worker.run_pass(wanted=AHEAD).buffered) == 2
+    assert len(worker.run_pass(wanted=AHEAD).prefetched) == 2
     limit(name, **{column: 3})
     assert len(worker.run_pass(sync=9).claims) == 1
     end_leases()
@@ -194,11 +194,11 @@ def test_a_claim_whose_lease_ended_does_not_hold_up_others_and_is_claimed_again_
     gone, worker = claimer(), claimer()
     limit("default", max_concurrency=2)
     (id_,) = put()
-    assert len(gone.run_pass(wanted=AHEAD).buffered) == 1
+    assert len(gone.run_pass(wanted=AHEAD).prefetched) == 1
     (other,) = put()
     end_leases()
     assert [claim.id for claim in worker.run_pass(sync=1).claims] == [other]
-    (claim,) = worker.run_pass(sync=1, sweep=True).claims
+    (claim,) = worker.run_pass(sync=1, expired_leases=True).claims
     assert (claim.id, claim.generation) == (id_, 2)
 
 

@@ -62,7 +62,7 @@ def conn(connect: Callable[[], psycopg.Connection[Any]]) -> psycopg.Connection[A
 def compare(world: World, expected: Allotment, passed: Passed, before: Rows, after: Rows) -> None:
     """Hold a pass against the model: what it took, and that it touched nothing else."""
     assert [claim.id.int for claim in passed.claims] == expected.start
-    assert [claim.id.int for claim in passed.buffered] == expected.ahead
+    assert [claim.id.int for claim in passed.prefetched] == expected.ahead
     assert (passed.again, passed.dead) == (False, False)
     tasks = {task.id.int: task for task in world.tasks}
     expired = {id_.int for id_ in passed.expired}
@@ -87,7 +87,12 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
                 was |= fresh[task.id]
             if (task.row.queue, task.partition) in unparked:
                 was["parked"] = row["parked"]
-            if world.sweep and task.row.holder and task.row.lease == "ended" and task.row.queue in world.queues:
+            if (
+                world.expired_leases
+                and task.row.holder
+                and task.row.lease == "ended"
+                and task.row.queue in world.queues
+            ):
                 was |= {
                     "status": "PENDING",
                     "claimed_by": None,
@@ -120,7 +125,9 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
                 world.waiting(), world.limits, world.held(), budget, cluster=world.cluster, workers=world.workers
             )
             before = world.rows()
-            passed = TaskStore(conn).run_pass(ME, "horsies_test", Served(world.queues), wanted, sweep=world.sweep)
+            passed = TaskStore(conn).run_pass(
+                ME, "horsies_test", Served(world.queues), wanted, expired_leases=world.expired_leases
+            )
             compare(world, expected, passed, before, world.rows())
 
     agree()

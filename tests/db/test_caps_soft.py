@@ -25,7 +25,7 @@ LEASE = dt.timedelta(minutes=5)
 
 def ahead(worker: Claimer, count: int = 1) -> list[Claim]:
     """Take tasks ahead."""
-    return worker.run_pass(wanted=Wanted(buffer=count, lease=LEASE)).buffered
+    return worker.run_pass(wanted=Wanted(prefetch=count, lease=LEASE)).prefetched
 
 
 def change(**columns: Any) -> None:
@@ -41,8 +41,8 @@ def status(claim: Claim) -> str:
 def test_a_task_taken_ahead_is_claimed_under_a_lease_and_has_not_started(claimer: Claimers) -> None:
     put(3)
     worker = claimer()
-    passed = worker.run_pass(wanted=Wanted(sync=1, buffer=1, lease=LEASE))
-    (claim,) = passed.buffered
+    passed = worker.run_pass(wanted=Wanted(sync=1, prefetch=1, lease=LEASE))
+    (claim,) = passed.prefetched
     task = Task.objects.get(pk=claim.id)
     assert (len(passed.claims), status(passed.claims[0])) == (1, "RUNNING")
     assert (task.status, task.claimed_by, task.claim_generation, task.started_at) == ("CLAIMED", worker.id, 1, None)
@@ -137,7 +137,7 @@ def test_what_one_worker_has_taken_ahead_keeps_no_permit_of_a_partition_from_ano
     busy, idle = claimer(), claimer()
     (claim,) = ahead(busy, 2)
     assert not Task.objects.filter(parked=True).exists()
-    (started,) = idle.run_pass(wanted=Wanted(sync=2, buffer=2, lease=LEASE)).claims
+    (started,) = idle.run_pass(wanted=Wanted(sync=2, prefetch=2, lease=LEASE)).claims
     assert (busy.run_pass(starts=[claim]).returned, Task.objects.filter(parked=True).count()) == ([claim.id], 2)
     (next_,) = idle.run_pass(sync=1, outcomes=[done(started)]).claims
     assert next_.id == claim.id
@@ -177,7 +177,7 @@ def test_starts_and_claims_of_one_pass_share_the_same_room(claimer: Claimers) ->
     put(9)
     worker = claimer()
     claims = ahead(worker, 2)
-    passed = worker.run_pass(starts=claims[:1], wanted=Wanted(sync=5, buffer=5, lease=LEASE))
+    passed = worker.run_pass(starts=claims[:1], wanted=Wanted(sync=5, prefetch=5, lease=LEASE))
     assert (len(passed.started), len(passed.claims)) == (1, 1)
     assert Task.objects.filter(status="RUNNING").count() == 2
 
@@ -187,8 +187,8 @@ def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_
     put(9)
     example = capacity(Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2))
     free = {"sync": 2, "async": 0}
-    passed = claimer().run_pass(wanted=example.wanted(free, standing=0, ahead=0, buffered=0, starting=0))
-    assert (len(passed.claims), len(passed.buffered)) == (2, 4)
+    passed = claimer().run_pass(wanted=example.wanted(free, standing=0, ahead=0, prefetched=0, starting=0))
+    assert (len(passed.claims), len(passed.prefetched)) == (2, 4)
     leases = {task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")}
     assert leases == {dt.timedelta(seconds=5)}
 
@@ -198,10 +198,10 @@ def test_a_claim_whose_lease_ended_is_claimed_anew_and_its_old_holder_starts_not
     put()
     slow, other = claimer(), claimer()
     (old,) = ahead(slow)
-    assert other.run_pass(sync=1, sweep=True).claims == []
+    assert other.run_pass(sync=1, expired_leases=True).claims == []
     change(claim_expires_at=aware(seconds=-1))
     assert other.run_pass(sync=1).claims == []
-    (new,) = other.run_pass(sync=1, sweep=True).claims
+    (new,) = other.run_pass(sync=1, expired_leases=True).claims
     assert (new.id, new.generation) == (old.id, old.generation + 1)
     assert slow.run_pass(starts=[old]).started == []
     assert slow.run_pass(outcomes=[done(old)]).landed == set()
@@ -214,7 +214,7 @@ def test_the_same_worker_cannot_start_a_task_under_the_claim_before(claimer: Cla
     worker = claimer()
     (old,) = ahead(worker)
     change(claim_expires_at=aware(seconds=-1))
-    (new,) = worker.run_pass(wanted=Wanted(buffer=1, lease=LEASE), sweep=True).buffered
+    (new,) = worker.run_pass(wanted=Wanted(prefetch=1, lease=LEASE), expired_leases=True).prefetched
     assert worker.run_pass(starts=[old]).started == []
     assert worker.run_pass(starts=[old, new]).started == [new.id]
 
@@ -234,8 +234,8 @@ def test_only_its_holder_renews_a_lease_also_one_that_has_just_ended(claimer: Cl
 def test_a_full_buffer_asks_for_no_more_than_slots_and_buffer_hold(claimer: Claimers) -> None:
     put(20)
     put(20, lane="async")
-    passed = claimer().run_pass(wanted=Wanted(sync=2, async_=3, buffer=4, lease=LEASE))
-    assert (len(passed.claims), len(passed.buffered)) == (5, 4)
+    passed = claimer().run_pass(wanted=Wanted(sync=2, async_=3, prefetch=4, lease=LEASE))
+    assert (len(passed.claims), len(passed.prefetched)) == (5, 4)
 
 
 def test_what_waits_in_a_buffer_is_released_like_what_runs(claimer: Claimers) -> None:

@@ -91,8 +91,8 @@ def test_a_claim_generation_at_its_maximum_blocks_no_short_pass_and_no_prefetch(
     assert short is not None
     assert [(claim.id, claim.generation) for claim in short.claims] == [(first, 1)]
     change(second, claim_generation=LAST)
-    ahead = worker.run_pass(wanted=Wanted(buffer=1, lease=dt.timedelta(seconds=60)))
-    assert [(claim.id, claim.generation) for claim in ahead.buffered] == [(second, 1)]
+    ahead = worker.run_pass(wanted=Wanted(prefetch=1, lease=dt.timedelta(seconds=60)))
+    assert [(claim.id, claim.generation) for claim in ahead.prefetched] == [(second, 1)]
 
 
 @pytest.mark.parametrize("wire", ['"x"', "null", "99999999999", "1.5", '{"a": 1}', "1e400"])

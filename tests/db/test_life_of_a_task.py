@@ -76,10 +76,10 @@ class LifeOfATask(Mishaps):
         at = self.lives.seats[seat]
         self.round(at, at.worker, wanted((0, buffer)))
 
-    @rule(seat=SEATS, slots=SLOTS, sweep=FLAGS, short=FLAGS)
-    def claim(self, seat: int, slots: tuple[int, int], sweep: bool, short: bool) -> None:
+    @rule(seat=SEATS, slots=SLOTS, expired_leases=FLAGS, short=FLAGS)
+    def claim(self, seat: int, slots: tuple[int, int], expired_leases: bool, short: bool) -> None:
         at = self.lives.seats[seat]
-        self.round(at, at.worker, wanted(slots), sweep=sweep, short=short)
+        self.round(at, at.worker, wanted(slots), expired_leases=expired_leases, short=short)
 
     @precondition(lambda self: self.has(Status.RUNNING))
     @rule(seat=SEATS, places=MANY, ends=SOME_ENDS, slots=SLOTS, short=FLAGS)
@@ -277,7 +277,7 @@ def fresh(life: Life) -> Life:
 def wanted(slots: tuple[int, int]) -> Wanted:
     """Return what a worker wants that has so many slots and, in soft mode, so many places in its buffer."""
     sync, buffer = slots
-    return Wanted(sync, buffer=buffer, lease=LEASE if buffer else None)
+    return Wanted(sync, prefetch=buffer, lease=LEASE if buffer else None)
 
 
 @pytest.mark.thorough

@@ -96,7 +96,7 @@ def claim(worker: Claimer) -> Iterator[None]:
     rows(worker)
     rows(worker)
     yield
-    worker.run_pass(wanted=Wanted(sync=1, buffer=9, lease=LEASE))
+    worker.run_pass(wanted=Wanted(sync=1, prefetch=9, lease=LEASE))
 
 
 def claim_too_late(worker: Claimer) -> Iterator[None]:
@@ -121,7 +121,7 @@ def start_too_late(worker: Claimer) -> Iterator[None]:
 def lapse(worker: Claimer) -> Iterator[None]:
     rows(worker, claim_expires_at=aware(seconds=-1))
     yield
-    worker.run_pass(sweep=True)
+    worker.run_pass(expired_leases=True)
 
 
 def cancel(worker: Claimer) -> Iterator[None]:

@@ -99,7 +99,7 @@ def test_of_all_tasks_a_claim_takes_only_the_one_that_every_condition_lets_throu
     worker, other = claimer(), connect()
     with other.transaction():
         other.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        (claim,) = worker.run_pass(wanted=Wanted(buffer=20, lease=dt.timedelta(minutes=1))).buffered
+        (claim,) = worker.run_pass(wanted=Wanted(prefetch=20, lease=dt.timedelta(minutes=1))).prefetched
     task = Task.objects.get(pk=wanted)
     assert (claim.id, task.status, task.claimed_by) == (wanted, "CLAIMED", worker.id)
     assert abs((timezone.now() - task.claimed_at).total_seconds()) < 60

@@ -43,7 +43,7 @@ def finished(age: dt.timedelta = 2 * DAY, count: int = 1, **columns: Any) -> lis
     return [task.pk for task in TaskFactory.create_batch(count, **columns)]
 
 
-def sweep(conn: Any, kept: Kept = EVERYTHING, many: int = 50) -> int:
+def prune(conn: Any, kept: Kept = EVERYTHING, many: int = 50) -> int:
     """Prune tasks until there is no more to do, and return how many went."""
     store, count = RetentionStore(conn), 0
     while True:
@@ -72,14 +72,14 @@ def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_other
     for id_ in (*old, *young):
         TaskAttemptFactory(task_id=id_)
         TaskAttemptFactory(task_id=id_, attempt=2)
-    assert sweep(connect()) == len(old)
+    assert prune(connect()) == len(old)
     assert left() == {*young, *unfinished}
     assert set(TaskAttempt.objects.values_list("task_id", flat=True)) == set(young)
 
 
 def test_who_asks_for_a_deleted_result_hears_that_there_is_no_such_task(connect: Connect) -> None:
     (id_,) = finished()
-    sweep(connect())
+    prune(connect())
     assert get_handle(id_).get(0).err_value.error_code == "TASK_NOT_FOUND"
 
 
@@ -92,7 +92,7 @@ def test_each_queue_is_kept_as_long_as_was_set_for_it(connect: Connect) -> None:
     kept = kept_by(DAY, {"mail": HOUR, "bulk": HOUR, "payments": None, "default": DAY})
     assert len(kept) == 2
     for one in kept:
-        sweep(connect(), one)
+        prune(connect(), one)
     gone = {name for name, id_ in ids.items() if id_ not in left()}
     assert gone == {("mail", 2), ("mail", 30), ("bulk", 2), ("bulk", 30), ("default", 30), ("undeclared", 30)}
 
@@ -109,16 +109,16 @@ def test_more_tasks_of_one_moment_than_a_batch_takes_all_go_and_those_of_another
     kept = finished(moment, 130, queue_name="payments")
     finished(moment, 130)
     finished(2 * DAY, 10)
-    assert sweep(connect(), Kept(("payments",), others=True, age=DAY)) >= 140
+    assert prune(connect(), Kept(("payments",), others=True, age=DAY)) >= 140
     assert left() == set(kept)
 
 
 def entries(conn: psycopg.Connection[Any], kept: Kept) -> int:
-    """Sweep, and return how many entries of the index of finished tasks that read."""
+    """Prune, and return how many entries of the index of finished tasks that read."""
     query = "SELECT pg_stat_get_xact_tuples_returned('horsies_tasks_finished'::regclass)"
     with conn.transaction():
         ((before,),) = conn.execute(query).fetchall()
-        sweep(conn, kept, many=500)
+        prune(conn, kept, many=500)
         ((after,),) = conn.execute(query).fetchall()
     return int(after - before)
 
@@ -138,32 +138,32 @@ def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Conn
 def test_another_set_of_queues_is_swept_from_the_beginning(connect: Connect) -> None:
     conn = connect()
     finished(queue_name="payments")
-    assert sweep(conn, Kept(("payments",), others=True, age=DAY)) == 0
-    assert sweep(conn, EVERYTHING) == 1
+    assert prune(conn, Kept(("payments",), others=True, age=DAY)) == 0
+    assert prune(conn, EVERYTHING) == 1
     assert Pruning.objects.count() == 2
 
 
-def test_a_shorter_and_a_longer_retention_both_go_on_where_the_last_sweep_ended(connect: Connect) -> None:
+def test_a_shorter_and_a_longer_retention_both_go_on_where_the_last_round_ended(connect: Connect) -> None:
     conn = connect()
     finished(9 * DAY), finished(5 * DAY), finished(2 * DAY)
-    assert sweep(conn, EVERYTHING._replace(age=7 * DAY)) == 1
-    assert sweep(conn, EVERYTHING._replace(age=DAY)) == 2
+    assert prune(conn, EVERYTHING._replace(age=7 * DAY)) == 1
+    assert prune(conn, EVERYTHING._replace(age=DAY)) == 2
     finished(DAY / 2)
-    assert sweep(conn, EVERYTHING._replace(age=7 * DAY)) == 0
-    assert sweep(conn, EVERYTHING._replace(age=HOUR)) == 1
+    assert prune(conn, EVERYTHING._replace(age=7 * DAY)) == 0
+    assert prune(conn, EVERYTHING._replace(age=HOUR)) == 1
 
 
-def test_a_task_that_somebody_has_locked_is_not_waited_for_and_goes_with_a_later_sweep(connect: Connect) -> None:
+def test_a_task_that_somebody_has_locked_is_not_waited_for_and_goes_with_a_later_round(connect: Connect) -> None:
     conn, other = connect(), connect()
     held, *_ = finished(9 * DAY)
     finished(5 * DAY, 3)
     conn.execute("SET lock_timeout = '1ms'")
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        assert sweep(conn) == 3
+        assert prune(conn) == 3
         assert left() == {held}
-        assert sweep(conn) == 0
-    assert sweep(conn) == 1
+        assert prune(conn) == 0
+    assert prune(conn) == 1
     assert left() == set()
 
 
@@ -174,8 +174,8 @@ def test_a_task_that_runs_again_meanwhile_is_kept(connect: Connect) -> None:
         other.execute(
             "UPDATE horsies_tasks SET status = 'PENDING', finished_at = NULL, claimed_by = NULL WHERE id = %s", [again]
         )
-        assert sweep(conn) == 0
-    assert sweep(conn) == 0
+        assert prune(conn) == 0
+    assert prune(conn) == 0
     assert left() == {again}
 
 
@@ -185,23 +185,23 @@ def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Conne
     with other.transaction():
         assert RetentionStore(other).prune_tasks(EVERYTHING, 1).tasks == 1
         assert RetentionStore(conn).prune_tasks(EVERYTHING, 1) == (0, 0, False)
-    assert sweep(conn) == 2
+    assert prune(conn) == 2
 
 
-def test_what_came_in_behind_the_sweep_is_found_within_a_week(connect: Connect) -> None:
+def test_what_came_in_behind_the_round_is_found_within_a_week(connect: Connect) -> None:
     conn = connect()
     finished(2 * DAY)
-    sweep(conn)
+    prune(conn)
     finished(9 * DAY)
-    assert sweep(conn) == 0
+    assert prune(conn) == 0
     execute("UPDATE horsies_prunings SET began_at = began_at - interval '8 days'")
-    assert sweep(conn) == 1
+    assert prune(conn) == 1
 
 
 def test_rows_about_sets_of_queues_that_nobody_has_any_more_go(connect: Connect) -> None:
-    sweep(connect())
-    execute("UPDATE horsies_prunings SET swept_at = swept_at - interval '31 days'")
-    sweep(connect(), Kept(("mail",), others=True, age=DAY))
+    prune(connect())
+    execute("UPDATE horsies_prunings SET pruned_at = pruned_at - interval '31 days'")
+    prune(connect(), Kept(("mail",), others=True, age=DAY))
     (row,) = Pruning.objects.all()
     assert "mail" in row.key
 
@@ -218,7 +218,7 @@ def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connec
     (id_,) = finished(2 * DAY)
     TaskAttemptFactory(task_id=id_)
     notices = explained(worker)
-    assert sweep(worker.conn, Kept(("payments",), others=True, age=DAY), many=100) == 1
+    assert prune(worker.conn, Kept(("payments",), others=True, age=DAY), many=100) == 1
     shown = "\n".join(notices)
     assert "horsies_tasks_finished" in shown
     assert not re.search(r"Seq Scan on (horsies_tasks|horsies_task_attempts)\b", shown)

@@ -168,7 +168,7 @@ def test_what_is_due_for_another_attempt_is_claimed_by_whoever_has_a_slot(sighte
 def test_what_a_reaper_rescues_is_claimed_by_whoever_has_a_slot(sighted: Sights, connect: Connect) -> None:
     (id_,) = put()
     gone, worker = sighted(), sighted()
-    gone.run_pass(wanted=Wanted(buffer=1, lease=LEASE))
+    gone.run_pass(wanted=Wanted(prefetch=1, lease=LEASE))
     put()
     worker.run_pass(sync=1)
     worker.settle_in()
@@ -181,13 +181,13 @@ def test_what_a_reaper_rescues_is_claimed_by_whoever_has_a_slot(sighted: Sights,
 def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(sighted: Sights) -> None:
     (id_,), (after,) = put(), put()
     gone, worker, other = sighted(), sighted(), sighted()
-    gone.run_pass(wanted=Wanted(buffer=1, lease=LEASE))
+    gone.run_pass(wanted=Wanted(prefetch=1, lease=LEASE))
     assert [claim.id for claim in other.run_pass(sync=1).claims] == [after]
     for one in (worker, other):
         one.settle_in()
     woken = other.woken
     Task.objects.filter(pk=id_).update(claim_expires_at=aware(hours=-1))
-    (claim,) = worker.run_pass(sync=1, sweep=True).claims
+    (claim,) = worker.run_pass(sync=1, expired_leases=True).claims
     other.hears()
     assert (claim.id, other.woken) == (id_, woken)
     worker.run_pass(outcomes=complete([claim]))
@@ -197,8 +197,8 @@ def test_a_start_that_found_no_room_is_found_by_whoever_gives_a_permit_back(sigh
     limit("default", max_concurrency=1)
     (early,) = put()
     ahead, worker = sighted(), sighted()
-    soft = Wanted(buffer=1, lease=LEASE)
-    (buffered,) = ahead.run_pass(wanted=soft).buffered
+    soft = Wanted(prefetch=1, lease=LEASE)
+    (buffered,) = ahead.run_pass(wanted=soft).prefetched
     Task.objects.filter(pk=early).update(claim_expires_at=aware(hours=-1))  # so that it holds no permit in hard mode
     (late,) = put()
     (claim,) = worker.run_pass(sync=1).claims

@@ -168,7 +168,7 @@ def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_th
     notices = explained(worker)
     claims = worker.run_pass(sync=2).claims
     assert claims
-    worker.run_pass(sync=2, outcomes=complete(claims), sweep=True)
+    worker.run_pass(sync=2, outcomes=complete(claims), expired_leases=True)
     QueueStore(worker.conn).request_sweep()
     QueueStore(worker.conn).sweep("mail", 100)
     WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)

@@ -130,8 +130,8 @@ def test_a_worker_that_leaves_all_that_waits_wakes_nobody(
 def test_a_buffer_is_not_filled_with_what_the_worker_does_not_know(old: Claimer) -> None:
     put(5, name=STRANGE)
     known = put(3, name=KNOWN)
-    passed = old.run_pass(wanted=Wanted(1, buffer=4, lease=GRACE), grace=GRACE)
-    assert [claim.id for claim in passed.claims + passed.buffered] == known
+    passed = old.run_pass(wanted=Wanted(1, prefetch=4, lease=GRACE), grace=GRACE)
+    assert [claim.id for claim in passed.claims + passed.prefetched] == known
 
 
 def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Claimer) -> None:

@@ -117,7 +117,7 @@ WORLDS = st.fixed_dictionaries({
     "slots": st.tuples(st.sampled_from([2, 1, 6, 0]), st.sampled_from([1, 3, 0]), st.sampled_from([3, 1, 0])),
     "total": st.sampled_from([None, None, None, None, 6, 3, 0]),
     "batch": st.sampled_from([0, 0, 0, 1, 2]),
-    "sweep": st.booleans(),
+    "expired_leases": st.booleans(),
 })  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def register(conn: psycopg.Connection[Any], worker: uuid.UUID) -> None:
 TWO_ROUNDS = {
     "queues": {"a": {"priority": 1, "rule": (["a"], False), "partition_max_concurrency": 2}},
     "cluster": None, "neighbour": False, "rows": [Row("a", "t", {}, seconds=5, times=30)], "held": [],
-    "soft": True, "slots": (0, 0, 4), "total": None, "batch": 0, "sweep": False,
+    "soft": True, "slots": (0, 0, 4), "total": None, "batch": 0, "expired_leases": False,
 }  # fmt: skip
 # A scan that ends amid tasks of a full partition hides one behind it, which comes before those of the other queue.
 HIDDEN = {
@@ -171,7 +171,7 @@ class World:
         self.conn = conn
         self.queues = wish["queues"]
         self.soft = wish["soft"]
-        self.sweep = wish["sweep"]
+        self.expired_leases = wish["expired_leases"]
         self.cluster = None if self.soft else wish["cluster"]  # refused together
         self.workers = 1 + wish["neighbour"]
         self.limits = {
@@ -250,13 +250,13 @@ class World:
         return partition is not None and any(cap is not None and load >= cap for cap in caps)
 
     def waiting(self) -> list[Waiting]:
-        """Return what could start now; claims whose lease ended are among it when the pass sweeps them up."""
+        """Return what could start now; claims whose lease ended are among it when the pass releases them."""
         return [
             Waiting(task.id.int, task.row.queue, task.row.lane, task.row.priority,
                     NOW - dt.timedelta(seconds=task.row.seconds), task.partition, task.row.late)
             for task in self.tasks
             if task.row.queue in self.queues and task.row.seconds > 0
-            and (task.row.holder is None or (task.row.lease == "ended" and self.sweep))
+            and (task.row.holder is None or (task.row.lease == "ended" and self.expired_leases))
         ]  # fmt: skip
 
     def rows(self) -> Rows:

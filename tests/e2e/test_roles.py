@@ -127,7 +127,7 @@ def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
     process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
     swept = "retention deleted tasks: 3, slots of schedules: 1, snapshots"
-    wait_until(lambda: swept in process.log, "the log tells of the sweep")
+    wait_until(lambda: swept in process.log, "the log tells of the round")
     wait_until(lambda: WorkerState.objects.filter(snapshot_at__gt=long_ago).exists(), "a snapshot is there")
     assert not AuditEntry.objects.filter(at=long_ago).exists()
     assert not Worker.objects.filter(started_at=long_ago).exists()

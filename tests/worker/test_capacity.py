@@ -32,35 +32,35 @@ def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_to
 def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_claims_of_a_queue() -> None:
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
     hungry = capacity(Config(), options)
-    wanted = hungry.wanted({"sync": 2, "async": 100}, standing=0, ahead=0, buffered=0, starting=0)
+    wanted = hungry.wanted({"sync": 2, "async": 100}, standing=0, ahead=0, prefetched=0, starting=0)
     assert wanted == Wanted(2, 100, total=10, batch=2)
-    assert hungry.wanted({"sync": 1, "async": 91}, standing=3, ahead=9, buffered=8, starting=2).total == 1
-    assert hungry.wanted({"sync": 1, "async": 91}, standing=2, ahead=9, buffered=8, starting=0).total == 0
+    assert hungry.wanted({"sync": 1, "async": 91}, standing=3, ahead=9, prefetched=8, starting=2).total == 1
+    assert hungry.wanted({"sync": 1, "async": 91}, standing=2, ahead=9, prefetched=8, starting=0).total == 0
 
 
 @pytest.mark.promise("S0.38", "S1.2", "S1.38", "S1.43")
 def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer() -> None:
     soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
-    assert soft.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, buffered=0, starting=0) == Wanted(
+    assert soft.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, prefetched=0, starting=0) == Wanted(
         2, 0, 4, 6, 0, LEASE
     )
-    assert soft.wanted({"sync": 1, "async": 0}, standing=0, ahead=0, buffered=3, starting=0) == Wanted(
+    assert soft.wanted({"sync": 1, "async": 0}, standing=0, ahead=0, prefetched=3, starting=0) == Wanted(
         1, 0, 1, 3, 0, LEASE
     )
-    refilled = soft.wanted({"sync": 0, "async": 0}, standing=0, ahead=0, buffered=4, starting=1)
+    refilled = soft.wanted({"sync": 0, "async": 0}, standing=0, ahead=0, prefetched=4, starting=1)
     assert refilled == Wanted(0, 0, 1, 3, 0, LEASE)
 
 
 @pytest.mark.promise("S0.21")
 def test_in_hard_mode_nothing_is_asked_beyond_the_free_slots() -> None:
     hard = capacity(Config(), OPTIONS)
-    assert hard.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, buffered=0, starting=0) == Wanted(2, 0, 0, 20)
+    assert hard.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, prefetched=0, starting=0) == Wanted(2, 0, 0, 20)
 
 
 def test_a_full_buffer_asks_for_nothing_while_no_slot_is_free() -> None:
     soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
-    wanted = soft.wanted({"sync": 0, "async": 0}, standing=0, ahead=0, buffered=2, starting=0)
-    assert (wanted.sync, wanted.async_, wanted.buffer) == (0, 0, 0)
+    wanted = soft.wanted({"sync": 0, "async": 0}, standing=0, ahead=0, prefetched=2, starting=0)
+    assert (wanted.sync, wanted.async_, wanted.prefetch) == (0, 0, 0)
 
 
 def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:

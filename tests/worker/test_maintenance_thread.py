@@ -161,8 +161,8 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     register(dead.id, dead.conn)
     put(3)
     lease = timedelta(minutes=1)
-    passed = dead.run_pass(wanted=Wanted(sync=1, buffer=2, lease=lease))
-    (running,), buffered = passed.claims, passed.buffered
+    passed = dead.run_pass(wanted=Wanted(sync=1, prefetch=2, lease=lease))
+    (running,), buffered = passed.claims, passed.prefetched
     silence(dead.id)
     parts.services.heartbeat.unbroken_since = time.monotonic() - 60
     parts.services.reaper.rescue(connect())

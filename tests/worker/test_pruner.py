@@ -33,12 +33,12 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def swept(pruner: Pruner, conn: Any) -> bool:
-    """Tick once, and return whether the sweep is over."""
+def over(pruner: Pruner, conn: Any) -> bool:
+    """Tick once, and return whether a round is over."""
     return pruner.tick(conn) == pruner.interval_seconds
 
 
-def test_a_sweep_deletes_every_kind_of_rows_and_says_how_many(connect: Connect, log: pytest.LogCaptureFixture) -> None:
+def test_a_round_deletes_every_kind_of_rows_and_says_how_many(connect: Connect, log: pytest.LogCaptureFixture) -> None:
     long_ago = WorkerFactory().started_at - 400 * DAY
     finished(40 * DAY, 120)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
@@ -47,12 +47,12 @@ def test_a_sweep_deletes_every_kind_of_rows_and_says_how_many(connect: Connect, 
     AuditEntryFactory(at=long_ago)
     AuditEntry.objects.exclude(at=long_ago).delete()
     conn, pruner = connect(), Pruner(Retention())
-    wait_until(lambda: swept(pruner, conn), "the sweep is over")
+    wait_until(lambda: over(pruner, conn), "a round is over")
     told = "retention deleted tasks: 120, slots of schedules: 1, snapshots of workers: 1, workers: 1, entries of the audit: 1"
     assert [record.getMessage() for record in log.records] == [told]
     assert not Task.objects.exists()
     log.clear()
-    assert swept(pruner, conn)
+    assert over(pruner, conn)
     assert log.records == []
 
 
@@ -75,7 +75,7 @@ def test_a_tick_whose_moment_is_over_leaves_the_rest_to_the_next_one(
     finished(40 * DAY, SMALLEST_BATCH + 10)
     assert pruner.tick(conn) == PAUSE_SECONDS
     assert Task.objects.count() == 10
-    wait_until(lambda: swept(pruner, conn), "the sweep is over")
+    wait_until(lambda: over(pruner, conn), "a round is over")
     assert not Task.objects.exists()
 
 
@@ -90,18 +90,18 @@ def test_a_batch_that_takes_too_long_is_given_up_and_the_next_one_is_smaller(
         assert pruner.tick(conn) == PAUSE_SECONDS
         assert pruner.batch < SMALLEST_BATCH
         assert "took too long" in log.text
-    wait_until(lambda: swept(pruner, conn), "the sweep is over")
+    wait_until(lambda: over(pruner, conn), "a round is over")
     assert not Task.objects.exists()
 
 
 def test_batches_grow_to_what_was_set_and_no_further(connect: Connect) -> None:
     conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=70))
     finished(40 * DAY, 400)
-    wait_until(lambda: swept(pruner, conn), "the sweep is over")
+    wait_until(lambda: over(pruner, conn), "a round is over")
     assert pruner.batch <= 70
 
 
-def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_sweep_nor_the_heart(
+def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_round_nor_the_heartbeat(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
     conn, owner, pruner = connect(), connect(), Pruner(Retention())
@@ -109,7 +109,7 @@ def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_swe
     owner.execute("CREATE ROLE timid; GRANT SELECT, DELETE, UPDATE ON horsies_worker_states TO timid", prepare=False)
     try:
         conn.execute("SET ROLE timid")
-        wait_until(lambda: swept(pruner, conn), "the sweep is over")
+        wait_until(lambda: over(pruner, conn), "a round is over")
         Snapshots(uuid.uuid4(), os.getpid(), 30.0).tick(conn, [], HELD, 0)
     finally:
         conn.execute("RESET ROLE")

@@ -74,8 +74,8 @@ def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
 def test_what_is_taken_ahead_goes_back_too(passes: PassRunner) -> None:
     put(3, name=STRANGE)
     (known,) = put(name=KNOWN)
-    passed = passes.run(Wanted(buffer=10, lease=timedelta(minutes=1)), SLOTS)
-    assert ids(passed.buffered) == [known]
+    passed = passes.run(Wanted(prefetch=10, lease=timedelta(minutes=1)), SLOTS)
+    assert ids(passed.prefetched) == [known]
     passes.outbox.run_pass()
     assert sorted(Task.objects.values_list("status", flat=True)) == ["CLAIMED", "PENDING", "PENDING", "PENDING"]
 

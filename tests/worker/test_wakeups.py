@@ -89,7 +89,7 @@ def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everyw
     assert dry.whole_next
 
 
-@pytest.mark.parametrize("wanted", [Wanted(2, 3, buffer=1), Wanted(2, 3, batch=1), Wanted(2, 3, total=4)])
+@pytest.mark.parametrize("wanted", [Wanted(2, 3, prefetch=1), Wanted(2, 3, batch=1), Wanted(2, 3, total=4)])
 def test_a_short_pass_knows_no_buffer_and_no_bounds_of_claims(dry: Wakeups, wanted: Wanted) -> None:
     dry.tell(["mail"], "sync")
     assert dry.short_pass(0.0, wanted) == (False, None)

@@ -26,16 +26,16 @@ class Capacity:
     prefetch: int = 0
     lease: timedelta | None = None
 
-    def wanted(self, free: Mapping[str, int], *, standing: int, ahead: int, buffered: int, starting: int) -> Wanted:
+    def wanted(self, free: Mapping[str, int], *, standing: int, ahead: int, prefetched: int, starting: int) -> Wanted:
         """Return what the next pass may claim.
 
-        ``free`` slots are left after ``starting`` of the ``buffered`` tasks got theirs; among them are ``ahead`` places in lines,
-        which the buffer makes room for, and ``standing`` tasks are in them now. It is filled up only by a pass that looks for
+        ``free`` slots are left after ``starting`` of the ``prefetched`` tasks got theirs; among them are ``ahead`` places in
+        lines, which the buffer makes room for, and ``standing`` tasks are in them now. It is filled up only by a pass that looks for
         tasks anyway: one with free slots, or one that starts some.
         """
         looking = any(free.values()) or starting
-        room = self.prefetch - ahead - (buffered - starting) if looking else 0
-        total = self.max_claim_per_worker - standing - (buffered - starting)
+        room = self.prefetch - ahead - (prefetched - starting) if looking else 0
+        total = self.max_claim_per_worker - standing - (prefetched - starting)
         return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)
 
 

@@ -39,7 +39,7 @@ logger = logging.getLogger("horsies.worker")
 
 RECONCILE_SECONDS = 10.0
 STARTED = "Worker started"  # logged once all processes were ready
-SWEEP_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
+LEASES_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
 
 
 class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
@@ -62,7 +62,7 @@ class Engine:
         self.pool = pool
         self.capacity = capacity
         self.lease = capacity.lease
-        self.buffer = Prefetched()
+        self.prefetched = Prefetched()
         self.outbox = outbox
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.passes = PassRunner(outbox, outbox.served.queues, self.poll_seconds, unknown_tasks)
@@ -81,7 +81,7 @@ class Engine:
         selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
         self.announced: set[str] = set()
         self.start_at = 0.0  # when to try again to start what somebody else has locked
-        self.sweep_at = 0.0  # when to look for claims of others whose lease ended
+        self.leases_at = 0.0  # when to look for claims of others whose lease ended
         self.reconcile_at = 0.0
         self.busy_since: float | None = None  # the heartbeat stops when this lies far back
         self.status = EngineStatus()  # what other threads may read
@@ -142,7 +142,7 @@ class Engine:
             tuple(self.pool.members),
             self.pool.running("sync"),
             self.pool.running("async"),
-            self.buffer.snapshot(),
+            self.prefetched.snapshot(),
         )
 
     def _announce(self, line: str) -> None:
@@ -161,7 +161,7 @@ class Engine:
     @property
     def owes(self) -> bool:
         """Whether a task is in this worker's hands, running or unwritten."""
-        return not self.pool.idle or self.outbox.owes or bool(self.buffer)
+        return not self.pool.idle or self.outbox.owes or bool(self.prefetched)
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return how long nothing can happen that would not wake the selector."""
@@ -172,7 +172,7 @@ class Engine:
             moments.append(self.outage.retry_at)
         else:
             moments += [self.wakeups.poll_at, self.wakeups.due_at]
-            if self.buffer and self.start_at > now:
+            if self.prefetched and self.start_at > now:
                 moments.append(self.start_at)
             if self.outbox.outcomes or self.outbox.releases or self.reconcile_at <= now or self.can_claim():
                 moments.append(self.pass_delay.until if self.pass_delay.waiting else now)
@@ -199,11 +199,11 @@ class Engine:
         return bool(self._starts()) or any(self._slots().values())
 
     def _starts(self) -> list[Claim]:
-        """Return the buffered claims that the free slots could take."""
+        """Return the prefetched claims that the free slots could take."""
         now = time.monotonic()
-        if self.stopping or not self.buffer or now < self.start_at or not self._may_take(now):
+        if self.stopping or not self.prefetched or now < self.start_at or not self._may_take(now):
             return []
-        return self.buffer.first({lane: self.pool.free(lane) for lane in LANES})
+        return self.prefetched.first({lane: self.pool.free(lane) for lane in LANES})
 
     def _slots(self) -> dict[str, int]:
         """Return for how many slots of each lane the next pass shall look: all free ones, if it may find something."""
@@ -225,7 +225,7 @@ class Engine:
         self.pool.outcomes, self.pool.releases = [], []
         self.outbox.weigh()
         if self.stopping:
-            self.outbox.releases += self.buffer.clear()
+            self.outbox.releases += self.prefetched.clear()
 
     def _pass(self, now: float) -> None:
         starts, slots = self._starts(), self._slots()
@@ -234,31 +234,32 @@ class Engine:
             free[claim.lane] = max(0, free[claim.lane] - 1)
         standing = max(0, self.pool.running("sync") - self.pool.options.sync_slots)
         wanted = self.capacity.wanted(
-            free, standing=standing, ahead=self.pool.ahead, buffered=len(self.buffer), starting=len(starts)
+            free, standing=standing, ahead=self.pool.ahead, prefetched=len(self.prefetched), starting=len(starts)
         )
-        sweep = now >= self.sweep_at
+        leases = now >= self.leases_at
         try:
             if now >= self.reconcile_at:
                 self._reconcile(now)
-            passed = self.passes.run(wanted, slots, starts, sweep=sweep, hears=self.notifications.hears)
+            hears = self.notifications.hears
+            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, hears=hears)
         except psycopg.Error as error:
             self._cut_off(error)
             return
         self.outage.over()
-        if sweep:
-            self.sweep_at = now + spacing(SWEEP_SECONDS if self.lease else self.poll_seconds, time.monotonic() - now)
+        if leases:
+            self.leases_at = now + spacing(LEASES_SECONDS if self.lease else self.poll_seconds, time.monotonic() - now)
         if passed.dead:
             self.disown()
-        self.buffer.take(passed.returned)
-        tell_expired(self.buffer.take(passed.expired))
-        self.pool.dispatch(self.outbox.readable(self.buffer.take(passed.started) + passed.claims))
-        if any(claim.id in self.buffer.claims for claim in starts):
+        self.prefetched.take(passed.returned)
+        tell_expired(self.prefetched.take(passed.expired))
+        self.pool.dispatch(self.outbox.readable(self.prefetched.take(passed.started) + passed.claims))
+        if any(claim.id in self.prefetched.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
-        self.buffer.add(passed.buffered)
+        self.prefetched.add(passed.prefetched)
         self.pool.line.limited = self.wakeups.limited
 
     def _reconcile(self, now: float) -> None:
-        for task in self.outbox.compare(self.pool.held() | set(self.buffer.claims)):
+        for task in self.outbox.compare(self.pool.held() | set(self.prefetched.claims)):
             if task.cancelled:
                 self.pool.timeouts.cancel(task.id, terminate=task.terminate)
         self.reconcile_at = now + RECONCILE_SECONDS

@@ -112,7 +112,7 @@ class Outbox:
         wanted: Wanted = NOTHING,
         starts: Sequence[Claim] = (),
         *,
-        sweep: bool = False,
+        expired_leases: bool = False,
         grace: timedelta | None = None,
         cursors: str | None = None,
     ) -> Passed:
@@ -125,7 +125,7 @@ class Outbox:
         began = time.monotonic()
         self._retry_locked(began)
         outcomes, releases = self._batch(), list(self.releases)
-        asked: dict[str, Any] = {"starts": starts, "sweep": sweep, "grace": grace, "cursors": cursors}
+        asked: dict[str, Any] = {"starts": starts, "expired_leases": expired_leases, "grace": grace, "cursors": cursors}
         try:
             passed = self._pass(wanted, outcomes=outcomes, releases=releases, **asked)
         except psycopg.Error as error:

@@ -35,22 +35,22 @@ class PassRunner:
         slots: Mapping[str, int],
         starts: Sequence[Claim] = (),
         *,
-        sweep: bool = False,
+        expired_leases: bool = False,
         hears: bool = False,
     ) -> Passed:
         """Write what is owed, start ``starts``, and claim what is wanted for free ``slots`` by lane.
 
-        ``sweep`` also takes back claims whose lease ended. ``hears``: whether notifications arrive, without
+        ``expired_leases`` also takes back claims whose lease ended. ``hears``: whether notifications arrive, without
         which scan cursors are of no use. Raises psycopg.Error.
         """
         now = time.monotonic()
         grace = self.unknown_tasks.grace_at(now)
-        plain = not (starts or sweep or grace is not None or (hears and self.cursors.worthwhile))
+        plain = not (starts or expired_leases or grace is not None or (hears and self.cursors.worthwhile))
         passed = self._run_short_pass(now, wanted) if plain else None
         if passed is None:
             began = time.monotonic()
             cursors = self.cursors.text(began) if hears else None
-            passed = self.outbox.run_pass(wanted, starts, sweep=sweep, grace=grace, cursors=cursors)
+            passed = self.outbox.run_pass(wanted, starts, expired_leases=expired_leases, grace=grace, cursors=cursors)
             if hears:
                 self.cursors.learn(passed, began, time.monotonic() - began)
         tell_expired(passed.late)
@@ -71,7 +71,7 @@ class PassRunner:
     def _release_unknown_tasks(self, passed: Passed) -> None:
         """Give back what this worker does not know, and come round again: the next pass leaves such tasks to others."""
         passed.claims, unknown = self.unknown_tasks.part(passed.claims)
-        passed.buffered, ahead = self.unknown_tasks.part(passed.buffered)
+        passed.prefetched, ahead = self.unknown_tasks.part(passed.prefetched)
         if unknown or ahead:
             self.unknown_tasks.met(time.monotonic(), unknown + ahead)
             self.outbox.releases += unknown + ahead

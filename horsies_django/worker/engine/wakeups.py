@@ -57,7 +57,7 @@ class Wakeups:
 
     def short_pass(self, now: float, wanted: Wanted) -> tuple[bool, str | None]:
         """Return whether a short pass will do, and from which queue it is to claim; None: from none."""
-        if self.whole_next or self.limited or now < self.short_from or wanted.buffer or wanted.batch:
+        if self.whole_next or self.limited or now < self.short_from or wanted.prefetch or wanted.batch:
             return False, None
         asked = [lane for lane, name in FIELDS.items() if getattr(wanted, name)]
         queues = set().union(*(self.fresh[lane] for lane in asked))
@@ -77,7 +77,7 @@ class Wakeups:
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:
         """Note which of the lanes that were asked for ``slots`` ran dry, and when something becomes due."""
-        cut = wanted.batch or len(passed.claims) + len(passed.buffered) >= wanted.total
+        cut = wanted.batch or len(passed.claims) + len(passed.prefetched) >= wanted.total
         batched = cut and passed.claims
         self.whole_next = passed.short and passed.again
         for lane, asked in slots.items():

@@ -1,9 +1,9 @@
 """The pruner: deletes what is over and older than its retention: tasks, slots of schedules, workers, snapshots, the audit.
 
-One runs in every worker, on the thread of the heartbeat. A sweep goes on, tick by tick, until it finds nothing more; a tick works
+One runs in every worker, on the thread of the heartbeat. A round goes on, tick by tick, until it finds nothing more; a tick works
 for a moment only. Each batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result
 may have megabytes), so a batch starts small and doubles only while it is quick: the heartbeat is not kept waiting, and no row is
-so large that pruning stops at it. Why a sweep does not read history is in ``store/sql/functions/tasks/horsies_prune.sql``.
+so large that pruning stops at it. Why a round does not read history is in ``store/sql/functions/tasks/horsies_prune.sql``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horsies_django.store.retention import Kept, RetentionStore, kept_by
 logger = logging.getLogger("horsies.worker")
 
 TICK_SECONDS = 0.3
-PAUSE_SECONDS = 1.0  # between the ticks of a sweep
+PAUSE_SECONDS = 1.0  # between the ticks of a round
 QUICK_SECONDS = 0.05
 SMALLEST_BATCH = 50
 
@@ -32,14 +32,14 @@ Step = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
 
 
 class Pruner:
-    """``tick`` is a moment of a sweep."""
+    """``tick`` is a moment of a round."""
 
     def __init__(self, retention: Retention) -> None:
         self.interval_seconds = float(retention.retention_sweep_interval_s)
         self.largest_batch = retention.retention_delete_batch_size
         self.batch = min(SMALLEST_BATCH, self.largest_batch)
         self.steps = steps(retention)
-        self.left = list(self.steps)  # of the sweep that is under way
+        self.left = list(self.steps)  # of the round that is under way
         self.counts: Counter[str] = Counter()
 
     def tick(self, connection: Any) -> float:
@@ -78,7 +78,7 @@ class Pruner:
 
 
 def steps(retention: Retention) -> list[Step]:
-    """Return what a sweep does: one step for each kind of rows that is not kept for ever."""
+    """Return what a round does: one step for each kind of rows that is not kept for ever."""
     by_queue = {queue: span(hours) for queue, hours in retention.queue_retention_hours.items()}
     found = [of_tasks(kept) for kept in kept_by(span(retention.terminal_record_retention_hours), by_queue)]
     for name, hours, prune in (

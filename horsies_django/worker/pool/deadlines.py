@@ -1,6 +1,6 @@
 """Deadlines of running tasks: when a task is told to end, and when its process is killed because it did not.
 
-A heap by moment. Most tasks end before their moment comes and leave their entry behind, so the heap is swept when it holds many
+A heap by moment. Most tasks end before their moment comes and leave their entry behind, so the heap is cleaned when it holds many
 more entries than there are tasks.
 """
 

@@ -5,7 +5,7 @@ SELECT p.missed, p.decided::text, p.started, p.returned, p.expired,
        p.verdicts, p.ids, p.generations, p.lanes, p.task_names, p.kwargs, p.attempts, p.options, p.queue_names,
        p.due_in, p.limited, p.again, p.dead, p.firsts::text[], p.held::text, p.looked_at
 FROM horsies_pass(
-  ROW(%(worker)s::uuid, %(channel)s::text, %(queues)s::text[], %(sync)s::int, %(async_)s::int, %(buffer)s::int, %(total)s::int,
+  ROW(%(worker)s::uuid, %(channel)s::text, %(queues)s::text[], %(sync)s::int, %(async_)s::int, %(prefetch)s::int, %(total)s::int,
       %(batch)s::int, %(lease)s::interval, %(max_crashes)s::int, %(grace)s::interval, NULL, %(cursors)s::jsonb, NULL,
       %(now)s::timestamptz)::horsies_wanted,
-  %(outcomes)s::jsonb, %(releases)s::jsonb, %(starts)s::jsonb, %(sweep)s::boolean) AS p
+  %(outcomes)s::jsonb, %(releases)s::jsonb, %(starts)s::jsonb, %(expired_leases)s::boolean) AS p

@@ -5,7 +5,7 @@
 -- Queues come in the order of their priority; queues of one priority share one order. The candidates of a priority are looked at in
 -- rounds: a round ends early when refused candidates may have hidden others behind the end of a scan.
 -- p_rooms: what each queue of p_caps has room for. What p_freed of a cap's permits it does not use itself is offered to other workers.
--- verdicts, 'start', 'buffer' or 'late', and what the task has beside it, in the order of claims. due: when the next becomes due. limited: a
+-- verdicts, 'start', 'prefetch' or 'late', and what the task has beside it, in the order of claims. due: when the next becomes due. limited: a
 -- cap left tasks behind. again: the pass grew long, another should follow. firsts: see horsies_gather_candidates.
 -- Locks: the task rows, never waiting; the caller has the advisory locks. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_claim(p_wanted horsies_wanted, p_caps horsies_caps, p_rooms int[], p_freed text[],
@@ -38,7 +38,7 @@ BEGIN
   again := false;
   firsts := '{}';
   WHILE v_first <= cardinality(v_limits) AND p_wanted.total > 0
-    AND (p_wanted.sync > 0 OR p_wanted.async > 0 OR p_wanted.buffer > 0)
+    AND (p_wanted.sync > 0 OR p_wanted.async > 0 OR p_wanted.prefetch > 0)
   LOOP
     v_last := v_first;
     v_partitioned := false;
@@ -61,7 +61,7 @@ BEGIN
       v_late := v_found.late;
       v_count := cardinality(v_ids);
 
-      IF v_first = v_last AND NOT v_partitioned AND p_wanted.buffer = 0 AND v_count <= least(p_wanted.total, p_rooms[v_first])
+      IF v_first = v_last AND NOT v_partitioned AND p_wanted.prefetch = 0 AND v_count <= least(p_wanted.total, p_rooms[v_first])
         AND NOT true = ANY (v_late) THEN  -- the common case: every candidate has a slot, and room
         v_verdicts := array_fill('start'::text, ARRAY[v_count]);
         v_stopped := false;
@@ -80,10 +80,10 @@ BEGIN
             FROM unnest(v_ids, v_queues, v_keys, v_found.stale) AS c (id, queue, key, stale) WHERE c.stale AND t.id = c.id;
           END IF;
         END IF;
-        SELECT a.p_rooms, a.p_total, a.p_sync, a.p_async, a.p_buffer, a.verdicts, a.stopped
-        INTO p_rooms, p_wanted.total, p_wanted.sync, p_wanted.async, p_wanted.buffer, v_verdicts, v_stopped
+        SELECT a.p_rooms, a.p_total, a.p_sync, a.p_async, a.p_prefetch, a.verdicts, a.stopped
+        INTO p_rooms, p_wanted.total, p_wanted.sync, p_wanted.async, p_wanted.prefetch, v_verdicts, v_stopped
         FROM horsies_allot(v_queues, v_lanes, v_part.parts, v_late, v_found.cuts, v_part.everyone,
-                           p_rooms, v_part.rooms, p_wanted.total, p_wanted.sync, p_wanted.async, p_wanted.buffer) AS a;
+                           p_rooms, v_part.rooms, p_wanted.total, p_wanted.sync, p_wanted.async, p_wanted.prefetch) AS a;
         v_used := v_used || ARRAY(SELECT v_limits[u.queue].queue_name::text FROM unnest(v_queues, v_verdicts) AS u (queue, verdict)
                                   WHERE u.verdict = 'start');
       END IF;
@@ -92,10 +92,10 @@ BEGIN
         UPDATE horsies_tasks t
         SET status = CASE v.verdict WHEN 'start' THEN 'RUNNING' ELSE 'CLAIMED' END, claimed_by = p_wanted.worker, claimed_at = p_wanted.now,
             started_at = CASE v.verdict WHEN 'start' THEN p_wanted.now END,
-            claim_expires_at = CASE v.verdict WHEN 'buffer' THEN p_wanted.now + p_wanted.lease END,
+            claim_expires_at = CASE v.verdict WHEN 'prefetch' THEN p_wanted.now + p_wanted.lease END,
             claim_generation = t.claim_generation % 2147483647 + 1
         FROM unnest(v_ids, v_verdicts) WITH ORDINALITY AS v (id, verdict, place)
-        WHERE t.id = v.id AND v.verdict IN ('start', 'buffer') AND t.status = 'PENDING'
+        WHERE t.id = v.id AND v.verdict IN ('start', 'prefetch') AND t.status = 'PENDING'
         RETURNING v.place, v.verdict, t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text AS call, t.retry_count + 1 AS attempt,
                   t.options::text AS sent_along, t.queue_name::text
       )

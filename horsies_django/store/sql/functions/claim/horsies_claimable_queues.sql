@@ -8,7 +8,7 @@ CREATE FUNCTION horsies_claimable_queues(p_wanted horsies_wanted, p_caps horsies
                                          OUT live horsies_limits[], OUT firsts jsonb) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_lanes text[] := CASE
-    WHEN p_wanted.buffer > 0 OR (p_wanted.sync > 0 AND p_wanted.async > 0) THEN '{sync,async}' WHEN p_wanted.sync > 0 THEN '{sync}'
+    WHEN p_wanted.prefetch > 0 OR (p_wanted.sync > 0 AND p_wanted.async > 0) THEN '{sync,async}' WHEN p_wanted.sync > 0 THEN '{sync}'
     WHEN p_wanted.async > 0 THEN '{async}' ELSE '{}' END;
   v_limit horsies_limits;
   v_partitioned boolean;

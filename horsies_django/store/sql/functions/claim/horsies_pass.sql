@@ -2,7 +2,7 @@
 -- one before it did, and what others did before it got the locks: settle, release, locks, unpark, start, claim.
 -- The limits are read first of all: a change of them locks that table, so no pass is under way while one is made.
 -- Finished ids are announced to waiting processes, if there are any; a queue where permits came free and were not used, though tasks
--- wait, is announced to the workers. p_lease: soft mode, for tasks taken ahead. p_sweep: look for claims whose lease ended.
+-- wait, is announced to the workers. p_lease: soft mode, for tasks taken ahead. p_expired_leases: also look for claims whose lease ended.
 -- started, returned and expired: what became of p_starts, in their order. verdicts to queue_names: tasks that it met, see horsies_claim.
 -- missed: outcomes and releases that did not land. decided: what became of failed tasks beyond their outcome, see horsies_settle.
 -- due_in: seconds until the next task becomes due. dead: the worker was declared dead, and nothing was claimed. firsts, held: where the
@@ -10,7 +10,7 @@
 -- Every statement and every call by one costs this function dearly after an idle moment, when nothing of it is in the CPU's caches:
 -- what needs no table is written as expressions, and what nothing calls for is not asked.
 -- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
-CREATE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_sweep boolean,
+CREATE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_expired_leases boolean,
                              OUT missed uuid[], OUT decided jsonb, OUT started uuid[], OUT returned uuid[], OUT expired uuid[],
                              OUT verdicts text[], OUT ids uuid[], OUT generations int[], OUT lanes text[], OUT task_names text[],
                              OUT kwargs text[], OUT attempts int[], OUT options text[], OUT queue_names text[],
@@ -30,7 +30,7 @@ DECLARE
   v_finals uuid[];
   v_freed text[] := '{}';
   v_keys text[] := '{}';
-  v_claiming boolean := p_wanted.sync > 0 OR p_wanted.async > 0 OR p_wanted.buffer > 0;
+  v_claiming boolean := p_wanted.sync > 0 OR p_wanted.async > 0 OR p_wanted.prefetch > 0;
   v_offered boolean := false;
   v_now timestamptz := p_wanted.now;  -- NULL: the clock
   v_rooms record;
@@ -78,7 +78,7 @@ BEGIN
       missed := missed || horsies_missed(p_releases, v_written.ids);
     END IF;
   END IF;
-  IF p_sweep THEN
+  IF p_expired_leases THEN
     p_wanted.behind := least(p_wanted.behind, horsies_release_expired_leases(p_wanted.queues, p_wanted.channel));
   END IF;
 

@@ -1,9 +1,9 @@
 -- Prune: delete finished tasks of some queues that are older than p_age, with their attempts: one batch of at most p_many tasks.
 -- p_others: the queues are all but p_queues. One caller at a time in the cluster; others get nothing to do.
 -- It walks the one index of finished tasks by time, and horsies_prunings remembers under p_key how far it came: rows of queues that
--- are kept longer, or for ever, are met once and not again with every sweep. A batch looks at a window of p_many index entries
+-- are kept longer, or for ever, are met once and not again with every round. A batch looks at a window of p_many index entries
 -- and all that finished at the same moment as the last of them: a time alone cannot tell them apart. The window stays while a batch
--- was full. What is left in it then, somebody holds: the next sweep starts there again. Once a week one starts at the beginning, as a
+-- was full. What is left in it then, somebody holds: the next round starts there again. Once a week one starts at the beginning, as a
 -- net for rows that came in behind it (a transaction open for longer than p_age, a restored table, a clock set back).
 -- Returns how many tasks and attempts went, and whether there may be more to do now.
 -- Locks: an advisory lock and task rows, never waiting. Index: horsies_tasks_finished, primary keys.
@@ -27,8 +27,8 @@ BEGIN
   END IF;
   SELECT p.* INTO v_state FROM horsies_prunings p WHERE p.key = p_key;
   IF NOT FOUND THEN
-    DELETE FROM horsies_prunings p WHERE p.swept_at < v_now - interval '30 days';  -- settings that nobody has any more
-    INSERT INTO horsies_prunings AS p (key, began_at, swept_at) VALUES (p_key, v_now, v_now)
+    DELETE FROM horsies_prunings p WHERE p.pruned_at < v_now - interval '30 days';  -- settings that nobody has any more
+    INSERT INTO horsies_prunings AS p (key, began_at, pruned_at) VALUES (p_key, v_now, v_now)
     RETURNING p.* INTO v_state;
   ELSIF v_state.began_at < v_now - interval '7 days' THEN
     v_state.began_at := v_now;
@@ -45,7 +45,7 @@ BEGIN
   IF v_until IS NULL THEN
     UPDATE horsies_prunings p
     SET reached_at = least(v_state.reached_at, v_state.left_at - interval '1 microsecond'), left_at = NULL,
-        began_at = v_state.began_at, swept_at = v_now
+        began_at = v_state.began_at, pruned_at = v_now
     WHERE p.key = p_key;
     RETURN;
   END IF;
@@ -66,7 +66,7 @@ BEGIN
     v_state.reached_at := v_until;
   END IF;
   UPDATE horsies_prunings p
-  SET reached_at = v_state.reached_at, left_at = v_state.left_at, began_at = v_state.began_at, swept_at = v_now
+  SET reached_at = v_state.reached_at, left_at = v_state.left_at, began_at = v_state.began_at, pruned_at = v_now
   WHERE p.key = p_key;
 END
 $$;

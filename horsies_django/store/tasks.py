@@ -97,9 +97,9 @@ class TaskStore:
     ) -> Passed:
         """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
 
-        ``expired_leases`` also takes back claims whose lease ended, of any worker. A task that took ``max_crashes`` processes with
-        it is poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is younger.
-        ``cursors`` is the JSON text of where to look, see ``worker/engine/scan_cursors.py``; None: everywhere.
+        ``expired_leases`` also takes back claims whose lease ended, of any worker. A task that took ``max_crashes`` processes
+        with it is poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is
+        younger. ``cursors`` is the JSON text of where to look, see ``worker/engine/scan_cursors.py``; None: everywhere.
         """
         rows = run(
             self.connection,

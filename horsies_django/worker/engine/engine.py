@@ -240,8 +240,7 @@ class Engine:
         try:
             if now >= self.reconcile_at:
                 self._reconcile(now)
-            hears = self.notifications.hears
-            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, hears=hears)
+            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, hears=self.notifications.hears)
         except psycopg.Error as error:
             self._cut_off(error)
             return

@@ -30,8 +30,8 @@ class Capacity:
         """Return what the next pass may claim.
 
         ``free`` slots are left after ``starting`` of the ``prefetched`` tasks got theirs; among them are ``ahead`` places in
-        lines, which the buffer makes room for, and ``standing`` tasks are in them now. The buffer is filled up only by a pass that
-        looks for tasks anyway: one with free slots, or one that starts some.
+        lines, which the buffer makes room for, and ``standing`` tasks are in them now. Only a pass that looks for tasks
+        anyway fills the buffer: one with free slots, or one that starts some.
         """
         looking = any(free.values()) or starting
         room = self.prefetch - ahead - (prefetched - starting) if looking else 0

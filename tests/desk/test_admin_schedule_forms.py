@@ -99,7 +99,7 @@ def test_the_ways_to_change_a_schedule_show_for_those_who_may_and_as_it_stands()
 def test_a_schedule_that_the_admin_made_has_nothing_to_go_back_to(boss: Client) -> None:
     make(priority=4)
     assert url("revert") not in body(boss, url("change"))
-    assert "there is nothing to go back to" in str(post(boss, "revert").context["form"].non_field_errors())
+    assert "there is nothing to revert to" in str(post(boss, "revert").context["form"].non_field_errors())
 
 
 @pytest.mark.parametrize("name", ["no such schedule", "a\x00b", "<b>x</b>"])
@@ -149,7 +149,7 @@ def test_a_definition_that_cannot_be_read_has_a_page_and_can_be_corrected(
     make()
     force(changes=dict(definition))
     assert "✕</span> Error" in body(boss, reverse(LIST))
-    assert "The definition cannot be used." in body(boss, url("change"))
+    assert "The definition is invalid." in body(boss, url("change"))
     values: dict[str, Any] = {"reason": WHY, "enabled": "on", "kwargs": '{"to": "a@b"}', "most": "7", "priority": ""}
     values |= {
         "task": NAME,
@@ -161,7 +161,7 @@ def test_a_definition_that_cannot_be_read_has_a_page_and_can_be_corrected(
     }
     response = post(boss, "edit", **values)
     if "colour" in definition:
-        assert "there is no 'colour'".capitalize() in str(response.context["form"].errors).replace("&#x27;", "'")
+        assert "unknown key 'colour'".capitalize() in str(response.context["form"].errors).replace("&#x27;", "'")
     else:
         assert messages(response)[-1][1] == "success"
         assert row().definition["pattern"] == "daily at 05:00"
@@ -223,7 +223,7 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
         )
     ]
     assert row().changes == {"pattern": "daily at 05:00", "good_for_ms": 60_000, "queue": "bulk"}
-    assert [slot.local[-6:] for slot in response.context["coming"]] == [" 05:00"] * 5
+    assert [fire_time.local[-6:] for fire_time in response.context["coming"]] == [" 05:00"] * 5
     post(boss, "edit", good_for_ms="", queue="", enabled=None, reason=WHY)
     assert {key: row().definition[key] for key in ("good_for_ms", "queue", "enabled")} == {
         "good_for_ms": None, "queue": None, "enabled": False,
@@ -253,7 +253,7 @@ def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Cli
     others, mine = messages(boss.post(url("edit"), values, follow=True))
     assert others == (
         "While the form was open, ada changed schedule report too: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; "
-        "most missed slots: 100 → 5. What was written last holds.",
+        "maximum missed fire times: 100 → 5. What was written last holds.",
         "warning",
     )
     assert mine == ("Schedule report: Edited; priority: the task's own → 8.", "success")
@@ -299,7 +299,7 @@ def test_only_tasks_of_the_code_are_offered_and_what_no_code_has_is_named(boss: 
     make()
     force(changes={**DEFINITION, "task": "shop.tasks.gone"})
     choices = dict(boss.get(url("edit")).context["form"].fields["task"].choices)
-    assert choices["shop.tasks.gone"] == "shop.tasks.gone (no code has it)"
+    assert choices["shop.tasks.gone"] == "shop.tasks.gone (not in the code)"
     assert choices[NAME] == NAME
     response = post(boss, "edit", priority="4", reason=WHY)
     assert set(response.context["form"].errors) == {"task"}

@@ -200,7 +200,9 @@ def test_a_schedule_is_disabled_enabled_and_reverted(boss: Client) -> None:
         ("Schedule report: Disabled; enabled: yes → no.", "success"),
     ]  # fmt: skip
     assert (row().definition["enabled"], row().next_at) == (False, None)
-    assert messages(post(boss, "disable")) == [("Schedule report: nothing to change, it is so already.", "info")]
+    assert messages(post(boss, "disable")) == [
+        ("Schedule report: nothing was changed, because it already has these values.", "info")
+    ]
     post(boss, "enable")
     assert row().definition["enabled"] is True
     schedules.change("report", {"pattern": "hourly at :05", "priority": 9}, actor="ada")
@@ -233,7 +235,7 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
 def test_an_edit_that_alters_nothing_says_so(boss: Client) -> None:
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
     assert messages(post(boss, "edit", reason=WHY)) == [
-        ("Schedule report: nothing to change, it is so already.", "info")
+        ("Schedule report: nothing was changed, because it already has these values.", "info")
     ]
     assert row().changes == {}
 
@@ -252,8 +254,8 @@ def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Cli
     schedules.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
     others, mine = messages(boss.post(url("edit"), values, follow=True))
     assert others == (
-        "While the form was open, ada changed schedule report too: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; "
-        "maximum missed fire times: 100 → 5. What was written last holds.",
+        "While the form was open, ada also changed schedule report: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; "
+        "maximum missed fire times: 100 → 5. The last change applies.",
         "warning",
     )
     assert mine == ("Schedule report: Edited; priority: the task's own → 8.", "success")

@@ -29,10 +29,10 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
     subjects = OF_SCHEDULES
     words = Words(
         gettext_lazy("There is no schedule “%(name)s”."),
-        gettext_lazy("Schedule %(name)s: nothing to change, it is so already."),
+        gettext_lazy("Schedule %(name)s: nothing was changed, because it already has these values."),
         gettext_lazy("Schedule %(name)s: %(did)s."),
         gettext_lazy(
-            "While the form was open, %(actor)s changed schedule %(name)s too: %(did)s. What was written last holds."
+            "While the form was open, %(actor)s also changed schedule %(name)s: %(did)s. The last change applies."
         ),
     )
 

@@ -1,7 +1,7 @@
-"""Schedules: how late a slot's task starts, what a look costs when nothing is due, and how long a crowd of slots takes.
+"""Schedules: how late a task starts after its fire time, what a look costs when nothing is due, how long a crowd of them takes.
 
-*Start*: one scheduler and an idle worker, a few schedules that fire each second, from a slot to the start of its task; both are
-moments of the database's clock. *Look*: one round of a scheduler with thousands of schedules of which none is due, in process.
+*Start*: one scheduler and an idle worker, a few schedules that fire each second, from the fire time to the start of its task,
+by the database's clock. *Look*: one round of a scheduler with thousands of schedules of which none is due, in process.
 *Crowd*: as many schedules as that fire in the same second, until the tasks of all of them are sent, by one scheduler in process.
 """
 
@@ -28,7 +28,7 @@ SCHEDULES, SECONDS = 5, 60
 MANY, LOOKS = 10_000, 1_000
 CROWD = 1_000
 START, LOOK, AT_ONCE = (
-    "schedule slot to start of its task",
+    "schedule fire time to start of its task",
     "schedule look at 10,000, none due",
     "schedule 1,000 due at once, until all are sent",
 )
@@ -37,7 +37,7 @@ FILL = """
 INSERT INTO horsies_schedules (name, changes, since, next_at)
 SELECT 'nr. ' || n, %s::jsonb, clock_timestamp() + %s, clock_timestamp() + %s FROM generate_series(1, %s) AS n
 """
-# Of all slots in a span of seconds whose tasks have started.
+# Of all fire times in a span of seconds whose tasks have started.
 LATE = """
 SELECT extract(epoch FROM t.started_at - k.slot)::float8 FROM horsies_schedule_ticks k JOIN horsies_tasks t ON t.id = k.task_id
 WHERE k.slot > %s::timestamptz AND k.slot <= %s::timestamptz + %s * interval '1 second' AND t.started_at IS NOT NULL
@@ -71,7 +71,7 @@ def start(seconds: int) -> list[Reading]:
             )
         cursor.execute(LATE, [now, now, seconds])
         late = [moment for (moment,) in cursor.fetchall()]
-    found = {"slots": float(len(late))}
+    found = {"fire times": float(len(late))}
     return [*percentiles(START, late, found), Reading(f"{START}, max", max(late) * 1_000, "ms", found)]
 
 
@@ -88,7 +88,7 @@ def look(schedules: int, n: int) -> list[Reading]:
 
 
 def crowd(schedules: int) -> list[Reading]:
-    """Send the one slot that is due of each schedule."""
+    """Send the one task that is due of each schedule."""
     fill(schedules, since=-dt.timedelta(seconds=90), next_at=dt.timedelta())
     scheduler, before = Scheduler(dt.timedelta()), meters.statements()
     with direct_connection("default", application_name="horsies benchmark", prepare=True) as direct:
@@ -100,8 +100,8 @@ def crowd(schedules: int) -> list[Reading]:
         cursor.execute("SELECT count(*) FROM horsies_schedule_ticks JOIN horsies_tasks ON id = task_id")
         ((sent,),) = cursor.fetchall()
     if sent != schedules:
-        raise RuntimeError(f"{sent} of {schedules} slots were sent")
-    each = {"ms/slot": 1_000 * seconds / sent, "statements/slot": (meters.statements() - before) / sent}
+        raise RuntimeError(f"{sent} of {schedules} schedules sent their task")
+    each = {"ms/fire time": 1_000 * seconds / sent, "statements/fire time": (meters.statements() - before) / sent}
     return [Reading(AT_ONCE, seconds, "s", each)]
 
 

@@ -1,4 +1,4 @@
-"""Schedules: those that the code declares, and what somebody changes of them; each change is audited, and wakes the schedulers.
+"""Schedules: what the code declares, and what users change. Each change is audited and wakes the schedulers.
 
 Patterns and ``ScheduleConfig`` are imported from here: ``from horsies_django.schedules import Cron, Daily, Every``.
 """
@@ -38,7 +38,7 @@ LONGEST_NAME = 255
 
 
 class Declared(NamedTuple):
-    """A schedule as the code declares it: its definition, and where that stands."""
+    """A schedule as the code declares it: its definition, and where it is declared."""
 
     name: str
     definition: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Declared(NamedTuple):
 
 
 def declared() -> Iterator[Declared]:
-    """Give the schedules of the settings and of the tasks of this process, each name as often as it is declared."""
+    """Yield the schedules of the settings and of the tasks; a name that is declared twice comes twice."""
     for name, definition in config().schedules.items():
         yield Declared(name, definition, f"HORSIES['SCHEDULES'][{name!r}]")
     for task in registry.tasks():
@@ -58,9 +58,9 @@ def declared() -> Iterator[Declared]:
 
 
 def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Write what the code declares, or ``only`` some of it, over what the table holds; return what changed, by schedule.
+    """Write the declared schedules, or ``only`` those of these names, to the table; return the changed keys by schedule.
 
-    What somebody changed of a schedule stays as it is. Raises ScheduleError, for all that is wrong at once.
+    Changes made by users stay in force. Raises ScheduleError with all problems at once.
     """
     found = [one for one in declared() if only is None or one.name in only]
     if wrong := [
@@ -83,7 +83,7 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
 
 
 def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sound definition with its arguments as they travel."""
+    """Return a valid definition with its arguments encoded as JSON."""
     found, _ = read_definition(definition)
     task = registry.find_or_import(found.task) if found else None
     assert found is not None
@@ -92,9 +92,9 @@ def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False) -> list[tuple[str, str]]:
-    """Return all that is wrong with a schedule: what cannot be, what its task does not take, what is not declared.
+    """Return the problems of a schedule as pairs of a key and a message: invalid values, wrong arguments, undeclared queues.
 
-    Each problem comes with the key that it is about. ``as_json``: the arguments are as they travel, not as code has them.
+    ``as_json``: the arguments are encoded as JSON, not Python values.
     """
     found, wrong = read_definition(definition)
     if found and (problem := found.overtaking()):
@@ -105,12 +105,12 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
     task_name, queue = definition.get("task"), definition.get("queue")
     if "queue" not in broken and queue is not None and queue not in config().queues:
         names = ", ".join(sorted(config().queues))
-        wrong.append(("queue", f"{queue!r} is not declared; HORSIES['QUEUES'] has {names}"))
+        wrong.append(("queue", f"{queue!r} is not declared; HORSIES['QUEUES'] has: {names}"))
     if "task" in broken:
         return wrong
     task = registry.find_or_import(str(task_name))
     if task is None:
-        wrong.append(("task", f"there is no task {task_name!r}; write the name of one, as horsies_worker lists them"))
+        wrong.append(("task", f"there is no task {task_name!r}; use the name of a task, such as 'shop.tasks.tidy'"))
     elif "kwargs" not in broken:
         try:
             _arguments(task, definition.get("kwargs", {}), as_json)
@@ -120,7 +120,7 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
 
 
 def _arguments(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:
-    """Return a task's arguments as they travel, checked. Raises TaskSendError."""
+    """Return a task's arguments encoded as JSON. Raises TaskSendError if they do not fit the task."""
     if not as_json:
         return encode(task, (), dict(kwargs))
     try:
@@ -130,14 +130,14 @@ def _arguments(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -
     return encode(task, tuple(args), by_name)
 
 
-# What somebody changes
+# What users change
 
 
 def create(name: str, definition: Mapping[str, Any], *, actor: str, reason: str | None = None) -> None:
-    """Make a schedule that no code declares; its arguments are JSON, as they travel. Raises ScheduleError."""
+    """Create a schedule that the code does not declare. Its arguments are encoded as JSON. Raises ScheduleError."""
     with transaction.atomic(using=config().database):
         if _exists(name):
-            raise ScheduleError(f"there is a schedule {name!r} already")
+            raise ScheduleError(f"a schedule {name!r} already exists")
         _refuse(name, definition)
         found, _ = read_definition(definition)
         assert found is not None
@@ -145,9 +145,9 @@ def create(name: str, definition: Mapping[str, Any], *, actor: str, reason: str 
 
 
 def change(name: str, changes: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
-    """Change keys of a schedule's definition, over what the code declares; return those that changed. Raises ScheduleError.
+    """Change keys of a schedule's definition, overriding the code; return those that changed. Raises ScheduleError.
 
-    Arguments are JSON, as they travel.
+    Arguments are encoded as JSON.
     """
     with transaction.atomic(using=config().database):
         _refuse(name, {**_find(name).definition, **changes})
@@ -155,36 +155,39 @@ def change(name: str, changes: Mapping[str, Any], *, actor: str, reason: str | N
 
 
 def enable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Let a schedule fire from now on; return [] when it does already. Raises ScheduleError."""
+    """Let a schedule fire from now on; return [] if it is enabled already. Raises ScheduleError."""
     return _change(name, action="schedule.enable", actor=actor, reason=reason, changes={"enabled": True})
 
 
 def disable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Let a schedule fire no more; return [] when it does not. Raises ScheduleError."""
+    """Stop a schedule from firing; return [] if it is disabled already. Raises ScheduleError."""
     return _change(name, action="schedule.disable", actor=actor, reason=reason, changes={"enabled": False})
 
 
 def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Let a schedule be again what the code declares. Raises ScheduleError, also for one that no code declares."""
+    """Drop all changes, so that what the code declares is in force; return the keys that changed.
+
+    Raises ScheduleError, also for a schedule that the code does not declare.
+    """
     with transaction.atomic(using=config().database):
         found = _find(name)
         if found.declared_in is None:
-            raise ScheduleError(f"the schedule {name!r} was made in the admin: there is nothing to go back to")
+            raise ScheduleError(f"the schedule {name!r} is not declared in the code: there is nothing to revert to")
         return _change(name, action="schedule.revert", actor=actor, reason=reason, drop=list(found.changes))
 
 
 def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
-    """Send a schedule's task once, here and now, enabled or not, and return the task's id. Its slots stay as they are.
+    """Send a schedule's task once now, enabled or not, and return the task's id. Its fire times do not change.
 
-    Raises ScheduleError when there is no such schedule or it cannot be sent, TaskSendError when the database refuses.
+    Raises ScheduleError if the schedule does not exist or its task cannot be sent, TaskSendError if the database refuses it.
     """
     found, wrong = read_definition(_find(name).definition)
     if found is None:
-        raise ScheduleError(f"the schedule {name!r} cannot be sent: {'; '.join(as_texts(wrong))}")
+        raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
     try:
         new = task_of(found, None)
     except LookupError as error:
-        raise ScheduleError(f"the schedule {name!r} cannot be sent: {error}") from error
+        raise ScheduleError(f"could not send the task of the schedule {name!r}: {error}") from error
     with transaction.atomic(using=config().database):
         write_one(new)
         task_id = {"task_id": str(new.ids[0])}
@@ -192,24 +195,24 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
     return new.ids[0]
 
 
-def task_of(schedule: ScheduleConfig, slot: dt.datetime | None) -> NewTasks:
-    """Return the task of a slot, ready to be written; it has its decorator's options. Raises TaskSendError, LookupError.
+def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks:
+    """Return the task to send for a fire time, with the options of its decorator. Raises TaskSendError, LookupError.
 
-    The arguments were written down by other code, perhaps: they are read and checked like those of a task that is about to run.
+    Another release may have written the arguments, so they are decoded and checked like those of a task that is about to run.
     """
     task = registry.find_or_import(schedule.task)
     if task is None:
-        raise LookupError(f"no code of this process has a task {schedule.task!r}")
+        raise LookupError(f"this process has no task {schedule.task!r}")
     good_until = None
     if schedule.good_for_ms is not None:
-        good_until = (slot or dt.datetime.now(dt.UTC)) + dt.timedelta(milliseconds=schedule.good_for_ms)
+        good_until = (fire_time or dt.datetime.now(dt.UTC)) + dt.timedelta(milliseconds=schedule.good_for_ms)
     new = prepare(task, SendOptions(schedule.queue, schedule.priority, good_until), None)
     return new._replace(ids=[uuid7()], kwargs=[_arguments(task, schedule.kwargs, as_json=True)])
 
 
 def _refuse(name: str, definition: Mapping[str, Any]) -> None:
     if wrong := problems(name, definition, as_json=True):
-        raise ScheduleError(f"the schedule {name!r} cannot be: {'; '.join(as_texts(wrong))}")
+        raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
 
 
 def _exists(name: str) -> bool:

@@ -218,11 +218,11 @@ class Story:
         return f"verify: {queue.running} of {cap} slots, {queue.pending} waiting, because {why}"
 
     def reindexed(self) -> int:
-        """Wait until a slot of the schedule has indexed documents anew, and return how many."""
-        slots = ScheduleTick.objects.filter(schedule_name=reindex.name, sent_at__gte=self.since)
+        """Wait until the schedule has fired and indexed documents again, and return how many."""
+        sent = ScheduleTick.objects.filter(schedule_name=reindex.name, sent_at__gte=self.since)
 
         def results() -> list[TaskResult[int]]:
-            done = Task.objects.filter(pk__in=slots.values("task_id"), status=Status.COMPLETED.value)
+            done = Task.objects.filter(pk__in=sent.values("task_id"), status=Status.COMPLETED.value)
             found = [reindex.handle(pk).get(timeout_ms=0) for pk in done.values_list("pk", flat=True)]
             return [result for result in found if result.ok_value]
 

@@ -118,7 +118,7 @@ class Recovery:
 class Retention:
     """For how many hours rows are kept once they are over, None for ever, and how workers delete those that are older.
 
-    ``terminal_record_retention_hours`` is for finished tasks and their attempts, and for the slots of schedules;
+    ``terminal_record_retention_hours`` is for finished tasks and their attempts, and for the fire times of schedules;
     ``queue_retention_hours`` (read-only) for the tasks of single queues instead.
     """
 

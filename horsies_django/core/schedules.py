@@ -1,4 +1,4 @@
-"""A schedule's definition: a JSON object that code declares, that the row keeps and the admin edits, checked as a whole."""
+"""A schedule's definition: a JSON object that the code declares, the row stores and the admin edits; validated as a whole."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from horsies_django.core.fire_times import CATCH_UP, MOST_FIRE_TIMES, CatchUp, Timing
 from horsies_django.core.patterns import Pattern, PatternError, parse
-from horsies_django.core.slots import CATCH_UP, MOST_SLOTS, CatchUp, Timing
 
 DAY_MS = 86_400_000
 MILLISECOND = dt.timedelta(milliseconds=1)
-BEGINNING, LOOKED_AT = dt.datetime(2000, 1, 1, tzinfo=dt.UTC), 100  # slots, to see how close they are
+BEGINNING, LOOKED_AT = dt.datetime(2000, 1, 1, tzinfo=dt.UTC), 100  # how many fire times to look at
 KEYS = (
     "task",
     "pattern",
@@ -31,10 +31,10 @@ KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
-    """What a schedule sends, and when; ``task`` is a task's name, ``kwargs`` are its arguments by name, as JSON.
+    """What a schedule sends, and when. ``task`` is a task's name, ``kwargs`` are its arguments by name, as JSON.
 
-    None for ``queue`` and ``priority`` leaves them to the task, and for ``good_for_ms`` its tasks have no time limit: otherwise
-    one that did not start so many milliseconds after its slot expires. The rest is told in ``core.slots.Timing``.
+    ``queue`` and ``priority`` default to the task's own. A task that has not started ``good_for_ms`` milliseconds after its fire
+    time expires; None means no limit. See ``core.fire_times.Timing`` for the other fields.
     """
 
     task: str
@@ -49,23 +49,22 @@ class ScheduleConfig:
     enabled: bool = True
 
     def timing(self, name: str, since: dt.datetime) -> Timing:
-        """Return when it fires, being in force since a moment."""
+        """Return when it fires if it is in force since ``since``."""
         return Timing(name, self.pattern, since, self.catch_up, self.most, self.jitter_ms)
 
     def overtaking(self) -> str | None:
-        """Say why its slots would overtake each other, so that some were left out; None: they do not. Looks at the first ones."""
+        """Return why jitter could reorder fire times, so that some would be skipped, or None. Looks at the first ones only."""
         if not self.jitter_ms or self.catch_up == "all":
             return None
-        slots = self.pattern.coming(BEGINNING, LOOKED_AT, BEGINNING)
-        gap = min(((after - slot) // MILLISECOND for slot, after in pairwise(slots)), default=self.jitter_ms + 1)
+        fire_times = self.pattern.coming(BEGINNING, LOOKED_AT, BEGINNING)
+        gaps = ((after - before) // MILLISECOND for before, after in pairwise(fire_times))
+        gap = min(gaps, default=self.jitter_ms + 1)
         if self.jitter_ms < gap:
             return None
-        return (
-            f"must be shorter than the time between two slots, {gap:_}, unless catch_up is all: some would be left out"
-        )
+        return f"must be less than the {gap:_} ms between two fire times unless catch_up is all: some would be skipped"
 
     def definition(self) -> dict[str, Any]:
-        """Return it as JSON; ``read_definition`` reads it."""
+        """Return it as a JSON object, which ``read_definition`` reads."""
         return {
             "task": self.task,
             "pattern": str(self.pattern),
@@ -82,11 +81,11 @@ class ScheduleConfig:
 
 
 def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list[tuple[str, str]]]:
-    """Return the schedule and all that is wrong with it, as pairs of a key and what to write; None when anything is.
+    """Return the schedule and its problems, as pairs of a key and a message; the schedule is None if there are any.
 
-    A pattern may be given as an object instead of its text, which then has its own zone.
+    The pattern may be text or an object, which has its own zone.
     """
-    problems = [(key, f"there is no {key!r}; there are {', '.join(KEYS)}") for key in raw if key not in KEYS]
+    problems = [(key, f"unknown key {key!r}; the keys are {', '.join(KEYS)}") for key in raw if key not in KEYS]
 
     def take(key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
         value = raw.get(key, default)
@@ -103,7 +102,7 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
         priority=take("priority", None, _whole(1, 100), "a whole number from 1 (first) to 100, or None"),
         good_for_ms=take("good_for_ms", None, _whole(1_000, 365 * DAY_MS), "from 1_000 ms to a year, or None"),
         catch_up=take("catch_up", "latest", lambda value: value in CATCH_UP, f"one of {', '.join(CATCH_UP)}"),
-        most=take("most", 100, _whole(1, MOST_SLOTS), f"a whole number from 1 to {MOST_SLOTS:_}"),
+        most=take("most", 100, _whole(1, MOST_FIRE_TIMES), f"a whole number from 1 to {MOST_FIRE_TIMES:_}"),
         jitter_ms=take("jitter_ms", 0, _whole(0, DAY_MS), "a whole number from 0 to a day of milliseconds"),
         enabled=take("enabled", True, lambda value: isinstance(value, bool), "True or False"),
     )
@@ -113,18 +112,18 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
 
 
 def as_texts(problems: Iterable[tuple[str, str]]) -> list[str]:
-    """Return problems as texts that name their keys."""
+    """Return problems as text, each with its key."""
     return [f"{key}: {problem}" for key, problem in problems]
 
 
-UNREADABLE = parse("daily at 00:00")  # stands for a pattern that is none, so that all else is still checked
+UNREADABLE = parse("daily at 00:00")  # stands in for an invalid pattern, so that the rest is still checked
 
 
 def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern:
     given, zone = raw.get("pattern"), raw.get("zone")
     if isinstance(given, Pattern):
         if zone not in (None, given.zone):
-            problems.append(("zone", f"the pattern has the zone {given.zone!r} already"))
+            problems.append(("zone", f"the pattern already has the zone {given.zone!r}"))
         return given
     if not isinstance(given, str):
         problems.append(

@@ -10,11 +10,11 @@ from django.db import migrations, models
 
 DEFINITION = "ALTER TABLE horsies_schedules ADD COLUMN definition jsonb NOT NULL GENERATED ALWAYS AS (declared || changes) STORED"
 
-# Nested deeper, or with longer numbers, a definition could not be read by every Python; at a later moment, no slot could follow.
+# Definitions nested deeper or with longer numbers could not be read by every Python; after later moments there is no fire time.
 READABLE = "jsonb_typeof({0}) = 'object' AND NOT jsonb_path_exists({0}, '{1}') AND NOT jsonb_path_exists({0}, '{2}')"
 DEEP = "$.**{500 to last}"
 HUGE = '$.** ? (@.type() == "number" && (@ > 1e4000 || @ < -1e4000))'
-MOMENTS = "since, last_slot, next_slot, next_at, declared_at, gone_at, error_at, created_at, updated_at"
+MOMENTS = "since, last_fire_at, next_fire_at, next_at, declared_at, gone_at, error_at, created_at, updated_at"
 SCHEDULES_FIT = f"""
 ALTER TABLE horsies_schedules ADD CONSTRAINT horsies_schedules_fits CHECK (
   {READABLE.format("declared", DEEP, HUGE)} AND {READABLE.format("changes", DEEP, HUGE)}
@@ -386,9 +386,9 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), verbose_name="in force since"
                     ),
                 ),
-                ("last_slot", models.DateTimeField(null=True, verbose_name="last slot")),
-                ("next_slot", models.DateTimeField(null=True, verbose_name="next slot")),
-                ("next_at", models.DateTimeField(null=True, verbose_name="next look")),
+                ("last_fire_at", models.DateTimeField(null=True, verbose_name="last fire time")),
+                ("next_fire_at", models.DateTimeField(null=True, verbose_name="next fire time")),
+                ("next_at", models.DateTimeField(null=True, verbose_name="next check")),
                 ("rules", models.SmallIntegerField(null=True, verbose_name="rules")),
                 ("error", models.TextField(null=True, verbose_name="error")),
                 ("error_at", models.DateTimeField(null=True, verbose_name="error at")),
@@ -435,7 +435,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("schedule_name", models.CharField(max_length=255, verbose_name="schedule")),
-                ("slot", models.DateTimeField(verbose_name="slot")),
+                ("slot", models.DateTimeField(verbose_name="fire time")),
                 ("task_id", models.UUIDField(verbose_name="task")),
                 (
                     "sent_at",
@@ -443,8 +443,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "slot",
-                "verbose_name_plural": "slots",
+                "verbose_name": "fire time",
+                "verbose_name_plural": "fire times",
                 "db_table": "horsies_schedule_ticks",
                 "default_permissions": (),
                 "indexes": [models.Index(models.F("sent_at"), name="horsies_schedule_ticks_sent")],

@@ -218,17 +218,17 @@ def _of_queues(queues: list[QueueHealth], max_wait_seconds: float | None) -> Ite
 def _of_schedules(schedules: list[ScheduleHealth]) -> Iterator[Problem]:
     late = [one for one in schedules if (one.late_seconds or 0) > LATE.total_seconds()]
     if late:
-        others = f" and {len(late) - 1} more" if len(late) > 1 else ""
+        others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
         yield Problem(
             ProblemCode.SCHEDULE_LATE,
-            f"the schedule {late[0].name!r}{others} is due for {late[0].late_seconds:,.0f} s and nobody sends it: start "
-            "'manage.py horsies_scheduler', or a worker with --with-scheduler, or see in its log why it does not",
+            f"the schedule {late[0].name!r}{others} is overdue by {late[0].late_seconds:,.0f} s: start "
+            "'manage.py horsies_scheduler' or a worker with --with-scheduler, or read in its log why it does not send it",
         )
     for one in schedules:
         if one.error is not None:
             yield Problem(
                 ProblemCode.SCHEDULE_FAILS,
-                f"the schedule {one.name!r} could not send its last slot: {one.error}. Correct it, in the code or in the admin",
+                f"the schedule {one.name!r} could not send its task: {one.error}. Correct it in the code or in the admin",
             )
 
 

@@ -25,10 +25,10 @@ __all__ = [
 
 
 class ScheduleOverview(NamedTuple):
-    """A schedule; ``state``: on, off, gone (from the code), error (of its last slot, or of a definition that cannot be read).
+    """A schedule; ``state``: on, off, gone (from the code), error (a task could not be sent, or the definition is invalid).
 
-    ``pattern`` and ``zone`` are as the definition has them, ``in_words`` says the pattern. ``changed`` are the keys of
-    which something else holds than the code says. ``last_status`` None: nothing was sent, or the task was removed since.
+    ``pattern`` and ``zone`` are as in the definition, ``in_words`` describes the pattern. ``changed`` are the keys that override
+    what the code declares. ``last_status`` is None if nothing has been sent or the task has been deleted.
     """
 
     name: str
@@ -40,8 +40,8 @@ class ScheduleOverview(NamedTuple):
     zone: str
     declared_in: str | None
     changed: list[str]
-    next_slot: dt.datetime | None
-    last_slot: dt.datetime | None
+    next_fire_at: dt.datetime | None
+    last_fire_at: dt.datetime | None
     last_task: uuid.UUID | None
     last_status: str | None
 
@@ -65,7 +65,7 @@ def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
 
 
 def schedules(names: Iterable[str] | None = None) -> list[ScheduleOverview]:
-    """Return how schedules stand: those of ``names`` that exist, or all, by name."""
+    """Return the state of schedules, ordered by name: those of ``names`` that exist, or all."""
     rows = Schedule.objects.using(config().database).order_by("name")
     found = list(rows if names is None else rows.filter(name__in=list(names)))
     recent = ScheduleStore(connections[config().database]).recent((row.name for row in found), 1)
@@ -87,15 +87,15 @@ def _schedule(row: Schedule, last: Recent | None) -> ScheduleOverview:
         zone=str(row.definition.get("zone", "")),
         declared_in=row.declared_in,
         changed=changed_keys(row),
-        next_slot=row.next_slot,
-        last_slot=row.last_slot,
+        next_fire_at=row.next_fire_at,
+        last_fire_at=row.last_fire_at,
         last_task=last and last.task_id,
         last_status=last and last.status,
     )
 
 
 def changed_keys(schedule: Schedule) -> list[str]:
-    """Return the keys of which something else holds than the code says; those of one that no code declares are its own."""
+    """Return the keys that override what the code declares; [] for a schedule that the code does not declare."""
     if schedule.declared_in is None:
         return []
     declared, held = as_object(schedule.declared), as_object(schedule.definition)
@@ -108,7 +108,7 @@ def as_object(value: object) -> dict[str, Any]:
 
 
 def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
-    """Return a schedule's pattern and its next slots, enabled or not; None: there is none of that name that can be read."""
+    """Return a schedule's pattern and its next ``count`` fire times, also if it is disabled; None if it is missing or invalid."""
     row = Schedule.objects.using(config().database).annotate(read_at=Now()).filter(name=name).first()
     schedule = read_definition(row.definition)[0] if row else None
     if row is None or schedule is None:

@@ -73,7 +73,7 @@ class DatabaseHealth(NamedTuple):
 
 
 class ScheduleHealth(NamedTuple):
-    """A schedule in trouble: sent too late, by so many seconds (negative: its next slot is still to come), or with an error."""
+    """A schedule that is overdue or has an error; ``late_seconds`` is negative while its next fire time is still to come."""
 
     name: str
     late_seconds: float | None
@@ -102,7 +102,7 @@ class HealthStore:
         return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
 
     def schedules(self, late: dt.timedelta) -> list[ScheduleHealth]:
-        """Return the schedules that are due for longer than ``late``, and those whose last slot could not be sent."""
+        """Return the schedules that are overdue by more than ``late``, and those whose last task could not be sent."""
         rows = run(self.connection, "monitoring/schedules", {"late": late, "many": SCHEDULES})
         return [ScheduleHealth(*row) for row in rows]
 

@@ -47,7 +47,7 @@ class RetentionStore:
         return Pruned(*run(self.connection, "tasks/prune", params)[0])
 
     def prune_ticks(self, age: timedelta, many: int) -> int:
-        """Delete up to ``many`` slots of schedules that were sent, and return how many went."""
+        """Delete up to ``many`` old fire times of schedules, and return how many were deleted."""
         return execute(self.connection, "schedules/prune_ticks", {"age": age, "many": many})
 
     def prune_states(self, age: timedelta, many: int) -> int:

@@ -1,4 +1,4 @@
-"""The statements about schedules: what is declared and changed, which are due, and which slots were sent."""
+"""The statements about schedules: declare and change them, find those that are due, record which fire times were sent."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from horsies_django.store.notify import channel_prefix
 
 
 class Taken(NamedTuple):
-    """A schedule that is due and that nobody else looks at meanwhile; ``now`` is the moment by the database's clock."""
+    """A due schedule that this transaction holds; ``now`` is the time by the database's clock."""
 
     name: str
     definition: dict[str, Any]
     since: dt.datetime
-    last_slot: dt.datetime | None
+    last_fire_at: dt.datetime | None
     rules: int | None
     now: dt.datetime
 
 
 class Recent(NamedTuple):
-    """A slot that was sent, and what became of its task; ``status`` None: the task was removed since."""
+    """A fire time and the task it was sent as; ``status`` is None if the task has been deleted."""
 
     name: str
-    slot: dt.datetime
+    fire_at: dt.datetime
     sent_at: dt.datetime
     task_id: uuid.UUID
     status: str | None
 
 
 class ScheduleStore:
-    """Runs the schedule statements on the given connection. ``now`` stands in for the database's clock, in tests."""
+    """Runs the schedule statements on the given connection. Tests pass ``now`` in place of the database's clock."""
 
     def __init__(self, connection: Connection, now: dt.datetime | None = None) -> None:
         self.connection = connection
@@ -53,9 +53,9 @@ class ScheduleStore:
         drop: Collection[str] = (),
         create: bool = False,
     ) -> list[str] | None:
-        """Change what is declared, or what somebody changed, and all that follows from it, in one statement.
+        """Change what is declared or what users changed, with everything that depends on it, in one statement.
 
-        Returns the keys of the definition that changed, None when there is no such schedule.
+        Returns the keys of the definition that changed, or None if there is no such schedule.
         """
         params = {
             "name": name,
@@ -73,40 +73,40 @@ class ScheduleStore:
         return found
 
     def due(self, many: int, but: Collection[str] = ()) -> list[str]:
-        """Return the names of at most so many schedules that have to be looked at."""
+        """Return the names of at most ``many`` schedules that are due, without those in ``but``."""
         rows = run(self.connection, "schedules/due", {"now": self.now, "many": many, "but": list(but)})
         return [name for (name,) in rows]
 
     def wait(self, but: Collection[str] = ()) -> float | None:
-        """Return in how many seconds the next schedule has to be looked at, None if none ever has."""
+        """Return the seconds until the next schedule is due, or None if there is none; ``but`` as in ``due``."""
         found: float | None = run(self.connection, "schedules/wait", {"now": self.now, "but": list(but)})[0][0]
         return found
 
     def take(self, name: str) -> Taken | None:
-        """Take a schedule until the transaction ends; None: it is not due any more, or another scheduler has it."""
+        """Lock a schedule until the transaction ends; None if it is no longer due or another scheduler holds it."""
         rows = run(self.connection, "schedules/take", {"name": name, "now": self.now})
         return Taken(*rows[0][:-1]) if rows else None
 
-    def tick(self, name: str, slots: Sequence[dt.datetime], task_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-        """Note that slots are sent as tasks; return those of the tasks whose slot was not sent before."""
-        params = {"name": name, "slots": list(slots), "task_ids": list(task_ids)}
+    def tick(self, name: str, fire_times: Sequence[dt.datetime], task_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+        """Record which task each fire time is sent as; return the tasks whose fire times had not been sent before."""
+        params = {"name": name, "fire_times": list(fire_times), "task_ids": list(task_ids)}
         return {task_id for (task_id,) in run(self.connection, "schedules/tick", params)}
 
     def advance(
         self,
         name: str,
         *,
-        last_slot: dt.datetime | None,
-        next_slot: dt.datetime | None,
+        last_fire_at: dt.datetime | None,
+        next_fire_at: dt.datetime | None,
         next_at: dt.datetime | None,
         rules: int,
         error: str | None = None,
     ) -> None:
-        """Note how far a schedule came, and when to look at it again."""
+        """Record how far a schedule came, and when to look at it next."""
         params = {
             "name": name,
-            "last_slot": last_slot,
-            "next_slot": next_slot,
+            "last_fire_at": last_fire_at,
+            "next_fire_at": next_fire_at,
             "next_at": next_at,
             "rules": rules,
             "error": error,
@@ -114,13 +114,13 @@ class ScheduleStore:
         execute(self.connection, "schedules/advance", params)
 
     def recent(self, names: Iterable[str], many: int) -> list[Recent]:
-        """Return the newest slots of schedules, so many of each, the newest first."""
+        """Return the latest ``many`` fire times of each schedule, newest first."""
         return [Recent(*row) for row in run(self.connection, "schedules/recent", {"names": list(names), "many": many})]
 
     def declared(self, names: Iterable[str]) -> list[str]:
-        """Note that schedules are still in some scheduler's code; return those that were switched off as gone from it."""
+        """Record that schedules are still in a scheduler's code; return those that had been disabled as gone from the code."""
         return [name for (name,) in run(self.connection, "schedules/declared", {"names": list(names)})]
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
-        """Switch off the schedules that were in no scheduler's code for so long; return their names."""
+        """Disable the schedules that no scheduler has had in its code for ``after``; return their names."""
         return [name for (name,) in run(self.connection, "schedules/gone", {"after": after, "actor": actor})]

@@ -31,14 +31,18 @@ BLOCKS = CONTRASTS.replace(
 
 
 def fired(name: str, statuses: str) -> None:
-    """Note slots of a schedule, the newest last: a letter for each, the first of its task's status."""
+    """Note fire times of a schedule, the newest last: a letter for each, the first of its task's status."""
     of = {status[0]: status for status in ("COMPLETED", "FAILED", "RUNNING", "PENDING", "EXPIRED")} | {"x": "CANCELLED"}
     begin = now().replace(minute=0, second=0, microsecond=0) - len(statuses) * HOUR
     for number, letter in enumerate(statuses):
-        slot = begin + number * HOUR
-        task = TaskFactory(task_name=tasks.echo.name, status=of[letter], sent_at=slot)
+        fire_time = begin + number * HOUR
+        task = TaskFactory(task_name=tasks.echo.name, status=of[letter], sent_at=fire_time)
         ScheduleTick.objects.bulk_create(
-            [ScheduleTick(schedule_name=name, slot=slot, task_id=task.pk, sent_at=slot + dt.timedelta(seconds=1))]
+            [
+                ScheduleTick(
+                    schedule_name=name, slot=fire_time, task_id=task.pk, sent_at=fire_time + dt.timedelta(seconds=1)
+                )
+            ]
         )
 
 
@@ -74,7 +78,7 @@ def timetable(transactional_db: None) -> None:
         cursor.execute("UPDATE horsies_schedules SET gone_at = now(), next_at = NULL WHERE name = 'old report'")
         cursor.execute(
             "UPDATE horsies_schedules SET next_at = now() + interval '7 minutes',"
-            " next_slot = date_trunc('minute', now()) + interval '7 minutes' WHERE name = 'documents.tasks.tidy'"
+            " next_fire_at = date_trunc('minute', now()) + interval '7 minutes' WHERE name = 'documents.tasks.tidy'"
         )
         cursor.execute(
             "UPDATE horsies_schedules SET error_at = now(), error = 'shop.tasks.echo: argument ''text'': expected str, got int'"

@@ -244,9 +244,9 @@ def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_
     Schedule.objects.filter(name="broken").update(error="no such task", next_at=now() + dt.timedelta(hours=1))
     late, broken = problems(examine(connection))
     assert (late.code, broken.code) == ("SCHEDULE_LATE", "SCHEDULE_FAILS")
-    assert "'later' and 1 more is due for 90 s" in late.text
+    assert "'later' (and 1 more) is overdue by 90 s" in late.text
     assert "manage.py horsies_scheduler" in late.text
-    assert "'broken' could not send its last slot: no such task" in broken.text
+    assert "'broken' could not send its task: no such task" in broken.text
 
 
 def test_a_database_that_lets_nothing_be_written_is_a_problem_though_all_can_be_read(connect: Connect) -> None:

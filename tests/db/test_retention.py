@@ -248,9 +248,9 @@ def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_li
         (AuditEntryFactory, "at", RetentionStore.prune_audit),
         (ScheduleTickFactory, "sent_at", RetentionStore.prune_ticks),
     ],
-    ids=["snapshots", "audit", "slots"],
+    ids=["snapshots", "audit", "fire times"],
 )
-def test_old_snapshots_and_entries_of_the_audit_and_slots_go_in_batches_and_young_ones_stay(
+def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and_young_ones_stay(
     connect: Connect, make: Any, moment: str, prune: Callable[..., int]
 ) -> None:
     AuditEntry.objects.all().delete()

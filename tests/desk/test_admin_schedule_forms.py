@@ -99,7 +99,7 @@ def test_the_ways_to_change_a_schedule_show_for_those_who_may_and_as_it_stands()
 def test_a_schedule_that_the_admin_made_has_nothing_to_go_back_to(boss: Client) -> None:
     make(priority=4)
     assert url("revert") not in body(boss, url("change"))
-    assert "there is nothing to go back to" in str(post(boss, "revert").context["form"].non_field_errors())
+    assert "there is nothing to revert to" in str(post(boss, "revert").context["form"].non_field_errors())
 
 
 @pytest.mark.parametrize("name", ["no such schedule", "a\x00b", "<b>x</b>"])
@@ -149,7 +149,7 @@ def test_a_definition_that_cannot_be_read_has_a_page_and_can_be_corrected(
     make()
     force(changes=dict(definition))
     assert "✕</span> Error" in body(boss, reverse(LIST))
-    assert "The definition cannot be used." in body(boss, url("change"))
+    assert "The definition is invalid." in body(boss, url("change"))
     values: dict[str, Any] = {"reason": WHY, "enabled": "on", "kwargs": '{"to": "a@b"}', "most": "7", "priority": ""}
     values |= {
         "task": NAME,
@@ -161,7 +161,7 @@ def test_a_definition_that_cannot_be_read_has_a_page_and_can_be_corrected(
     }
     response = post(boss, "edit", **values)
     if "colour" in definition:
-        assert "there is no 'colour'".capitalize() in str(response.context["form"].errors).replace("&#x27;", "'")
+        assert "unknown key 'colour'".capitalize() in str(response.context["form"].errors).replace("&#x27;", "'")
     else:
         assert messages(response)[-1][1] == "success"
         assert row().definition["pattern"] == "daily at 05:00"
@@ -200,7 +200,9 @@ def test_a_schedule_is_disabled_enabled_and_reverted(boss: Client) -> None:
         ("Schedule report: Disabled; enabled: yes → no.", "success"),
     ]  # fmt: skip
     assert (row().definition["enabled"], row().next_at) == (False, None)
-    assert messages(post(boss, "disable")) == [("Schedule report: nothing to change, it is so already.", "info")]
+    assert messages(post(boss, "disable")) == [
+        ("Schedule report: nothing was changed, because it already has these values.", "info")
+    ]
     post(boss, "enable")
     assert row().definition["enabled"] is True
     schedules.change("report", {"pattern": "hourly at :05", "priority": 9}, actor="ada")
@@ -223,7 +225,7 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
         )
     ]
     assert row().changes == {"pattern": "daily at 05:00", "good_for_ms": 60_000, "queue": "bulk"}
-    assert [slot.local[-6:] for slot in response.context["coming"]] == [" 05:00"] * 5
+    assert [fire_time.local[-6:] for fire_time in response.context["coming"]] == [" 05:00"] * 5
     post(boss, "edit", good_for_ms="", queue="", enabled=None, reason=WHY)
     assert {key: row().definition[key] for key in ("good_for_ms", "queue", "enabled")} == {
         "good_for_ms": None, "queue": None, "enabled": False,
@@ -233,7 +235,7 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
 def test_an_edit_that_alters_nothing_says_so(boss: Client) -> None:
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
     assert messages(post(boss, "edit", reason=WHY)) == [
-        ("Schedule report: nothing to change, it is so already.", "info")
+        ("Schedule report: nothing was changed, because it already has these values.", "info")
     ]
     assert row().changes == {}
 
@@ -252,8 +254,8 @@ def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Cli
     schedules.change("report", {"pattern": "daily at 05:00", "most": 5}, actor="ada")
     others, mine = messages(boss.post(url("edit"), values, follow=True))
     assert others == (
-        "While the form was open, ada changed schedule report too: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; "
-        "most missed slots: 100 → 5. What was written last holds.",
+        "While the form was open, ada also changed schedule report: Edited; pattern: 30 4 * * mon-fri → daily at 05:00; "
+        "maximum missed fire times: 100 → 5. The last change applies.",
         "warning",
     )
     assert mine == ("Schedule report: Edited; priority: the task's own → 8.", "success")
@@ -299,7 +301,7 @@ def test_only_tasks_of_the_code_are_offered_and_what_no_code_has_is_named(boss: 
     make()
     force(changes={**DEFINITION, "task": "shop.tasks.gone"})
     choices = dict(boss.get(url("edit")).context["form"].fields["task"].choices)
-    assert choices["shop.tasks.gone"] == "shop.tasks.gone (no code has it)"
+    assert choices["shop.tasks.gone"] == "shop.tasks.gone (not in the code)"
     assert choices[NAME] == NAME
     response = post(boss, "edit", priority="4", reason=WHY)
     assert set(response.context["form"].errors) == {"task"}

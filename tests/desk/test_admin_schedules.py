@@ -1,4 +1,4 @@
-"""The admin shows when schedules fire, what became of their slots, and where they differ from the code."""
+"""The admin shows when schedules fire, what became of their fire times, and where they differ from the code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def row(name: str = "report") -> Schedule:
 
 
 def fired(name: str, statuses: list[str]) -> list[Task]:
-    """Note slots of a schedule, an hour apart, the newest last, with tasks of these statuses."""
+    """Note fire times of a schedule, an hour apart, the newest last, with tasks of these statuses."""
     begin = now().replace(microsecond=0) - dt.timedelta(hours=len(statuses))
     sent = [TaskFactory(task_name=NAME, status=status) for status in statuses]
     ScheduleTick.objects.bulk_create(
@@ -101,9 +101,9 @@ def test_the_list_tells_the_pattern_in_words_and_how_it_is_written(boss: Client)
     assert ">Every 15 minutes</span>" in html
 
 
-def test_the_list_shows_the_next_slot_by_the_clock_of_the_schedules_zone(boss: Client) -> None:
+def test_the_list_shows_the_next_fire_time_by_the_clock_of_the_schedules_zone(boss: Client) -> None:
     make()
-    force(next_slot="2126-03-01T01:30:00Z", next_at="2126-03-01T01:30:00Z")
+    force(next_fire_at="2126-03-01T01:30:00Z", next_at="2126-03-01T01:30:00Z")
     html = body(boss, reverse(LIST))
     assert "Fri 2126-03-01 04:30</time>" in html
     assert "Europe/Istanbul, in " in html
@@ -112,7 +112,7 @@ def test_the_list_shows_the_next_slot_by_the_clock_of_the_schedules_zone(boss: C
 
 def test_a_schedule_that_no_scheduler_looked_at_in_time_is_late(boss: Client) -> None:
     make()
-    force(next_slot="2026-03-02T01:30:00Z", next_at="2026-03-02T01:30:00Z")
+    force(next_fire_at="2026-03-02T01:30:00Z", next_at="2026-03-02T01:30:00Z")
     html = body(boss, reverse(LIST))
     assert "Mon 2026-03-02 04:30</time>" in html
     assert "Late" in html
@@ -133,7 +133,7 @@ def test_the_list_says_why_a_schedule_does_not_fire(boss: Client, columns: dict[
     assert told in body(boss, reverse(LIST)).replace("✕</span> ", "")
 
 
-def test_the_list_shows_what_became_of_the_last_twenty_slots(boss: Client) -> None:
+def test_the_list_shows_what_became_of_the_last_twenty_fire_times(boss: Client) -> None:
     make()
     sent = fired("report", ["EXPIRED"] + ["COMPLETED"] * 17 + ["FAILED", "COMPLETED", "RUNNING"])
     html = body(boss, reverse(LIST))
@@ -179,7 +179,7 @@ def test_the_list_costs_the_same_few_queries_for_many_schedules(boss: Client) ->
     assert len(queries(boss, reverse(LIST))) == few
 
 
-def test_the_last_slots_are_read_through_primary_keys() -> None:
+def test_the_last_fire_times_are_read_through_primary_keys() -> None:
     begin = now().replace(microsecond=0)
     for name in ("one", "two"):
         sent = TaskFactory.create_batch(1_000, task_name=NAME, status="COMPLETED")
@@ -201,7 +201,7 @@ def test_the_last_slots_are_read_through_primary_keys() -> None:
     assert "horsies_tasks_pkey" in plan
     assert "Seq Scan" not in plan
     found = ScheduleStore(connection).recent(["one", "two", "three"], 20)
-    assert [run.slot for run in found if run.name == "two"][:2] == [
+    assert [run.fire_at for run in found if run.name == "two"][:2] == [
         begin + dt.timedelta(hours=999),
         begin + dt.timedelta(hours=998),
     ]
@@ -233,7 +233,7 @@ def test_schedules_are_found_by_state_and_by_their_name_or_that_of_their_task(bo
 # One schedule
 
 
-def test_a_schedule_shows_its_next_five_slots_in_its_zone_also_where_the_clock_jumps(boss: Client) -> None:
+def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_clock_jumps(boss: Client) -> None:
     make(pattern="0 9 1 */2 *", zone="Europe/Berlin")  # in eight months the clock jumps at least once
     rows = boss.get(url("change")).context["coming"]
     begin = dt.datetime.now(dt.UTC)
@@ -242,23 +242,25 @@ def test_a_schedule_shows_its_next_five_slots_in_its_zone_also_where_the_clock_j
         for years in range(2)
         for month in range(1, 13, 2)
     ]
-    expected = [slot for slot in expected if slot > begin][:5]
-    assert [slot.local for slot in rows] == [f"{slot:%a %Y-%m-%d} 09:00" for slot in expected]
-    assert [slot.utc for slot in rows] == [f"{slot.astimezone(dt.UTC):%Y-%m-%d %H:%M}" for slot in expected]
-    assert {slot.offset for slot in rows} == {"+01:00", "+02:00"}
+    expected = [fire_time for fire_time in expected if fire_time > begin][:5]
+    assert [fire_time.local for fire_time in rows] == [f"{fire_time:%a %Y-%m-%d} 09:00" for fire_time in expected]
+    assert [fire_time.utc for fire_time in rows] == [
+        f"{fire_time.astimezone(dt.UTC):%Y-%m-%d %H:%M}" for fire_time in expected
+    ]
+    assert {fire_time.offset for fire_time in rows} == {"+01:00", "+02:00"}
     html = body(boss, url("change"))
     assert "Europe/Berlin</th>" in html
     assert "UTC</th>" in html
 
 
-def test_a_schedule_that_does_not_fire_says_so_beside_the_slots_it_would_have(boss: Client) -> None:
+def test_a_schedule_that_does_not_fire_says_so_beside_the_fire_times_it_would_have(boss: Client) -> None:
     make(enabled=False)
     page = boss.get(url("change"))
     assert len(page.context["coming"]) == 5
-    assert "these are the slots that it would have" in page.content.decode()
+    assert "these would be its fire times" in page.content.decode()
 
 
-def test_a_schedule_shows_its_last_slots_and_their_tasks(boss: Client) -> None:
+def test_a_schedule_shows_its_last_fire_times_and_their_tasks(boss: Client) -> None:
     make()
     sent = fired("report", [status.value for status in Status])
     html = body(boss, url("change"))
@@ -288,5 +290,5 @@ def test_an_error_stands_out_on_the_page(boss: Client) -> None:
     force(error="there is no room", error_at=now())
     html = body(boss, url("change"))
     assert 'role="alert"' in html
-    assert "A slot could not be sent." in html
+    assert "The task of a fire time could not be sent." in html
     assert "there is no room" in html

@@ -43,9 +43,9 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     make("sleeping", pattern="every 15 minutes")
     make("broken")
     schedules.disable("sleeping", actor="a test")
-    Schedule.objects.filter(name="broken").update(error="no code of this process has a task 'x'")
+    Schedule.objects.filter(name="broken").update(error="this process has no task 'x'")
     tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
-    Schedule.objects.filter(name="nightly").update(last_slot=tick.slot)
+    Schedule.objects.filter(name="nightly").update(last_fire_at=tick.slot)
     listed = run()
     assert listed == run("list")
     (nightly,) = [line for line in lines(listed) if line.startswith("nightly")]
@@ -53,7 +53,7 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert nightly.endswith("COMPLETED")
     (sleeping,) = [line for line in lines(listed) if line.startswith("sleeping")]
     assert "Every 15 minutes UTC tests.apps.project.tasks.noop off" in sleeping
-    assert "broken: no code of this process has a task 'x'" in listed
+    assert "broken: this process has no task 'x'" in listed
     found = {one["name"]: one for one in machine("list")}
     assert {name: one["state"] for name, one in found.items()} == {
         "nightly": "on",
@@ -78,16 +78,16 @@ def test_a_schedule_that_is_gone_from_the_code_or_cannot_be_read_is_listed_as_su
         )
     assert {one["name"]: one["state"] for one in machine("list")} == {"gone": "gone", "unreadable": "error"}
     assert "gone from the code" in run()
-    with pytest.raises(CommandError, match="cannot be read: .*teatime"):
+    with pytest.raises(CommandError, match="invalid schedule 'unreadable': .*teatime"):
         run("next", "unreadable")
 
 
-def test_next_gives_the_coming_slots_in_the_zone_of_the_schedule_and_in_utc() -> None:
+def test_next_gives_the_coming_fire_times_in_the_zone_of_the_schedule_and_in_utc() -> None:
     make("hourly", pattern="hourly at :05", zone="Asia/Kolkata")
     found = machine("next", "hourly", "--count=3")
     assert found["zone"] == "Asia/Kolkata"
-    assert len(found["slots"]) == 3
-    assert dt.datetime.fromisoformat(found["slots"][0]) > dt.datetime.now(dt.UTC)
+    assert len(found["fire_times"]) == 3
+    assert dt.datetime.fromisoformat(found["fire_times"][0]) > dt.datetime.now(dt.UTC)
     printed = run("next", "hourly")
     assert len(printed.splitlines()) == 2 + 1 + 5
     assert "+0530" in printed

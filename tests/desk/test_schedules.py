@@ -99,8 +99,8 @@ def test_a_pattern_alone_is_a_schedule_and_an_object_has_its_zone_with_it() -> N
     [
         ("at teatime", "is not a cron expression"),
         ({"pattern": "every hour", "task": "shop.other"}, "task: is this one: leave it out"),
-        ({"pattern": "every hour", "colour": "red"}, "there is no 'colour'"),
-        ({"pattern": Daily("04:30"), "zone": "Europe/Berlin"}, "the pattern has the zone 'UTC' already"),
+        ({"pattern": "every hour", "colour": "red"}, "unknown key 'colour'"),
+        ({"pattern": Daily("04:30"), "zone": "Europe/Berlin"}, "the pattern already has the zone 'UTC'"),
         (5, "pattern: must be a cron string"),
     ],
 )  # fmt: skip
@@ -184,7 +184,7 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
 
 def test_one_that_nobody_declares_has_nothing_to_go_back_to() -> None:
     schedules.create("by hand", NIGHTLY, actor="ann")
-    with pytest.raises(ScheduleError, match="nothing to go back to"):
+    with pytest.raises(ScheduleError, match="nothing to revert to"):
         schedules.revert("by hand", actor="ann")
     with pytest.raises(ScheduleError, match="already"):
         schedules.create("by hand", NIGHTLY, actor="ann")

@@ -126,7 +126,7 @@ def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(
     ScheduleTickFactory(sent_at=long_ago)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
     process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
-    swept = "retention deleted tasks: 3, slots of schedules: 1, snapshots"
+    swept = "retention deleted tasks: 3, fire times of schedules: 1, snapshots"
     wait_until(lambda: swept in process.log, "the log tells of the round")
     wait_until(lambda: WorkerState.objects.filter(snapshot_at__gt=long_ago).exists(), "a snapshot is there")
     assert not AuditEntry.objects.filter(at=long_ago).exists()
@@ -147,7 +147,7 @@ def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
     as_role("site")
     schedules.create("each second", definition, actor="somebody")
     process = worker("--processes=1", "--with-scheduler", DATABASE_URL=url_of("worker")).ready()
-    sent = wait_until(lambda: ScheduleTick.objects.first(), "a slot is sent")
+    sent = wait_until(lambda: ScheduleTick.objects.first(), "a fire time is sent")
     assert get_handle(sent.task_id).get(timeout_ms=30_000).is_ok()
     schedules.disable("each second", actor="somebody")
     as_role(None)

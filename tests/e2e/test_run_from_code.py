@@ -12,7 +12,7 @@ from horsies_django.models import Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.workers import WorkerProcess, held_by
-from tests.worker.test_scheduler import slots
+from tests.worker.test_scheduler import fire_times
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -104,7 +104,7 @@ def test_a_script_of_a_few_lines_runs_a_scheduler(script: Script) -> None:
 
     create("from code", pattern="every 1 second")
     process = script("from horsies_django import worker\nprint('code', worker.run_scheduler())")
-    wait_until(lambda: slots("from code"), "it sends a task")
+    wait_until(lambda: fire_times("from code"), "it sends a task")
     assert process.stop() == 0
     assert "Scheduler stopped" in process.log
     assert "code 0" in process.log

@@ -1,4 +1,4 @@
-"""Real schedulers: ``manage.py horsies_scheduler`` sends the tasks of due slots, wakes on changes, and ends when told to."""
+"""Real schedulers: ``manage.py horsies_scheduler`` sends the tasks of due fire times, wakes on changes, and ends when told to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import wait_until
 from tests.e2e.test_start import refused
 from tests.support.factories import now
 from tests.support.workers import SchedulerProcess, WorkerProcess, database_url
-from tests.worker.test_scheduler import row, slots
+from tests.worker.test_scheduler import fire_times, row
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,9 +43,9 @@ def code(**schedules: dict[str, Any]) -> dict[str, str]:
 
 
 def sends(name: str = "a schedule", more_than: int = 0) -> list[dt.datetime]:
-    """Wait until slots were sent, and return them."""
-    wait_until(lambda: len(slots(name)) > more_than, f"slots of {name} are sent")
-    return slots(name)
+    """Wait until fire times were sent, and return them."""
+    wait_until(lambda: len(fire_times(name)) > more_than, f"fire times of {name} are sent")
+    return fire_times(name)
 
 
 def cut() -> None:
@@ -62,14 +62,14 @@ def asleep() -> None:
     """Wait until the one scheduler there is has nothing more to ask the database."""
     query = (
         "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' "
-        "AND application_name = 'horsies scheduler' AND query LIKE '-- In how many seconds%'"
+        "AND application_name = 'horsies scheduler' AND query LIKE '-- Return the seconds until%'"
     )
     with connection.cursor() as cursor:
         wait_until(lambda: (cursor.execute(query), cursor.fetchone()[0])[1], "it sleeps")
 
 
 @pytest.mark.promise("S3.2")
-def test_the_tasks_of_due_slots_are_sent_and_run(scheduler: StartScheduler, worker: StartWorker) -> None:
+def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler, worker: StartWorker) -> None:
     create(task=ADD, kwargs={"a": 1})
     runs, sent = worker("--processes=1").ready(), scheduler().ready()
     first, *rest = sends(more_than=2)
@@ -95,8 +95,8 @@ def test_a_signal_ends_it_with_nothing_half_done(scheduler: StartScheduler, numb
     ticks = {(tick.schedule_name, tick.slot): tick.task_id for tick in ScheduleTick.objects.all()}
     assert sorted(ticks.values()) == sorted(Task.objects.values_list("id", flat=True))
     for found in Schedule.objects.all():
-        assert (found.name, found.last_slot) in ticks
-        assert found.next_slot == (found.last_slot or now()) + SECOND
+        assert (found.name, found.last_fire_at) in ticks
+        assert found.next_fire_at == (found.last_fire_at or now()) + SECOND
 
 
 def test_a_signal_ends_it_while_it_sleeps(scheduler: StartScheduler) -> None:
@@ -116,7 +116,7 @@ def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started(schedule
     assert nightly.items() <= found.definition.items()
     assert found.declared_in == "HORSIES['SCHEDULES']['nightly']"
     assert AuditEntry.objects.get(action="schedule.declare").actor.startswith("scheduler on ")
-    wait_until(lambda: row("nightly").next_slot, "it knows the next slot")
+    wait_until(lambda: row("nightly").next_fire_at, "it knows the next fire time")
     assert process.stop() == 0
 
 
@@ -150,7 +150,7 @@ def test_one_that_was_out_of_touch_declares_again_what_was_taken_for_gone(schedu
     cut()
     process.signal(signal.SIGCONT)
     wait_until(lambda: row("tick").gone_at is None, "it declares it again")
-    sends("tick", more_than=len(slots("tick")))
+    sends("tick", more_than=len(fire_times("tick")))
 
 
 def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_they_do_not_fight(
@@ -167,7 +167,7 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
         process.signal(signal.SIGCONT)
     assert (row("tick").definition["task"], row("tick").since) == (ADD, since)
     assert AuditEntry.objects.filter(action="schedule.declare", subject="tick").count() == 2
-    sends("tick", more_than=len(slots("tick")) + 1)
+    sends("tick", more_than=len(fire_times("tick")) + 1)
     assert set(Task.objects.filter(sent_at__gt=since).values_list("task_name", flat=True)) == {ADD}
     assert (old.stop(), new.stop()) == (0, 0)
 
@@ -177,7 +177,7 @@ def test_a_task_that_only_one_of_two_knows_is_sent_by_that_one(scheduler: StartS
     create("plain")
     old = scheduler(HORSIES_TEST_OLD_CODE="1").ready()
     sends("plain", more_than=1)
-    assert (slots(), row().error) == ([], None)
+    assert (fire_times(), row().error) == ([], None)
     new = scheduler().ready()
     found = sends(more_than=3)
     assert found == [row().since.replace(microsecond=0) + (number + 1) * SECOND for number in range(len(found))]
@@ -195,10 +195,10 @@ def test_it_wakes_when_a_schedule_is_created_changed_or_enabled(scheduler: Start
     sends()
     schedules.disable("a schedule", actor="a test")
     create("another", pattern="every 365 days")
-    wait_until(lambda: row("another").next_slot, "it looks at that one")
+    wait_until(lambda: row("another").next_fire_at, "it looks at that one")
     asleep()
     schedules.enable("a schedule", actor="a test")
-    sends(more_than=len(slots()))
+    sends(more_than=len(fire_times()))
     schedules.disable("a schedule", actor="a test")
     asleep()
     schedules.change("another", {"pattern": "every 2 seconds"}, actor="a test")

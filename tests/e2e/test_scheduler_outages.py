@@ -20,9 +20,9 @@ from tests.support.workers import SchedulerProcess
 
 Start = Callable[..., SchedulerProcess]
 SCHEDULES = "tests.settings.schedules"
-# Of the slots since the schedule is in force: how many there were, how many were sent, and as how many tasks.
+# Of the fire times since the schedule is in force: how many there were, how many were sent, and as how many tasks.
 COUNTS = """
-SELECT extract(epoch FROM s.last_slot - date_trunc('second', s.since))::int, count(DISTINCT k.slot), count(t.id),
+SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, count(DISTINCT k.slot), count(t.id),
        (SELECT count(*) FROM horsies_tasks)
 FROM horsies_schedules s LEFT JOIN horsies_schedule_ticks k ON k.schedule_name = s.name
 LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name
@@ -46,12 +46,12 @@ def sent(server: Server) -> int:
 
 def sends_more(server: Server) -> None:
     before = sent(server)
-    wait_until(lambda: sent(server) > before + 1, "slots are sent")
+    wait_until(lambda: sent(server) > before + 1, "fire times are sent")
 
 
-def each_slot_once(server: Server) -> bool:
-    ((slots, ticks, tasks, all_tasks),) = server.superuser(COUNTS)
-    return bool(slots == ticks == tasks == all_tasks)
+def each_fire_time_once(server: Server) -> bool:
+    ((fire_times, ticks, tasks, all_tasks),) = server.superuser(COUNTS)
+    return bool(fire_times == ticks == tasks == all_tasks)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_connection_that_is_cut_is_opened_anew(running: SchedulerProcess, serv
         server.superuser(f"SELECT pg_terminate_backend({backend})")
         sends_more(server)
     assert running.stop() == 0
-    assert each_slot_once(server)
+    assert each_fire_time_once(server)
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "postmaster"])
@@ -78,10 +78,10 @@ def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server:
     wait_until(lambda: "the database is not available, next try in" in running.log, "it notices")
     server.start()
     sends_more(server)
-    wait_until(lambda: "the scheduler goes on" in running.log, "it says so")
+    wait_until(lambda: "the scheduler is running again" in running.log, "it says so")
     assert running.stop() == 0
     assert "Traceback" not in running.log
-    assert each_slot_once(server)
+    assert each_fire_time_once(server)
 
 
 def test_a_scheduler_that_stands_still_in_the_middle_holds_its_schedule_for_seconds_only(
@@ -100,7 +100,7 @@ def test_a_scheduler_that_stands_still_in_the_middle_holds_its_schedule_for_seco
     running.signal(signal.SIGCONT)
     sends_more(server)
     assert (running.stop(), other.stop()) == (0, 0)
-    assert each_slot_once(server)
+    assert each_fire_time_once(server)
 
 
 def test_a_link_that_was_cut_costs_nothing(scheduler: Start, server: Server) -> None:
@@ -118,7 +118,7 @@ def test_a_link_that_was_cut_costs_nothing(scheduler: Start, server: Server) -> 
         assert process.stop() == 0
     finally:
         forwarder.close()
-    assert each_slot_once(server)
+    assert each_fire_time_once(server)
 
 
 def test_a_scheduler_that_starts_before_its_database_waits_for_it(scheduler: Start, server: Server) -> None:

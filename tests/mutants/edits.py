@@ -147,10 +147,10 @@ EDITS = (
     Edit(
         13,
         "jitter differs from process to process",
-        "horsies_django/core/slots.py",
-        'digest = hashlib.sha256(f"{self.name} {slot.timestamp():.0f}".encode()).digest()',
-        'digest = hash(f"{self.name} {slot.timestamp():.0f}").to_bytes(8, signed=True)',
-        ("tests/unit/test_slots.py::test_jitter_is_the_same_in_every_process",),
+        "horsies_django/core/fire_times.py",
+        'digest = hashlib.sha256(f"{self.name} {fire_time.timestamp():.0f}".encode()).digest()',
+        'digest = hash(f"{self.name} {fire_time.timestamp():.0f}").to_bytes(8, signed=True)',
+        ("tests/unit/test_fire_times.py::test_jitter_is_the_same_in_every_process",),
     ),
     Edit(
         14,

@@ -58,7 +58,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
         ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),
-        ("schedule", "schedule slot to start of its task, p50", "ms", {"slots"}, 6, 2),
+        ("schedule", "schedule fire time to start of its task, p50", "ms", {"fire times"}, 6, 2),
     ],
 )
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(

@@ -1,4 +1,4 @@
-"""Each slot becomes exactly one task while schedulers are killed, stopped and frozen: a storm, then a judge."""
+"""Each fire time becomes exactly one task while schedulers are killed, stopped and frozen: a storm, then a judge."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Storm:
         self.logs += self.crew
 
 
-def test_kills_and_stops_leave_each_slot_with_exactly_one_task(
+def test_kills_and_stops_leave_each_fire_time_with_exactly_one_task(
     scheduler: Callable[..., SchedulerProcess],
 ) -> None:
     with transaction.atomic():
@@ -91,7 +91,7 @@ def test_kills_and_stops_leave_each_slot_with_exactly_one_task(
     storm.clear()
     end = now()
     last = scheduler().ready()
-    behind = Schedule.objects.exclude(last_slot__gte=end)
+    behind = Schedule.objects.exclude(last_fire_at__gte=end)
     wait_until(lambda: not behind.exists(), "all that was missed is sent")
     assert last.stop() == 0
 
@@ -104,14 +104,14 @@ def test_kills_and_stops_leave_each_slot_with_exactly_one_task(
 
 
 def judge() -> None:
-    """Compare what was sent with the slots that there were, from when each schedule is in force to its last one."""
+    """Compare what was sent with the fire times that there were, from when each schedule is in force to its last one."""
     expected = Counter[tuple[str, object]]()
     for found in Schedule.objects.all():
-        slot = found.since.replace(microsecond=0)
-        assert found.last_slot is not None
-        assert found.last_slot - slot >= SECONDS * SECOND
-        while (slot := slot + SECOND) <= found.last_slot:
-            expected[found.name, slot] += 1
+        fire_time = found.since.replace(microsecond=0)
+        assert found.last_fire_at is not None
+        assert found.last_fire_at - fire_time >= SECONDS * SECOND
+        while (fire_time := fire_time + SECOND) <= found.last_fire_at:
+            expected[found.name, fire_time] += 1
     ticks = list(ScheduleTick.objects.values_list("schedule_name", "slot", "task_id"))
-    assert Counter((name, slot) for name, slot, _ in ticks) == expected
+    assert Counter((name, fire_time) for name, fire_time, _ in ticks) == expected
     assert Counter(task_id for _, _, task_id in ticks) == Counter(Task.objects.values_list("id", flat=True))

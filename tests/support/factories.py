@@ -162,7 +162,7 @@ class WorkerStateFactory(RowFactory):
 
 
 class ScheduleTickFactory(RowFactory):
-    """A slot that was sent, of the schedule ``nightly``."""
+    """A fire time that was sent, of the schedule ``nightly``."""
 
     class Meta:
         model = ScheduleTick

@@ -101,7 +101,7 @@ def windows(draw: st.DrawFn) -> tuple[str, dt.datetime, dt.datetime]:
 def check(pattern: Pattern, shows: Shows, window: tuple[str, dt.datetime, dt.datetime], *, both: bool) -> None:
     _, after, until = window
     expected = reference(shows, pattern.zone, after, until, both=both)
-    assert list(pattern.slots(after, until, NOBODY_ASKS)) == expected
+    assert list(pattern.fire_times(after, until, NOBODY_ASKS)) == expected
     assert pattern.latest(after, until, NOBODY_ASKS) == (expected[-1] if expected else None)
 
 
@@ -156,18 +156,18 @@ def test_hours_and_months(time: dt.time, day: int, window: tuple[str, dt.datetim
 )
 def test_intervals_keep_to_their_anchor(seconds: int, anchor: dt.datetime, since: dt.timedelta) -> None:
     pattern, begin = Every(seconds=seconds), anchor.replace(microsecond=0)
-    slot = pattern.next(anchor + since, anchor)
-    assert slot is not None
-    assert slot > anchor + since
-    assert slot - pattern.length <= anchor + since or slot == begin + pattern.length
-    assert not (slot - begin) % pattern.length
-    assert pattern.next(slot, anchor) == slot + pattern.length
+    fire_time = pattern.next(anchor + since, anchor)
+    assert fire_time is not None
+    assert fire_time > anchor + since
+    assert fire_time - pattern.length <= anchor + since or fire_time == begin + pattern.length
+    assert not (fire_time - begin) % pattern.length
+    assert pattern.next(fire_time, anchor) == fire_time + pattern.length
 
 
 # What everybody asks about
 
 CASES = [
-    # spring: a time that does not exist has no slot
+    # spring: a time that does not exist has no fire time
     ("30 2 * * *", "America/New_York", "2027-03-13T00:00", ["2027-03-13T07:30", "2027-03-15T06:30"]),
     ("30 2 * * *", "Europe/Berlin", "2027-03-27T00:00", ["2027-03-27T01:30", "2027-03-29T00:30"]),
     ("15 2 * * *", "Australia/Lord_Howe", "2027-10-01T00:00", ["2027-10-01T15:45", "2027-10-03T15:15"]),
@@ -198,20 +198,20 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "zone", "after", "slots"), CASES)
-def test_what_everybody_asks_about(text: str, zone: str, after: str, slots: list[str]) -> None:
+@pytest.mark.parametrize(("text", "zone", "after", "fire_times"), CASES)
+def test_what_everybody_asks_about(text: str, zone: str, after: str, fire_times: list[str]) -> None:
     pattern, at = parse(text, zone), utc(after)
-    for slot in slots:
+    for fire_time in fire_times:
         at = pattern.next(at, NOBODY_ASKS) or NOBODY_ASKS
-        assert at == utc(slot)
+        assert at == utc(fire_time)
 
 
-def test_a_slot_is_after_the_moment_however_little() -> None:
+def test_a_fire_time_is_after_the_moment_however_little() -> None:
     pattern = Daily("00:00")
-    slot = utc("2027-01-02T00:00")
-    assert pattern.next(slot - dt.timedelta(microseconds=1), NOBODY_ASKS) == slot
-    assert pattern.next(slot, NOBODY_ASKS) == slot + dt.timedelta(days=1)
-    assert pattern.next(slot + dt.timedelta(microseconds=1), NOBODY_ASKS) == slot + dt.timedelta(days=1)
+    fire_time = utc("2027-01-02T00:00")
+    assert pattern.next(fire_time - dt.timedelta(microseconds=1), NOBODY_ASKS) == fire_time
+    assert pattern.next(fire_time, NOBODY_ASKS) == fire_time + dt.timedelta(days=1)
+    assert pattern.next(fire_time + dt.timedelta(microseconds=1), NOBODY_ASKS) == fire_time + dt.timedelta(days=1)
 
 
 def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
@@ -256,21 +256,21 @@ def test_the_examples_of_the_error_message_are_understood() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is not a cron expression: five fields"),
-        ("@hourly", "is not a cron expression: five fields"),
+        ("", "is not a cron expression: it has five fields"),
+        ("@hourly", "is not a cron expression: it has five fields"),
         ("* * * * * *", "for seconds use Every"),
         ("R * * * *", "is not a cron expression"),
         ("H * * * *", "is not a cron expression"),
         ("61 * * * *", "out of range"),
         ("0 0 31 4 *", "never fires"),
-        ("every 3 parsecs", "is not understood; write it like one of: every 15 minutes"),
-        ("every 0 seconds", "an interval is 1 second to 365 days long"),
-        ("every 366 days", "an interval is 1 second to 365 days long"),
-        ("hourly at :60", "minute is a whole number from 0 to 59, not 60"),
-        ("daily at 25:00", "a time of day is like"),
-        ("weekly on someday at 09:00", "days are one or more of mon, tue"),
+        ("every 3 parsecs", "is not a pattern; write it like one of: every 15 minutes"),
+        ("every 0 seconds", "an interval must be 1 second to 365 days long"),
+        ("every 366 days", "an interval must be 1 second to 365 days long"),
+        ("hourly at :60", "minute must be a whole number from 0 to 59, not 60"),
+        ("daily at 25:00", "a time of day must be like"),
+        ("weekly on someday at 09:00", "days must be one or more of mon, tue"),
         ("weekly on mon, mon at 09:00", "each once"),
-        ("monthly on day 32 at 09:00", 'day is a whole number from 1 to 31, or "last", not 32'),
+        ("monthly on day 32 at 09:00", 'day must be a whole number from 1 to 31, or "last", not 32'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(text: str, says: str) -> None:
@@ -282,12 +282,12 @@ def test_what_cannot_be_is_refused(text: str, says: str) -> None:
     ("make", "says"),
     [
         (lambda: Every(), "1 second to 365 days"),
-        (lambda: Every(minutes=-1), "minutes is a whole number"),
-        (lambda: Every(hours=1.5), "hours is a whole number"),  # type: ignore[arg-type]
+        (lambda: Every(minutes=-1), "minutes must be a whole number"),
+        (lambda: Every(hours=1.5), "hours must be a whole number"),  # type: ignore[arg-type]
         (lambda: Daily(dt.time(4, tzinfo=dt.UTC)), "in the zone of the pattern"),
-        (lambda: Daily("04:30:15.5"), "a time of day is like"),
-        (lambda: Weekly("09:00", days=[]), "days are one or more"),
-        (lambda: Monthly("09:00", day="first"), "day is a whole number"),
+        (lambda: Daily("04:30:15.5"), "a time of day must be like"),
+        (lambda: Weekly("09:00", days=[]), "days must be one or more"),
+        (lambda: Monthly("09:00", day="first"), "day must be a whole number"),
         (lambda: Cron(5), "is not a cron expression"),  # type: ignore[arg-type]
         (lambda: Hourly(zone="Mars/Olympus"), "there is no time zone 'Mars/Olympus'"),
         (lambda: Hourly(zone="../etc/passwd"), "there is no time zone"),
@@ -337,5 +337,5 @@ def test_a_number_of_any_length_is_refused_as_a_pattern(text: str) -> None:
 
 
 def test_a_cron_string_over_which_croniter_would_sit_for_seconds_is_refused_at_once() -> None:
-    with pytest.raises(PatternError, match="500 characters at most, not 200_009"):
+    with pytest.raises(PatternError, match="at most 500 characters, not 200_009"):
         parse("1," * 100_000 + "1 * * * *")

@@ -48,8 +48,9 @@ def test_a_round_deletes_every_kind_of_rows_and_says_how_many(connect: Connect, 
     AuditEntry.objects.exclude(at=long_ago).delete()
     conn, pruner = connect(), Pruner(Retention())
     wait_until(lambda: over(pruner, conn), "a round is over")
-    told = "retention deleted tasks: 120, slots of schedules: 1, snapshots of workers: 1, workers: 1, entries of the audit: 1"
-    assert [record.getMessage() for record in log.records] == [told]
+    assert [record.getMessage() for record in log.records] == [
+        "retention deleted tasks: 120, fire times of schedules: 1, snapshots of workers: 1, workers: 1, entries of the audit: 1"
+    ]
     assert not Task.objects.exists()
     log.clear()
     assert over(pruner, conn)

@@ -59,7 +59,7 @@ def make(name: str = "a schedule", *, since: dt.datetime = NOON, **definition: A
         cursor.execute("UPDATE horsies_schedules SET since = %s, next_at = %s WHERE name = %s", [since, since, name])
 
 
-def slots(name: str = "a schedule") -> list[dt.datetime]:
+def fire_times(name: str = "a schedule") -> list[dt.datetime]:
     return list(ScheduleTick.objects.filter(schedule_name=name).order_by("slot").values_list("slot", flat=True))
 
 
@@ -67,15 +67,15 @@ def row(name: str = "a schedule") -> Schedule:
     return Schedule.objects.get(pk=name)
 
 
-def test_a_slot_becomes_a_task_when_its_time_has_come(clockwork: Clockwork) -> None:
+def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork) -> None:
     make()
     assert clockwork.at(NOON) == 60 - 0
     assert clockwork.at(NOON + 59 * SECOND) == pytest.approx(1)
-    assert slots() == []
+    assert fire_times() == []
     assert clockwork.at(NOON + 60 * SECOND) == 60
     tick = ScheduleTick.objects.get()
     assert (tick.slot, Task.objects.get().pk) == (NOON + 60 * SECOND, tick.task_id)
-    assert (row().last_slot, row().next_slot) == (NOON + 60 * SECOND, NOON + 120 * SECOND)
+    assert (row().last_fire_at, row().next_fire_at) == (NOON + 60 * SECOND, NOON + 120 * SECOND)
     clockwork.at(NOON + 60 * SECOND)
     assert Task.objects.count() == 1
 
@@ -110,19 +110,19 @@ def test_after_a_while_without_a_scheduler(clockwork: Clockwork, catch_up: str, 
     make(catch_up=catch_up)
     clockwork.at(NOON)
     clockwork.at(NOON + 200 * SECOND)
-    assert slots() == [NOON + seconds * SECOND for seconds in expected]
-    assert row().next_slot == NOON + 240 * SECOND
+    assert fire_times() == [NOON + seconds * SECOND for seconds in expected]
+    assert row().next_fire_at == NOON + 240 * SECOND
 
 
-def test_slots_that_were_missed_are_said(clockwork: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
+def test_fire_times_that_were_missed_are_said(clockwork: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
     make()
     clockwork.at(NOON)
     with caplog.at_level(logging.WARNING):
         clockwork.at(NOON + 200 * SECOND)
-    assert "slots since 2027-03-01T12:01:00+00:00 were missed" in caplog.text
+    assert "missed fire times since 2027-03-01T12:01:00+00:00" in caplog.text
 
 
-def test_a_slot_that_was_sent_is_not_sent_again_though_its_row_was_pruned(clockwork: Clockwork) -> None:
+def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(clockwork: Clockwork) -> None:
     make()
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
@@ -140,21 +140,21 @@ def test_a_clock_set_back_by_an_hour_sends_nothing_twice(clockwork: Clockwork) -
         clockwork.at(NOON + minute * 60 * SECOND)
     for minute in range(30, 95):
         clockwork.at(NOON + minute * 60 * SECOND)
-    assert slots() == [NOON + minute * 60 * SECOND for minute in range(1, 95)]
+    assert fire_times() == [NOON + minute * 60 * SECOND for minute in range(1, 95)]
 
 
-def test_an_error_that_passes_is_tried_again_with_the_same_slot(clockwork: Clockwork, connect: Connect) -> None:
+def test_an_error_that_passes_is_tried_again_with_the_same_fire_time(clockwork: Clockwork, connect: Connect) -> None:
     make()
     clockwork.at(NOON)
     clockwork.connection.execute("SET lock_timeout = '100ms'")
     with connect().transaction() as held:
         held.connection.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
         clockwork.at(NOON + 60 * SECOND)
-        assert (slots(), row().next_slot, row().error) == ([], NOON + 60 * SECOND, None)
+        assert (fire_times(), row().next_fire_at, row().error) == ([], NOON + 60 * SECOND, None)
     assert clockwork.at(NOON + 61 * SECOND) <= 5, "it is left for a little while"
     clockwork.scheduler.left.clear()
     clockwork.at(NOON + 62 * SECOND)
-    assert slots() == [NOON + 60 * SECOND]
+    assert fire_times() == [NOON + 60 * SECOND]
 
 
 def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings: Any) -> None:
@@ -193,16 +193,16 @@ def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_schedules SET since = %s, next_at = %s", [NOON + 600 * SECOND] * 2)
     clockwork.at(NOON + 630 * SECOND)
-    assert slots() == []
+    assert fire_times() == []
     clockwork.at(NOON + 660 * SECOND)
-    assert slots() == [NOON + 660 * SECOND]
+    assert fire_times() == [NOON + 660 * SECOND]
 
 
-def test_run_now_sends_a_task_and_leaves_the_slots_alone() -> None:
+def test_run_now_sends_a_task_and_leaves_the_fire_times_alone() -> None:
     make()
     task_id = schedules.run_now("a schedule", actor="ann", reason="a look")
     assert Task.objects.get().pk == task_id
-    assert (slots(), row().last_slot) == ([], None)
+    assert (fire_times(), row().last_fire_at) == ([], None)
     assert AuditEntry.objects.get(action="schedule.run_now").actor == "ann"
 
 
@@ -216,9 +216,9 @@ def test_run_now_sends_a_task_and_leaves_the_slots_alone() -> None:
         ({"queue": "nowhere"}, "queue: 'nowhere' is not declared"),
         ({"priority": 101, "catch_up": "some"}, "priority: .*catch_up: "),
         ({"most": 0}, "most: must be a whole number from 1"),
-        ({"jitter_ms": 60_000}, "jitter_ms: must be shorter than the time between two slots, 60_000"),
-        ({"pattern": "0,1 4 * * *", "jitter_ms": 60_000}, "between two slots, 60_000"),
-        ({"colour": "red"}, "there is no 'colour'"),
+        ({"jitter_ms": 60_000}, "jitter_ms: must be less than the 60_000 ms between two fire times"),
+        ({"pattern": "0,1 4 * * *", "jitter_ms": 60_000}, "less than the 60_000 ms between two fire times"),
+        ({"colour": "red"}, "unknown key 'colour'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_all_of_it_at_once(definition: dict[str, Any], says: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from horsies_django import schedules
 from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS
-from tests.worker.test_scheduler import SECOND, Clockwork, make, row, slots
+from tests.worker.test_scheduler import SECOND, Clockwork, fire_times, make, row
 from tests.worker.test_scheduler import clockwork as clockwork
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -60,7 +60,7 @@ def test_what_is_sent_when_clocks_and_calendars_jump(
     while now <= end:
         clockwork.at(now)
         now = (row().next_at or end) + dt.timedelta(milliseconds=3)
-    assert slots() == [at(text if text[:2] == "20" else f"{begin[:4]}-{text}") for text in expected]
+    assert fire_times() == [at(text if text[:2] == "20" else f"{begin[:4]}-{text}") for text in expected]
 
 
 @pytest.mark.parametrize(
@@ -79,29 +79,29 @@ def test_three_days_without_a_scheduler_over_a_change_of_the_clock(
     make(pattern="30 2 * * *", zone="Europe/Berlin", since=at("2027-03-27T00:00"), **definition)
     clockwork.at(at("2027-03-27T00:00"))
     clockwork.at(at("2027-03-30T12:00"))
-    assert slots() == [at(text) for text in expected]
-    assert (row().last_slot, row().next_slot) == (at("2027-03-30T00:30"), at("2027-03-31T00:30"))
+    assert fire_times() == [at(text) for text in expected]
+    assert (row().last_fire_at, row().next_fire_at) == (at("2027-03-30T00:30"), at("2027-03-31T00:30"))
 
 
-def test_a_clock_set_back_within_an_hour_of_slots_and_jitter_sends_each_of_them_once(clockwork: Clockwork) -> None:
+def test_a_clock_set_back_within_an_hour_of_fire_times_and_jitter_sends_each_of_them_once(clockwork: Clockwork) -> None:
     since = at("2027-10-30T22:00")
     make(pattern="every 10 seconds", since=since, catch_up="all", most=1_000, jitter_ms=9_000)
     moments = [*range(0, 3_600, 7), *range(0, 3_700, 11)]
     for seconds in moments:
         clockwork.at(since + seconds * SECOND)
-    found = slots()
+    found = fire_times()
     assert found == [since + (number + 1) * 10 * SECOND for number in range(len(found))]
     assert found[-1] >= since + 3_680 * SECOND
 
 
-def test_with_a_jitter_longer_than_the_interval_all_slots_are_sent_in_order_when_all_shall_be(
+def test_with_a_jitter_longer_than_the_interval_all_fire_times_are_sent_in_order_when_all_shall_be(
     clockwork: Clockwork,
 ) -> None:
     since = at("2027-10-30T22:00")
     make(pattern="every 1 second", since=since, catch_up="all", most=1_000, jitter_ms=30_000)
     for seconds in range(120):
         clockwork.at(since + seconds * SECOND)
-    found = slots()
+    found = fire_times()
     assert found == [since + (number + 1) * SECOND for number in range(len(found))]
     assert found[-1] >= since + 89 * SECOND
 
@@ -110,9 +110,9 @@ def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled
     make(pattern="every 1 second", since=at("2027-03-01T12:00"))
     clockwork.at(dt.datetime.now(dt.UTC) + 365 * 2 * DAY)
     assert clockwork.at(dt.datetime.now(dt.UTC) + HOUR) == LONGEST_WAIT_SECONDS
-    ahead = slots()
+    ahead = fire_times()
     schedules.disable("a schedule", actor="ann")
     schedules.enable("a schedule", actor="ann")
     since = row().since
     clockwork.at(since + 2 * SECOND)
-    assert slots() == [since.replace(microsecond=0) + 2 * SECOND, *ahead]
+    assert fire_times() == [since.replace(microsecond=0) + 2 * SECOND, *ahead]

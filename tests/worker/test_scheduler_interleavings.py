@@ -1,4 +1,4 @@
-"""Several schedulers at once, step by step: whatever the order of their steps, each slot becomes exactly one task."""
+"""Several schedulers at once, step by step: whatever the order of their steps, each fire time becomes exactly one task."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def orders(steppers: list[Stepper], now: dt.datetime, seen: list[tuple[int, ...]
 
 
 def judge(expected: list[dt.datetime]) -> None:
-    """Compare what was sent with the slots that there were."""
+    """Compare what was sent with the fire times that there were."""
     names = list(Schedule.objects.values_list("name", flat=True))
     ticks = list(ScheduleTick.objects.values_list("schedule_name", "slot", "task_id"))
-    assert Counter((name, slot) for name, slot, _ in ticks) == Counter(
-        (name, slot) for name in names for slot in expected
+    assert Counter((name, fire_time) for name, fire_time, _ in ticks) == Counter(
+        (name, fire_time) for name in names for fire_time in expected
     )
     assert Counter(task_id for _, _, task_id in ticks) == Counter(Task.objects.values_list("pk", flat=True))
 
 
-def test_every_order_of_the_steps_of_two_schedulers_sends_a_slot_once(connect: Connect) -> None:
+def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(connect: Connect) -> None:
     steppers = [Stepper(connect()), Stepper(connect())]
     fill(1)
     seen: list[tuple[int, ...]] = [()]
@@ -71,7 +71,7 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_slot_once(connect: C
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
             cursor.execute(
-                "UPDATE horsies_schedules SET last_slot = NULL, next_slot = NULL, next_at = %s", [NOON + SECOND]
+                "UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s", [NOON + SECOND]
             )
         for _ in orders(steppers, NOON + SECOND, seen):
             taken += 1
@@ -85,7 +85,7 @@ def finish(stepper: Stepper) -> None:
         stepper.step()
 
 
-def test_ten_minutes_of_fifty_schedules_send_each_slot_once(connect: Connect) -> None:
+def test_ten_minutes_of_fifty_schedules_send_each_fire_time_once(connect: Connect) -> None:
     """Two to five schedulers, some of them killed in the middle of a round; the order of their steps is drawn."""
     dice = random.Random(2)
     steppers = [Stepper(connect()) for _ in range(5)]

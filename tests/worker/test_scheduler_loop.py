@@ -71,7 +71,7 @@ def test_a_failure_ends_a_round_and_not_the_loop(
 
     monkeypatch.setattr(Scheduler, "tick", tick)
     scheduler_loop.start()
-    wait_until(ScheduleTick.objects.exists, "slots are sent all the same")
+    wait_until(ScheduleTick.objects.exists, "fire times are sent all the same")
     assert scheduler_loop.is_alive()
     assert caplog.text.count(str(error)) >= 2
     assert failures == []
@@ -147,10 +147,10 @@ def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
 
     caplog.set_level("INFO", "horsies.scheduler")
     hourly = {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"}
-    assert logged(old=hourly) == ["schedule old is new in the code"]
+    assert logged(old=hourly) == ["schedule old was added by the code"]
     assert logged(old=hourly) == []
     assert logged(new=hourly, old={**hourly, "priority": 3, "pattern": "every 2 hours"}) == [
-        "schedule new is new in the code", "schedule old: the code changed its pattern, priority",
+        "schedule new was added by the code", "schedule old: pattern, priority changed in the code",
     ]  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes
     look(10)
     assert [row.name for row in Schedule.objects.exclude(gone_at=None)] == ["old"]
     assert Schedule.objects.get(pk="old").next_at is None
-    assert "schedule old is in no scheduler's code any more" in caplog.text
+    assert "schedule old is no longer in any scheduler's code" in caplog.text
     before = Schedule.objects.get(pk="old").since
     code(old=hourly, new=hourly)
     back = Schedule.objects.get(pk="old")

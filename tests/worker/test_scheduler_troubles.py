@@ -10,10 +10,10 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from horsies_django import schedules
-from horsies_django.core.slots import Timing
+from horsies_django.core.fire_times import Timing
 from horsies_django.models import ScheduleTick, Task
 from horsies_django.worker.scheduler.scheduler import BUSY_SECONDS, LEFT_SECONDS, LONGEST_WAIT_SECONDS
-from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, make, row, slots
+from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, fire_times, make, row
 from tests.worker.test_scheduler import clockwork as clockwork
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,15 +35,15 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     damage('{"kwargs": {"no": 1}}', "broken")
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
-    assert (slots("broken"), slots("sound")) == ([], [NOON + 60 * SECOND])
-    assert (row("broken").error, row("broken").next_slot) == (None, NOON + 60 * SECOND)
+    assert (fire_times("broken"), fire_times("sound")) == ([], [NOON + 60 * SECOND])
+    assert (row("broken").error, row("broken").next_fire_at) == (None, NOON + 60 * SECOND)
     clockwork.later(NOON + 60 * SECOND + GRACE)
     assert "unknown" in (row("broken").error or "")
-    assert row("broken").next_slot == NOON + 420 * SECOND
+    assert row("broken").next_fire_at == NOON + 420 * SECOND
     schedules.change("broken", {"kwargs": {}}, actor="ann")
     assert row("broken").error is None
     clockwork.at(NOON + 420 * SECOND)
-    assert slots("broken") == [NOON + 420 * SECOND]
+    assert fire_times("broken") == [NOON + 420 * SECOND]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
         ("declared", "5"),
         ("changes", '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000)),
         ("changes", '{"most": %s}' % ("9" * 5_000)),
-        *((name, when) for name in ("since", "last_slot", "next_at") for when in ("infinity", "-infinity", "9999-12-30")),
+        *((name, when) for name in ("since", "last_fire_at", "next_at") for when in ("infinity", "-infinity", "9999-12-30")),
     ],
     ids=range(13),
 )  # fmt: skip
@@ -90,10 +90,10 @@ def test_what_the_code_of_another_release_can_send_is_left_to_it_for_a_while(
     damage(json.dumps(definition))
     clockwork.at(NOON)
     assert clockwork.at(NOON + 60 * SECOND) <= LEFT_SECONDS
-    assert (row().error, row().last_slot) == (None, None)
-    for minute in range(1, 10):  # somebody else sends each slot, in good time
+    assert (row().error, row().last_fire_at) == (None, None)
+    for minute in range(1, 10):  # somebody else sends each fire time, in good time
         with connection.cursor() as cursor:
-            cursor.execute("UPDATE horsies_schedules SET last_slot = %s", [NOON + minute * 60 * SECOND])
+            cursor.execute("UPDATE horsies_schedules SET last_fire_at = %s", [NOON + minute * 60 * SECOND])
         clockwork.later(NOON + (minute + 1) * 60 * SECOND)
     assert row().error is None
     clockwork.later(NOON + 600 * SECOND + GRACE)
@@ -106,7 +106,7 @@ def test_a_task_that_no_code_has_is_named(clockwork: Clockwork) -> None:
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
     clockwork.later(NOON + 60 * SECOND + GRACE)
-    assert row().error == "no code of this process has a task 'shop.tasks.newer'"
+    assert row().error == "this process has no task 'shop.tasks.newer'"
 
 
 def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(clockwork: Clockwork, connect: Connect) -> None:
@@ -116,9 +116,9 @@ def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(clockwork: C
     with somebody.transaction():
         somebody.execute("SELECT FROM horsies_schedules WHERE name = 'held' FOR UPDATE")
         assert 0 < clockwork.at(NOON + 60 * SECOND) <= BUSY_SECONDS  # not at once, again and again
-        assert (slots("held"), slots("free")) == ([], [NOON + 60 * SECOND])
+        assert (fire_times("held"), fire_times("free")) == ([], [NOON + 60 * SECOND])
     clockwork.later(NOON + 60 * SECOND)
-    assert slots("held") == [NOON + 60 * SECOND]
+    assert fire_times("held") == [NOON + 60 * SECOND]
 
 
 @pytest.mark.parametrize(("sqlstate", "says"), [("22003", "refuse"), ("55P03", None)])
@@ -138,11 +138,11 @@ def test_what_the_database_refuses_for_good_is_written_down_and_what_it_refuses_
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP TRIGGER refuse ON horsies_tasks; DROP FUNCTION refuse()")
-    assert slots() == []
+    assert fire_times() == []
     assert (says or "") in (row().error or "")
-    assert row().last_slot == (NOON + 60 * SECOND if says else None)
+    assert row().last_fire_at == (NOON + 60 * SECOND if says else None)
     clockwork.later(NOON + 60 * SECOND)
-    assert slots() == ([] if says else [NOON + 60 * SECOND])
+    assert fire_times() == ([] if says else [NOON + 60 * SECOND])
 
 
 def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
@@ -152,29 +152,29 @@ def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
     make("sound")
     usual = Timing.following
 
-    def following(timing: Timing, slot: dt.datetime) -> dt.datetime | None:
+    def following(timing: Timing, fire_time: dt.datetime) -> dt.datetime | None:
         if timing.name == "cursed":
             raise ZeroDivisionError("a mistake")
-        return usual(timing, slot)
+        return usual(timing, fire_time)
 
     monkeypatch.setattr(Timing, "following", following)
     clockwork.at(NOON + 60 * SECOND)
-    assert (slots("cursed"), slots("sound")) == ([], [NOON + 60 * SECOND])
+    assert (fire_times("cursed"), fire_times("sound")) == ([], [NOON + 60 * SECOND])
     assert "ZeroDivisionError: a mistake" in caplog.text
     monkeypatch.undo()
     clockwork.later(NOON + 61 * SECOND)
-    assert slots("cursed") == [NOON + 60 * SECOND]
+    assert fire_times("cursed") == [NOON + 60 * SECOND]
 
 
 @pytest.mark.parametrize("good_for_ms", [None, 5_000_000])
-def test_a_thousand_missed_slots_are_sent_in_order_each_with_its_own_time_limit(
+def test_a_thousand_missed_fire_times_are_sent_in_order_each_with_its_own_time_limit(
     clockwork: Clockwork, good_for_ms: int | None
 ) -> None:
     make(pattern="every 1 second", catch_up="all", most=1_000, good_for_ms=good_for_ms)
     clockwork.at(NOON + 1_000 * SECOND)
     expected = [NOON + seconds * SECOND for seconds in range(1, 1_001)]
-    assert slots() == expected
+    assert fire_times() == expected
     ids = list(ScheduleTick.objects.order_by("slot").values_list("task_id", flat=True))
     found = list(Task.objects.order_by("enqueued_at", "id").values_list("id", "good_until"))
     span = None if good_for_ms is None else dt.timedelta(milliseconds=good_for_ms)
-    assert found == [(id_, span and slot + span) for id_, slot in zip(ids, expected, strict=True)]
+    assert found == [(id_, span and fire_time + span) for id_, fire_time in zip(ids, expected, strict=True)]

@@ -1,6 +1,6 @@
-"""A schedule's definition as a person reads it: a line for each key, and what changes did to it.
+"""A schedule's definition for display: a line for each key, and what changes did to it.
 
-Its arguments are those of the tasks that it sends, so they are for those who have ``horsies.view_payload``.
+Its arguments are those of the tasks that it sends, so only users with ``horsies.view_payload`` may see them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LABELS: dict[str, str | Promise] = {
     "queue": gettext_lazy("queue"),
     "priority": gettext_lazy("priority"),
     "good_for_ms": gettext_lazy("good for"),
-    "catch_up": gettext_lazy("missed slots"),
-    "most": gettext_lazy("most missed slots"),
+    "catch_up": gettext_lazy("missed fire times"),
+    "most": gettext_lazy("maximum missed fire times"),
     "jitter_ms": gettext_lazy("jitter"),
     "enabled": gettext_lazy("enabled"),
-    "task_id": gettext_lazy("task sent"),  # no keys: what run now notes, and what a deploy does
+    "task_id": gettext_lazy("task sent"),  # not keys: written by "run now" and when a schedule leaves the code
     "gone": gettext_lazy("gone from the code"),
 }
 UNSET: dict[str, str | Promise] = {
@@ -43,15 +43,15 @@ UNSET: dict[str, str | Promise] = {
     "good_for_ms": gettext_lazy("no limit"),
 }
 CATCH_UP: dict[object, str | Promise] = {
-    "latest": gettext_lazy("the latest is sent"),
-    "all": gettext_lazy("all are sent"),
-    "none": gettext_lazy("none is sent"),
+    "latest": gettext_lazy("send the latest"),
+    "all": gettext_lazy("send all"),
+    "none": gettext_lazy("send none"),
 }
 LONGEST = 100
 
 
 class DefinitionRow(NamedTuple):
-    """One line of the table of a definition; ``declared``: what the code says, where something else holds."""
+    """One line of the table of a definition; ``declared`` is what the code declares, where a change overrides it."""
 
     label: str
     held: SafeString | str
@@ -60,7 +60,7 @@ class DefinitionRow(NamedTuple):
 
 
 def definition_rows(schedule: Schedule, visible: bool) -> list[DefinitionRow]:
-    """Return what holds and, where that is something else, what the code says; arguments only where ``visible``."""
+    """Return what is in force and, where a change overrides it, what the code declares; arguments only if ``visible``."""
     declared, held = as_object(schedule.declared), as_object(schedule.definition)
     changed = changed_keys(schedule)
     rows = []
@@ -78,12 +78,12 @@ def definition_rows(schedule: Schedule, visible: bool) -> list[DefinitionRow]:
 
 
 def label_of(key: str) -> str:
-    """Return the name of a key, the key itself where it has none."""
+    """Return the label of a key, or the key itself."""
     return str(LABELS.get(key, key))
 
 
 def shown(key: str, value: object) -> str:
-    """Return the value of a key, in a line."""
+    """Return the value of a key on one line."""
     if value is None:
         return str(UNSET.get(key, NOTHING))
     if key in ("enabled", "gone") and isinstance(value, bool):
@@ -96,7 +96,7 @@ def shown(key: str, value: object) -> str:
 
 
 def changes_of(before: object, after: object) -> list[str]:
-    """Return what an entry of the audit changed, a line for each key; that arguments changed, and not into what."""
+    """Return what an audit entry changed, a line for each key; of arguments only that they changed."""
     old, new = as_object(before), as_object(after)
     lines = []
     for key in sorted({*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)):
@@ -109,7 +109,7 @@ def changes_of(before: object, after: object) -> list[str]:
 
 
 def without_arguments(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return columns of an entry for those who may not see arguments."""
+    """Return the columns of an entry with arguments hidden."""
     return {key: _("hidden") if key == ARGUMENTS and value else value for key, value in columns.items()}
 
 

@@ -1,4 +1,4 @@
-"""The pages that change a schedule: run now, enable, disable, edit, revert, add; for those with ``horsies.configure_queue``."""
+"""The pages that change a schedule: run now, enable, disable, edit, revert, add. They need ``horsies.configure_queue``."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from horsies_django.tasks import registry
 
 
 class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
-    """The forms of a schedule, beside its page."""
+    """The forms that change a schedule."""
 
     change_forms = FORMS
     subjects = OF_SCHEDULES
     words = Words(
         gettext_lazy("There is no schedule “%(name)s”."),
-        gettext_lazy("Schedule %(name)s: nothing to change, it is so already."),
+        gettext_lazy("Schedule %(name)s: nothing was changed, because it already has these values."),
         gettext_lazy("Schedule %(name)s: %(did)s."),
         gettext_lazy(
-            "While the form was open, %(actor)s changed schedule %(name)s too: %(did)s. What was written last holds."
+            "While the form was open, %(actor)s also changed schedule %(name)s: %(did)s. The last change applies."
         ),
     )
 
@@ -41,7 +41,7 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
         return self.has_configure_permission(request)
 
     def tools(self, request: HttpRequest, schedule: Schedule) -> list[Tool]:
-        """Return the forms that this user may open for the schedule as it stands."""
+        """Return the forms that this user may open for the schedule in its current state."""
         if not self.has_configure_permission(request):
             return []
         off = as_object(schedule.definition).get("enabled") is False
@@ -50,16 +50,16 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
         return [self.tool(verb, schedule) for verb in verbs]
 
     def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
-        """Show a form or make its change, with the project's tasks at hand: a web process imports them when it needs them."""
+        """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""
         if self.has_configure_permission(request):
             for problem in registry.autodiscover():
-                text = _("The tasks of %(module)s are not here, it cannot be imported: %(error)s")
+                text = _("The tasks of %(module)s are missing because it cannot be imported: %(error)s")
                 values = {"module": problem.module, "error": problem.error}
                 self.message_user(request, text % values, messages.WARNING)
         return super().configure_view(request, object_id, verb)
 
     def tell(self, request: HttpRequest, form: ChangeForm, seen: int | None) -> None:
-        """Lead to the task that was sent, or say what changed."""
+        """Link to the task that was sent, or say what changed."""
         if not isinstance(form, RunNowForm):
             super().tell(request, form, seen)
             return

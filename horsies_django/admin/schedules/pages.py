@@ -1,4 +1,4 @@
-"""The pages about schedules: when each fires and what it sends, what became of its last slots, and what was changed."""
+"""The pages about schedules: when each fires, what it sends, the tasks of its last fire times, and who changed what."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from horsies_django.admin.base.html import (
     moment_field,
 )
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
-from horsies_django.admin.schedules import slots
+from horsies_django.admin.schedules import fire_times
 from horsies_django.admin.schedules.editing import EditMixin
 from horsies_django.core.schedules import as_texts
 from horsies_django.models import Schedule, Task
@@ -52,7 +52,7 @@ STATES = {
 
 
 class StateFilter(admin.SimpleListFilter):
-    """Schedules that fire, or do not, or could not."""
+    """Filters schedules by whether they fire, do not, or have an error."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
@@ -62,7 +62,7 @@ class StateFilter(admin.SimpleListFilter):
         return [(state, text) for state, (text, _rows) in STATES.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> QuerySet[Schedule]:
-        """Narrow to the state. Raises IncorrectLookupParameters for one that does not exist."""
+        """Filter by the state. Raises IncorrectLookupParameters for an unknown one."""
         value = self.value()
         if value is None:
             return queryset
@@ -72,10 +72,10 @@ class StateFilter(admin.SimpleListFilter):
 
 
 def with_runs(alias: str, schedules: list[Any]) -> list[Any]:
-    """Give each schedule its ``reading`` and its ``runs``, found for all of them at once; None where that took too long."""
-    found = slots.recent(alias, [schedule.name for schedule in schedules], slots.RUNS)
+    """Set ``reading`` and ``runs`` of each schedule, read with one statement; ``runs`` is None if that took too long."""
+    found = fire_times.recent(alias, [schedule.name for schedule in schedules], fire_times.RUNS)
     for schedule in schedules:
-        schedule.reading = slots.read(schedule)
+        schedule.reading = fire_times.read(schedule)
         schedule.runs = None if found is None else found.get(schedule.name, [])
     return schedules
 
@@ -84,12 +84,12 @@ class ScheduleListMixin(NextPageMixin):
     """The change list of schedules, by name."""
 
     def source(self) -> QuerySet[Schedule]:
-        """Return the schedules in their order."""
+        """Return the schedules, ordered by name."""
         schedules: QuerySet[Schedule] = self.queryset
         return schedules.order_by("name")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Find what became of the last slots of the whole page at once, and link the newest."""
+        """Read the last fire times of the whole page at once, and link the task of the latest."""
         page: Any = self.model_admin
         schedules: list[Any] = page.with_last(request, with_runs(self.root_queryset.db, rows))
         return schedules
@@ -104,35 +104,35 @@ class ScheduleAdminMixin(EditMixin):
     list_display_links = ("shown_name",)
     list_filter = (StateFilter,)
     search_fields = ("name",)  # shows the box; get_search_results does the search
-    search_help_text = gettext_lazy("A part of the name of a schedule or of its task.")
+    search_help_text = gettext_lazy("Part of the name of a schedule or of its task.")
     ordering = ("name",)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Schedule], search_term: str
     ) -> tuple[QuerySet[Schedule], bool]:
-        """Search by the name, and by that of the task."""
+        """Search by the name and by the name of the task."""
         term = search_term.strip()
         found = Q(name__icontains=term) | Q(definition__task__icontains=term)
         return (queryset.filter(found) if term else queryset), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Return what there is to say of this schedule."""
+        """Return the fields of this schedule."""
         gone = ("gone",) if obj and obj.gone_at else ()
         fields = ("shown_task", "shown_pattern", "following", ("shown_last", "shown_runs"), "shown_declared")
         return ((None, {"fields": (*fields, ("in_force", "last_declared", *gone), ("created", "updated"))}),)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Schedule | None:
-        """Return the schedule with its last slots; NUL bytes cannot be in a name, nor in a query."""
+        """Return the schedule with its last fire times; None for NUL bytes, which no name and no query can contain."""
         found = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
         return self.with_last(request, with_runs(found[0]._state.db or "", found))[0] if found else None
 
     def with_last(self, request: HttpRequest, schedules: list[Any]) -> list[Any]:
-        """Give each schedule ``linked_last``: what became of its last slot, as a link where the user may see the task."""
+        """Set ``linked_last`` of each schedule: the status of its last task, as a link if the user may see the task."""
         for schedule in schedules:
             schedule.linked_last = ""
             if schedule.runs:
                 last = schedule.runs[0]
-                status = slots.shown_status(last.status)
+                status = fire_times.shown_status(last.status)
                 schedule.linked_last = self.link(request, Task, last.task_id, status) if last.status else status
         return schedules
 
@@ -145,7 +145,7 @@ class ScheduleAdminMixin(EditMixin):
         form_url: str = "",
         obj: Any = None,
     ) -> HttpResponse:
-        """Bring along the definition, the slots that come and that were sent, the last changes, and the ways to make one."""
+        """Add the definition, the next and the last fire times, the last changes and the change buttons."""
         if obj:
             zone = obj.reading.zone
             entries = read_bounded(
@@ -159,8 +159,8 @@ class ScheduleAdminMixin(EditMixin):
                 "from_code": bool(changed_keys(obj)),
                 "zone": str(zone),
                 "fires": _fires(obj),
-                "coming": slots.coming_rows(obj, obj.reading, COMING),
-                "runs": None if obj.runs is None else slots.run_rows(self, request, obj, obj.runs, zone),
+                "coming": fire_times.coming_rows(obj, obj.reading, COMING),
+                "runs": None if obj.runs is None else fire_times.run_rows(self, request, obj, obj.runs, zone),
                 "entries": None if entries is None else lines(entries, obj.read_at),
                 "audit_url": audit_url(self, request, obj.name),
                 "tools": self.tools(request, obj),
@@ -170,7 +170,7 @@ class ScheduleAdminMixin(EditMixin):
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: Schedule) -> SafeString:
-        """Return the name, and below it that of the task where it is another one."""
+        """Return the name, and below it the name of the task if that is different."""
         task = as_object(obj.definition).get("task")
         if not task or task == obj.name:
             return breakable(obj.name)
@@ -185,7 +185,7 @@ class ScheduleAdminMixin(EditMixin):
 
     @admin.display(description=gettext_lazy("pattern"))
     def shown_pattern(self, obj: Any) -> SafeString:
-        """Return the pattern in words, and below them as it is written, with its zone."""
+        """Return the pattern in words, and below that as text with its zone."""
         definition, pattern = as_object(obj.definition), obj.reading.pattern
         text, zone = str(definition.get("pattern", NOTHING)), str(definition.get("zone", "UTC"))
         if pattern is None:
@@ -195,37 +195,36 @@ class ScheduleAdminMixin(EditMixin):
         template = '<span title="{} {}">{}</span><br><span class="horsies-quiet horsies-below">{}{}</span>'
         return format_html(template, written, zone, words, code, zone)
 
-    @admin.display(description=gettext_lazy("next slot"))
+    @admin.display(description=gettext_lazy("next fire time"))
     def shown_next(self, obj: Any) -> SafeString | str:
-        """Return the next slot, and what went wrong with the last one."""
+        """Return the next fire time, and the error of the last one."""
         following, problem = self.following(obj), _problem(obj)
         if not problem or not _fires(obj):
             return following
         error = format_html("{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_ERROR))
         return error if following == NOTHING else format_html("{}<br>{}", following, error)
 
-    @admin.display(description=gettext_lazy("next slot"))
+    @admin.display(description=gettext_lazy("next fire time"))
     def following(self, obj: Any) -> SafeString | str:
-        """Return the next slot in the schedule's zone, or why there is none."""
+        """Return the next fire time in the schedule's zone, or why there is none."""
         if obj.gone_at:
             return badge("stopped", "⊘", _("Gone from the code"))
         if not _fires(obj):
             return badge("stopped", "■", _("Off"))
         reading, now = obj.reading, aware(obj.read_at)
-        computed = slots.coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_slot else []
-        slot = aware(obj.next_slot) if obj.next_slot else computed[0] if computed else None
-        if slot is None:
+        computed = fire_times.coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_fire_at else []
+        fire_time = aware(obj.next_fire_at) if obj.next_fire_at else computed[0] if computed else None
+        if fire_time is None:
             return NOTHING
         late = obj.next_at is not None and now - aware(obj.next_at) > LATE
         template = '<time datetime="{}">{}</time><br><span class="horsies-quiet horsies-below">{}, {}</span> {}'
         mark = badge("full", "■", _("Late")) if late else ""
-        return format_html(
-            template, slot.isoformat(), slots.wall(slot, reading.zone), reading.zone, away(slot, now), mark
-        )
+        local = fire_times.wall(fire_time, reading.zone)
+        return format_html(template, fire_time.isoformat(), local, reading.zone, away(fire_time, now), mark)
 
     @admin.display(description=gettext_lazy("last task"))
     def shown_last(self, obj: Any) -> SafeString | str:
-        """Return what became of the last slot, and how long ago it was sent."""
+        """Return the status of the last task, and how long ago it was sent."""
         if not obj.runs:
             return NOTHING
         ago = format_html('<span class="horsies-quiet horsies-below">{}</span>', age(obj.runs[0].sent_at, obj.read_at))
@@ -233,12 +232,12 @@ class ScheduleAdminMixin(EditMixin):
 
     @admin.display(description=gettext_lazy("last runs"))
     def shown_runs(self, obj: Any) -> SafeString | str:
-        """Return what became of the last slots, a block for each."""
-        return slots.bar(obj.runs or [], obj.reading.zone)
+        """Return the last runs, a block for each."""
+        return fire_times.bar(obj.runs or [], obj.reading.zone)
 
     @admin.display(description=gettext_lazy("defined in"))
     def shown_declared(self, obj: Schedule) -> SafeString | str:
-        """Return where the schedule is defined, marked when something else holds than the code says."""
+        """Return where the schedule is declared, with a mark if changes override that."""
         if obj.declared_in is None:
             return _("the admin")
         mark = badge("overridden", "✎", _("Changed")) if changed_keys(obj) else ""
@@ -256,7 +255,7 @@ def _fires(obj: Schedule) -> bool:
 
 
 def _problem(obj: Any) -> str:
-    """Return what is wrong with a schedule, as the scheduler found it, or else as its definition says; "" when nothing is."""
+    """Return the error that the scheduler recorded, or the problems of the definition, or ""."""
     return obj.error or "; ".join(as_texts(obj.reading.problems))
 
 

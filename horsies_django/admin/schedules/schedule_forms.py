@@ -1,6 +1,6 @@
-"""The forms that change a schedule: each carries its change.
+"""The forms that change a schedule; each makes its own change.
 
-What a form writes is what its user altered in it, and no more: so two people may edit two keys of a schedule at once.
+A form writes only what its user changed in it, so two people may edit two keys of a schedule at the same time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from horsies_django.admin.base.change_forms import ADD, ChangeForm
 from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS
 from horsies_django.admin.base.html import NOTHING
 from horsies_django.conf import config
+from horsies_django.core.fire_times import CATCH_UP as POLICIES
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition
-from horsies_django.core.slots import CATCH_UP as POLICIES
 from horsies_django.models import Schedule
 from horsies_django.monitoring.overview import as_object
 from horsies_django.tasks import registry
@@ -32,7 +32,7 @@ LONGEST_PATTERN = 200
 WIDE = {"class": "vTextField", "autocomplete": "off"}
 NUMBER = {"class": "vIntegerField"}
 HIDDEN = gettext_lazy(
-    "Its arguments do not fit its task. To see and change them needs the permission horsies.view_payload."
+    "Its arguments do not fit its task. You need the permission horsies.view_payload to see and change them."
 )
 
 
@@ -48,7 +48,7 @@ class RunNowForm(ScheduleForm):
     action = "schedule.run_now"
     title = gettext_lazy("Run %(name)s now")
     button = gettext_lazy("Run now")
-    explanation = gettext_lazy("Its task is sent once, here and now. The slots of the schedule stay as they are.")
+    explanation = gettext_lazy("Sends its task once, now. The fire times of the schedule do not change.")
 
     def apply(self, actor: str) -> list[str]:
         """Send the task."""
@@ -62,7 +62,7 @@ class EnableForm(ScheduleForm):
     action = "schedule.enable"
     title = gettext_lazy("Enable %(name)s")
     button = gettext_lazy("Enable")
-    explanation = gettext_lazy("It fires from now on. Slots that passed meanwhile are none of its own.")
+    explanation = gettext_lazy("It fires from now on. Nothing is sent for the time while it was disabled.")
 
     def apply(self, actor: str) -> list[str]:
         """Enable the schedule."""
@@ -70,12 +70,12 @@ class EnableForm(ScheduleForm):
 
 
 class DisableForm(ScheduleForm):
-    """Lets the schedule fire no more."""
+    """Stops the schedule from firing."""
 
     action = "schedule.disable"
     title = gettext_lazy("Disable %(name)s")
     button = gettext_lazy("Disable")
-    explanation = gettext_lazy("It fires no more until you enable it. Tasks that it sent go on.")
+    explanation = gettext_lazy("It does not fire until you enable it. Tasks that were sent are not affected.")
 
     def apply(self, actor: str) -> list[str]:
         """Disable the schedule."""
@@ -83,12 +83,12 @@ class DisableForm(ScheduleForm):
 
 
 class RevertForm(ScheduleForm):
-    """Lets the schedule be again what the code declares."""
+    """Drops all changes of the schedule."""
 
     action = "schedule.revert"
     title = gettext_lazy("Revert %(name)s to the code")
     button = gettext_lazy("Revert to the code")
-    explanation = gettext_lazy("All that was changed over the code is dropped: what the code says holds again.")
+    explanation = gettext_lazy("Drops all changes, so that what the code declares is in force again.")
 
     def apply(self, actor: str) -> list[str]:
         """Drop the changes."""
@@ -96,7 +96,7 @@ class RevertForm(ScheduleForm):
 
 
 class DefinitionForm(ScheduleForm):
-    """A schedule's definition, a field for each key; each remembers in the page what it was opened with."""
+    """A schedule's definition, a field for each key; hidden inputs keep the values that the form was opened with."""
 
     task = forms.ChoiceField(show_hidden_initial=True)
     pattern = forms.CharField(
@@ -108,7 +108,7 @@ class DefinitionForm(ScheduleForm):
         show_hidden_initial=True,
         max_length=100,
         widget=forms.TextInput(attrs=WIDE),
-        help_text=gettext_lazy("An IANA name, such as Europe/Istanbul. Times of day go by its clock."),
+        help_text=gettext_lazy("An IANA name, such as Europe/Istanbul. Times of day are local times of this zone."),
     )
     kwargs = forms.JSONField(
         show_hidden_initial=True,
@@ -129,24 +129,24 @@ class DefinitionForm(ScheduleForm):
         required=False,
         widget=forms.NumberInput(attrs=NUMBER),
         help_text=gettext_lazy(
-            "Milliseconds. A task that has not started so long after its slot expires. Empty: no limit."
+            "Milliseconds. A task that has not started this long after its fire time expires. Empty: no limit."
         ),
     )
     jitter_ms = forms.IntegerField(
         show_hidden_initial=True,
         widget=forms.NumberInput(attrs=NUMBER),
         help_text=gettext_lazy(
-            "Milliseconds. Each slot is sent up to so much later, always the same for the same slot."
+            "Milliseconds. Each task is sent up to this much later; the delay of a fire time is always the same."
         ),
     )
     catch_up = forms.ChoiceField(
         show_hidden_initial=True,
-        help_text=gettext_lazy("What becomes of slots that passed while no scheduler ran."),
+        help_text=gettext_lazy("What to send for the fire times that passed while no scheduler was running."),
     )
     most = forms.IntegerField(
         show_hidden_initial=True,
         widget=forms.NumberInput(attrs=NUMBER),
-        help_text=gettext_lazy("Where all are sent: no more than so many, the newest."),
+        help_text=gettext_lazy("With “send all”: at most this many, the latest ones."),
     )
     field_order = ("name", "task", "pattern", "zone", "kwargs", "enabled")
 
@@ -165,33 +165,33 @@ class DefinitionForm(ScheduleForm):
         self._offer("catch_up", [], ((key, CATCH_UP[key]) for key in POLICIES))
 
     def _offer(self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]) -> None:
-        """Offer choices, and what holds: to leave out what nobody declares any more would change it unseen."""
+        """Offer choices and the current value, even if no code declares it: otherwise saving would change it unnoticed."""
         field = self.fields[key]
         assert isinstance(field, forms.ChoiceField)
         offered = [*first, *choices]
         held = self.initial[key]
         if held is not None and held not in [value for value, _text in offered]:
-            offered.append((str(held), _("%(name)s (no code has it)") % {"name": held}))
+            offered.append((str(held), _("%(name)s (not in the code)") % {"name": held}))
         field.choices = offered
 
     @property
     def fieldsets(self) -> list[tuple[Any, dict[str, Any]]]:
-        """How the fields stand on the page."""
+        """The groups of fields on the page."""
         groups = (
             (None, ("name", "task", "pattern", "zone", ARGUMENTS, "enabled")),
             (_("How its tasks are sent"), ("queue", "priority", "good_for_ms", "jitter_ms")),
-            (_("Missed slots"), ("catch_up", "most")),
+            (_("Missed fire times"), ("catch_up", "most")),
             (None, ("reason",)),
         )
         return [(title, {"fields": [name for name in names if name in self.fields]}) for title, names in groups]
 
     def clean_kwargs(self) -> Any:
-        """Return the arguments; nothing is none."""
+        """Return the arguments; an empty field means none."""
         found = self.cleaned_data[ARGUMENTS]
         return {} if found is None else found
 
     def clean(self) -> dict[str, Any]:
-        """Find all that is wrong with what would hold, each problem at its field."""
+        """Validate the definition that would be in force, and report each problem at its field."""
         cleaned = self.cleaned_data
         for key, problem in schedules.problems(self.named, {**self.held, **self.altered()}, as_json=True):
             if key in self.errors:
@@ -208,21 +208,21 @@ class DefinitionForm(ScheduleForm):
         return self.row.name
 
     def altered(self) -> dict[str, Any]:
-        """Return the keys that the user altered in the form, with what they shall be; and those that held what cannot be."""
+        """Return the keys that the user changed, with their new values, and the keys whose current values are invalid."""
         changed = {*self.changed_data, *(key for key, _problem in read_definition(self.held)[1])}
         return {key: self.cleaned_data[key] for key in KEYS if key in changed and key in self.cleaned_data}
 
 
 class EditForm(DefinitionForm):
-    """Changes keys of the definition, over what the code declares."""
+    """Overrides keys of the definition."""
 
     action = "schedule.change"
     title = gettext_lazy("Edit %(name)s")
     button = gettext_lazy("Save")
     way = gettext_lazy("Edit")
     explanation = gettext_lazy(
-        "What you change holds over what the code says, until somebody reverts it. With another pattern or time zone, or"
-        " switched on again, it counts from now on."
+        "Your changes override what the code declares, until somebody reverts them. A new pattern or time zone, or enabling"
+        " the schedule, takes effect from now on."
     )
 
     def __init__(self, *args: Any, row: Schedule, request: HttpRequest, **kwargs: Any) -> None:
@@ -232,7 +232,7 @@ class EditForm(DefinitionForm):
             del self.fields[ARGUMENTS]
 
     def apply(self, actor: str) -> list[str]:
-        """Write what was altered and does not hold yet."""
+        """Write what was changed and is not in force yet."""
         changes = {
             key: value for key, value in self.altered().items() if key not in self.held or self.held[key] != value
         }
@@ -240,12 +240,12 @@ class EditForm(DefinitionForm):
 
 
 class AddForm(DefinitionForm):
-    """Makes a schedule that no code declares."""
+    """Adds a schedule that the code does not declare."""
 
     action = "schedule.create"
     title = gettext_lazy("Add a schedule")
     button = gettext_lazy("Add")
-    explanation = gettext_lazy("Its task is one that the code has; the schedule itself is then in the database alone.")
+    explanation = gettext_lazy("Its task must exist in the code; the schedule itself is only in the database.")
 
     name = forms.CharField(
         label=gettext_lazy("Name"), max_length=schedules.LONGEST_NAME, widget=forms.TextInput(attrs=WIDE)
@@ -253,14 +253,14 @@ class AddForm(DefinitionForm):
 
     @property
     def named(self) -> str:
-        """The name that was given; where it is wrong, that is told already."""
+        """The name that was entered; if it is invalid, that has been reported already."""
         return str(self.cleaned_data.get("name", "-"))
 
     def clean_name(self) -> str:
-        """Refuse the name of another schedule."""
+        """Refuse the name of an existing schedule."""
         name: str = self.cleaned_data["name"]
         if Schedule.objects.using(config().database).filter(name=name).exists():
-            raise forms.ValidationError(_("There is a schedule of this name already."))
+            raise forms.ValidationError(_("A schedule of this name already exists."))
         return name
 
     def altered(self) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class AddForm(DefinitionForm):
         return {key: self.cleaned_data[key] for key in KEYS if key in self.cleaned_data}
 
     def apply(self, actor: str) -> list[str]:
-        """Make the schedule."""
+        """Create the schedule."""
         schedules.create(self.named, self.altered(), actor=actor, reason=self.why)
         self.row = Schedule(name=self.named)
         return list(KEYS)

@@ -1,4 +1,4 @@
-"""Patterns: the moments at which a schedule fires, its slots. Pure: the time is passed in."""
+"""Patterns give the fire times of a schedule: the moments at which it fires. Pure: the current time is an argument."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a pattern is, and how the clock on the wall is read.
+"""The base classes of patterns, and the rules for changes of local time.
 
-A slot is a whole second. Patterns that name a time of day go by the clock on the wall of their zone, and that clock jumps twice
-a year in many zones: a time that it leaves out has no slot; one that it shows twice has one slot, the first. Only patterns that
-do not name the time, but go on and on within hours or from hour to hour, take both: the rule of Debian's cron. These rules have a
-number, ``RULES``, which is kept with each schedule, so that a release in which they differ can tell.
+A fire time is a whole second. Patterns that name a time of day follow the local time of their zone, which many zones change
+twice a year. A local time that is skipped has no fire time; one that occurs twice has one fire time, the first. Patterns that do
+not name a time but repeat within hours or every hour fire at both, as in Debian's cron. ``RULES`` is the version of these rules.
+It is stored with each schedule, so that a later release with other rules can tell which ones were used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SECOND, DAY = dt.timedelta(seconds=1), dt.timedelta(days=1)
 
 
 class PatternError(HorsiesError, ValueError):
-    """A pattern that cannot be: it says what is wrong and what would do."""
+    """A pattern is invalid; the message says why, and what is valid."""
 
 
 @dataclass(frozen=True)
 class Pattern(ABC):
-    """When a schedule fires. ``zone`` is an IANA name such as "Europe/Istanbul". Raises PatternError for values out of range."""
+    """When a schedule fires. ``zone`` is an IANA name such as "Europe/Istanbul". Raises PatternError for invalid values."""
 
     zone: str = field(default="UTC", kw_only=True)
 
@@ -35,98 +35,98 @@ class Pattern(ABC):
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
             raise PatternError(
-                f"there is no time zone {self.zone!r:.100}: name one like 'Europe/Istanbul' or 'UTC'"
+                f"there is no time zone {self.zone!r:.100}: use a name such as 'Europe/Istanbul' or 'UTC'"
             ) from error
         self._check()
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise PatternError when a value is out of range."""
+        """Raise PatternError if a value is out of range."""
 
     @abstractmethod
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
-        """Return the first slot after a moment, in UTC; None: there is none. ``anchor``: since when the schedule is in force."""
+        """Return the first fire time after ``after``, in UTC, or None. ``anchor`` is when the schedule came into force."""
 
     @property
     def in_words(self) -> str:
-        """The pattern for those who do not read its text: a sentence in English."""
+        """A description of the pattern in English."""
         text = str(self)
         return text[:1].upper() + text[1:]
 
     def latest(self, after: dt.datetime, until: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
-        """Return the last slot after ``after`` that is not after ``until``, without walking over those between."""
+        """Return the last fire time in (``after``, ``until``], or None; found by bisection, not by iterating over all of them."""
         known = self.next(after, anchor)
         if known is None or known > until:
             return None
         end = until.replace(microsecond=0)
         while known < end:
             middle = known + (end - known) // (2 * SECOND) * SECOND
-            slot = self.next(middle, anchor)
-            if slot is None or slot > until:
+            fire_time = self.next(middle, anchor)
+            if fire_time is None or fire_time > until:
                 end = middle
             else:
-                known = slot
+                known = fire_time
         return known
 
     def coming(self, after: dt.datetime, count: int, anchor: dt.datetime) -> list[dt.datetime]:
-        """Return the first slots after a moment, so many or all that there are."""
+        """Return the first ``count`` fire times after ``after``, or all of them if there are fewer."""
         found: list[dt.datetime] = []
-        while len(found) < count and (slot := self.next(found[-1] if found else after, anchor)) is not None:
-            found.append(slot)
+        while len(found) < count and (fire_time := self.next(found[-1] if found else after, anchor)) is not None:
+            found.append(fire_time)
         return found
 
-    def slots(self, after: dt.datetime, until: dt.datetime, anchor: dt.datetime) -> Iterator[dt.datetime]:
-        """Give all slots after ``after`` that are not after ``until``."""
-        slot = self.next(after, anchor)
-        while slot is not None and slot <= until:
-            yield slot
-            slot = self.next(slot, anchor)
+    def fire_times(self, after: dt.datetime, until: dt.datetime, anchor: dt.datetime) -> Iterator[dt.datetime]:
+        """Yield all fire times in (``after``, ``until``]."""
+        fire_time = self.next(after, anchor)
+        while fire_time is not None and fire_time <= until:
+            yield fire_time
+            fire_time = self.next(fire_time, anchor)
 
 
 @dataclass(frozen=True)
 class WallPattern(Pattern):
-    """A pattern that goes by the clock on the wall."""
+    """A pattern that follows the local time of its zone."""
 
     @property
     def both(self) -> bool:
-        """Whether a time that the clock shows twice has two slots."""
+        """Whether a local time that occurs twice has two fire times."""
         return False
 
     @abstractmethod
     def _follow(self, local: dt.datetime) -> dt.datetime | None:
-        """Return the first time after a time, both as the wall shows them, without a zone; None: there is none."""
+        """Return the first matching local time after ``local``, or None; both are naive."""
 
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
         zone = ZoneInfo(self.zone)
         at = after.astimezone(dt.UTC).replace(microsecond=0)
         local = local_time(at, zone)
         while (found := self._follow(local)) is not None:
-            slot = at + (found - local_time(at, zone))  # unless the clock jumps before
-            change = first_jump(zone, at, slot)
+            fire_time = at + (found - local_time(at, zone))  # unless the offset changes before that
+            change = first_jump(zone, at, fire_time)
             if change is not None:
                 at = change
                 local = local_time(at, zone) - SECOND
-            elif not self.both and slot.astimezone(zone).fold:
-                at, local = slot, found
+            elif not self.both and fire_time.astimezone(zone).fold:
+                at, local = fire_time, found
             else:
-                return slot
+                return fire_time
         return None
 
 
 def check_number(name: str, value: object, least: int, most: int, besides: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise PatternError(f"{name} is a whole number from {least} to {most}{besides}, not {value!r}")
+        raise PatternError(f"{name} must be a whole number from {least} to {most}{besides}, not {value!r}")
 
 
 def local_time(at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-    """Return what the clock on the wall shows at a moment, without the zone."""
+    """Return the local time in a zone as a naive datetime."""
     return at.astimezone(zone).replace(tzinfo=None, fold=0)
 
 
 def first_jump(zone: ZoneInfo, after: dt.datetime, until: dt.datetime) -> dt.datetime | None:
-    """Return the first second after ``after`` that is not after ``until`` and has another offset from UTC; None: there is none.
+    """Return the first second in (``after``, ``until``] whose offset from UTC differs from that of ``after``, or None.
 
-    Looks once a day: no zone jumps there and back within one.
+    Compares one second of each day: no zone changes its offset and changes it back within a day.
     """
     while after < until:
         step = min(after + DAY, until)

@@ -1,7 +1,6 @@
-"""The patterns themselves: cron strings, intervals, times of day, days of weeks and of months.
+"""The patterns: cron strings, intervals, times of day, days of the week and of the month.
 
-``croniter`` reads cron strings. It is shown times on the wall only, without a zone: what happens when that clock jumps is ours
-to say, see ``base``.
+``croniter`` reads cron strings. It only sees naive local times: ``base`` decides what happens when the local time changes.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from horsies_django.core.patterns.base import DAY, SECOND, Pattern, PatternError
 
 HOUR = dt.timedelta(hours=1)
 LONGEST = dt.timedelta(days=365)
-LONGEST_CRON = 500  # characters; croniter takes seconds over a list of thousands of minutes
+LONGEST_CRON = 500  # characters; croniter needs seconds for a list of thousands of minutes
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-UNITS = {"day": DAY, "hour": HOUR, "minute": dt.timedelta(minutes=1), "second": SECOND}  # the longest first
-BEGINNING = dt.datetime(2000, 1, 1)  # whatever fires at all does so within the fifty years after
-# Days such as fri#2 and L in a list: nobody puts those into words well.
+UNITS = {"day": DAY, "hour": HOUR, "minute": dt.timedelta(minutes=1), "second": SECOND}  # longest first
+BEGINNING = dt.datetime(2000, 1, 1)  # a pattern that ever fires does so within the next fifty years
+# Days such as fri#2 and L in a list: cron_descriptor does not describe them well.
 SEVERAL = re.compile(r",\S*(#|\bl)|(#|\bl\b)\S*,", re.IGNORECASE)
 FIELD = re.compile(r"(?:[0-9*,/#-]|[a-z]{3}|l)+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Every(Pattern):
-    """Fires again and again after the same time, first that long after the schedule came into force: ``Every(minutes=15)``.
+    """Fires at a fixed interval, counted from when the schedule came into force: ``Every(minutes=15)``.
 
-    What is given is summed: 1 second to 365 days. A day is 24 hours, whatever the clock on the wall does meanwhile.
+    The interval is the sum of the arguments, 1 second to 365 days. A day is 24 hours, also when the local time changes.
     """
 
     seconds: int = 0
@@ -40,14 +39,14 @@ class Every(Pattern):
 
     @property
     def length(self) -> dt.timedelta:
-        """How long from slot to slot."""
+        """The interval between two fire times."""
         return dt.timedelta(days=self.days, hours=self.hours, minutes=self.minutes, seconds=self.seconds)
 
     def _check(self) -> None:
         for name in ("seconds", "minutes", "hours", "days"):
             check_number(name, getattr(self, name), 0, LONGEST // SECOND)
         if not SECOND <= self.length <= LONGEST:
-            raise PatternError(f"an interval is 1 second to {LONGEST.days} days long, not {self.length}")
+            raise PatternError(f"an interval must be 1 second to {LONGEST.days} days long, not {self.length}")
 
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
         begin = anchor.astimezone(dt.UTC).replace(microsecond=0)
@@ -61,30 +60,30 @@ class Every(Pattern):
 
 @dataclass(frozen=True)
 class Cron(WallPattern):
-    """Five fields, as cron reads them: minute, hour, day of month, month, day of week. ``Cron("*/15 8-17 * * mon-fri")``.
+    """A cron string of five fields: minute, hour, day of month, month, day of week. ``Cron("*/15 8-17 * * mon-fri")``.
 
-    Where both days are restricted either is enough. ``L`` is the last day of a month, ``fri#2`` its second Friday.
+    If both day fields are restricted, either may match. ``L`` is the last day of a month, ``fri#2`` its second Friday.
     """
 
     expression: str
 
     def _check(self) -> None:
         if isinstance(self.expression, str) and len(self.expression) > LONGEST_CRON:
-            raise PatternError(f"a cron expression has {LONGEST_CRON} characters at most, not {len(self.expression):_}")
+            raise PatternError(f"a cron expression has at most {LONGEST_CRON} characters, not {len(self.expression):_}")
         parts = self.expression.split() if isinstance(self.expression, str) else []
         if len(parts) != 5 or not all(FIELD.fullmatch(part) for part in parts):
             raise PatternError(
-                f"{self.expression!r} is not a cron expression: five fields, minute, hour, day of month, month and day of week, "
-                'such as "30 4 * * mon-fri"; for seconds use Every'
+                f"{self.expression!r} is not a cron expression: it has five fields, minute, hour, day of month, month and day of "
+                'week, such as "30 4 * * mon-fri"; for seconds use Every'
             )
-        from croniter import CroniterError, croniter  # takes long to import, and most processes never need it
+        from croniter import CroniterError, croniter  # slow to import, and most processes never need it
 
         try:
             croniter.expand(self.expression)
         except (CroniterError, ValueError) as error:
             raise PatternError(f"{self.expression!r} is not a cron expression: {error}") from error
         if self._follow(BEGINNING) is None:
-            raise PatternError(f"{self.expression!r} never fires: there is no such day")
+            raise PatternError(f"{self.expression!r} never fires: no such day exists")
 
     @property
     def both(self) -> bool:
@@ -107,7 +106,7 @@ class Cron(WallPattern):
             return str(self)
         options = Options(use_24hour_time_format=True, locale_code="en_US")
         try:
-            found: str = get_description(self.expression.upper(), options)  # only a capital L is the last day
+            found: str = get_description(self.expression.upper(), options)  # it only knows L in upper case
         except FormatException:
             return str(self)
         return found
@@ -118,7 +117,7 @@ class Cron(WallPattern):
 
 @dataclass(frozen=True)
 class Hourly(WallPattern):
-    """Fires in every hour, whichever it is, at a minute and second of it."""
+    """Fires every hour at a given minute and second."""
 
     minute: int = 0
     second: int = 0
@@ -141,7 +140,7 @@ class Hourly(WallPattern):
 
 @dataclass(frozen=True)
 class Daily(WallPattern):
-    """Fires every day at a time: ``Daily("04:30")`` or ``Daily(time(4, 30))``."""
+    """Fires every day at a given time: ``Daily("04:30")`` or ``Daily(time(4, 30))``."""
 
     at: dt.time | str
 
@@ -151,7 +150,7 @@ class Daily(WallPattern):
         return _time(self.at)
 
     def _check(self) -> None:
-        self.time  # noqa: B018 - it is read to see whether it can be
+        self.time  # noqa: B018 - reading it validates it
 
     def _follow(self, local: dt.datetime) -> dt.datetime:
         found = dt.datetime.combine(local, self.time)
@@ -163,7 +162,7 @@ class Daily(WallPattern):
 
 @dataclass(frozen=True)
 class Weekly(Daily):
-    """Fires on days of the week at a time: ``Weekly("09:00", days="mon")``, ``Weekly("09:00", days=["mon", "thu"])``."""
+    """Fires on given days of the week: ``Weekly("09:00", days="mon")``, ``Weekly("09:00", days=["mon", "thu"])``."""
 
     days: Iterable[str] | str = field(kw_only=True)
 
@@ -177,7 +176,7 @@ class Weekly(Daily):
         super()._check()
         given = [self.days] if isinstance(self.days, str) else list(self.days)
         if not given or len(self.weekdays) != len(given):
-            raise PatternError(f"days are one or more of {', '.join(WEEKDAYS)}, each once, not {self.days!r}")
+            raise PatternError(f"days must be one or more of {', '.join(WEEKDAYS)}, each once, not {self.days!r}")
 
     def _follow(self, local: dt.datetime) -> dt.datetime:
         found = super()._follow(local)
@@ -191,9 +190,9 @@ class Weekly(Daily):
 
 @dataclass(frozen=True)
 class Monthly(Daily):
-    """Fires on a day of each month at a time: ``Monthly("09:00", day=15)``, ``Monthly("23:00", day="last")``.
+    """Fires on a given day of each month: ``Monthly("09:00", day=15)``, ``Monthly("23:00", day="last")``.
 
-    Months that do not have the day are left out.
+    Months without that day are skipped.
     """
 
     day: int | str = field(kw_only=True)
@@ -217,7 +216,7 @@ class Monthly(Daily):
 
 
 def _time(value: dt.time | str) -> dt.time:
-    """Return a time of day, to the second."""
+    """Return a time of day as a ``time``. Raises PatternError if it has a zone or a fraction of a second."""
     try:
         found = (
             dt.time.fromisoformat(value.zfill(5) if len(value) < 6 else value.zfill(8))
@@ -227,7 +226,9 @@ def _time(value: dt.time | str) -> dt.time:
     except ValueError:
         found = None
     if not isinstance(found, dt.time) or found.tzinfo or found.microsecond:
-        raise PatternError(f'a time of day is like "04:30" or "04:30:15", in the zone of the pattern, not {value!r}')
+        raise PatternError(
+            f'a time of day must be like "04:30" or "04:30:15", in the zone of the pattern, not {value!r}'
+        )
     return found
 
 
@@ -237,7 +238,7 @@ def _time_text(time: dt.time) -> str:
 
 @lru_cache(maxsize=1_000)
 def _goes_on(expression: str) -> bool:
-    """Whether a cron string names no time: a field that begins with a star goes on, and so does one that lists all hours."""
+    """Whether a cron string repeats: its minute or hour begins with a star, or it lists all hours."""
     from croniter import croniter
 
     minute, hour, *_ = expression.split()

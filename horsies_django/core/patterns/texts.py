@@ -1,4 +1,4 @@
-"""Patterns as people write them, in the admin and in settings."""
+"""Patterns as text, as they are written in settings and in the admin."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ EXAMPLES = (
 
 
 def parse(text: str, zone: str = "UTC") -> Pattern:
-    """Return the pattern that a text means: the other way round from ``str``, see ``EXAMPLES``. Raises PatternError."""
+    """Return the pattern of a text, the inverse of ``str``; see ``EXAMPLES``. Raises PatternError."""
     words = " ".join(text.lower().split())
     for form, make in FORMS:
         if match := re.fullmatch(form, words):
             return make(*match.groups(), zone=zone)
     if words.partition(" ")[0] in ("every", "hourly", "daily", "weekly", "monthly"):
-        raise PatternError(f"{text!r:.200} is not understood; write it like one of: {'; '.join(EXAMPLES[1:])}")
+        raise PatternError(f"{text!r:.200} is not a pattern; write it like one of: {'; '.join(EXAMPLES[1:])}")
     return Cron(words, zone=zone)

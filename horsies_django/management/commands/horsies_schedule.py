@@ -1,4 +1,4 @@
-"""``manage.py horsies_schedule``: look at schedules, switch them, and send their tasks, from the shell."""
+"""``manage.py horsies_schedule``: list schedules, enable and disable them, and send their tasks, from the shell."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from horsies_django.monitoring import overview
 
 
 class Command(BaseCommand):
-    """Lists schedules and their slots; switches them on and off; sends a task now."""
+    """Lists schedules and their fire times, enables and disables them, sends a task now."""
 
-    help = "Look at schedules, switch them, send their tasks. A change takes effect in all schedulers at once, and is audited."
+    help = "List, enable and disable schedules, and send their tasks. Changes are audited and reach all schedulers at once."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -36,13 +36,13 @@ class Command(BaseCommand):
             return made
 
         verb("list", "list the schedules (the default)")
-        verb("next", "list the next slots of a schedule, in its zone").add_argument(
+        verb("next", "list the next fire times of a schedule, in its zone").add_argument(
             "--count", type=whole(1), default=5, metavar="N", help="how many (5)"
         )
         for name, help_ in (
-            ("run-now", "send a schedule's task once, now, enabled or not; its slots stay as they are"),
+            ("run-now", "send a schedule's task once, now, enabled or not; its fire times do not change"),
             ("enable", "let a schedule fire from now on"),
-            ("disable", "let a schedule fire no more"),
+            ("disable", "stop a schedule from firing"),
         ):
             verb(name, help_).add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
 
@@ -65,11 +65,11 @@ class Command(BaseCommand):
         name = options["name"]
         if (found := overview.coming(name, options["count"])) is None:
             raise ScheduleError(unreadable(name))
-        pattern, slots = found
+        pattern, fire_times = found
         self.stdout.write(
-            as_json({"name": name, "zone": pattern.zone, "slots": slots})
+            as_json({"name": name, "zone": pattern.zone, "fire_times": fire_times})
             if options["json"]
-            else report.slot_table(pattern, slots)
+            else report.fire_time_table(pattern, fire_times)
         )
 
     def do_run_now(self, **options: Any) -> None:
@@ -83,7 +83,7 @@ class Command(BaseCommand):
         self.tell(schedules.disable(options["name"], actor=actor(), reason=options["reason"]), "disabled", options)
 
     def tell(self, changed: list[str], state: str, options: dict[str, Any]) -> None:
-        """Print whether a switch changed anything."""
+        """Print whether anything changed."""
         if options["json"]:
             self.stdout.write(as_json({"changed": changed}))
         elif changed:
@@ -93,9 +93,9 @@ class Command(BaseCommand):
 
 
 def unreadable(name: str) -> str:
-    """Return why there are no slots to show."""
+    """Return why there are no fire times to show."""
     found = overview.schedules([name])
     if found:
-        return f"the schedule {name!r} cannot be read: {found[0].error}"
+        return f"invalid schedule {name!r}: {found[0].error}"
     names = ", ".join(one.name for one in overview.schedules()) or "none"
     return f"there is no schedule {name!r}; there are: {names}"

@@ -22,7 +22,9 @@ class Command(BaseCommand):
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command
 
-    help = "Send the tasks of schedules when their slots come. Any number may run: each slot becomes exactly one task."
+    help = (
+        "Send the tasks of schedules at their fire times. Any number may run: each fire time becomes exactly one task."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

@@ -1,4 +1,4 @@
-"""The pruner: deletes what is over and older than its retention: tasks, slots of schedules, workers, snapshots, the audit.
+"""The pruner: deletes what is over and older than its retention: tasks, fire times of schedules, workers, snapshots, the audit.
 
 One runs in every worker, on the thread of the heartbeat. A round goes on, tick by tick, until it finds nothing more; a tick works
 for a moment only. Each batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result
@@ -82,7 +82,7 @@ def steps(retention: Retention) -> list[Step]:
     by_queue = {queue: span(hours) for queue, hours in retention.queue_retention_hours.items()}
     found = [of_tasks(kept) for kept in kept_by(span(retention.terminal_record_retention_hours), by_queue)]
     for name, hours, prune in (
-        ("slots of schedules", retention.terminal_record_retention_hours, RetentionStore.prune_ticks),
+        ("fire times of schedules", retention.terminal_record_retention_hours, RetentionStore.prune_ticks),
         ("snapshots of workers", retention.worker_state_retention_hours, RetentionStore.prune_states),
         ("workers", retention.worker_retention_hours, RetentionStore.prune_workers),
         ("entries of the audit", retention.audit_retention_hours, RetentionStore.prune_audit),

@@ -1,8 +1,8 @@
-"""The scheduler loop: it that sleeps until the next slot, and wakes when a schedule is changed.
+"""The scheduler loop: sleeps until the next fire time, and wakes when a schedule is changed.
 
-It runs in ``horsies_scheduler``, and on a thread of its own in a worker that was started ``--with-scheduler``. It sees to it too
-that the schedules in its code are in the table, and that those in nobody's code any more do not fire. What its code says is
-written when it starts, and not again: of two releases that run side by side during a deploy, the one that started last is right.
+It runs in ``horsies_scheduler``, and on a thread of its own in a worker started with ``--with-scheduler``. It also writes the
+schedules of its code to the table, and disables those that are no longer in any scheduler's code. It writes them only when it
+starts: if two releases run side by side during a deploy, the one that started last decides.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from horsies_django.worker.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger("horsies.scheduler")
 
-DECLARED_SECONDS = 60.0  # between two signs that the schedules in the code are still there
-GONE_AFTER = dt.timedelta(minutes=10)  # without a sign from any scheduler, while this one was there to see it
+DECLARED_SECONDS = 60.0  # how often to record that the schedules are still in the code
+GONE_AFTER = dt.timedelta(minutes=10)  # without such a record by any scheduler, while this one was connected
 LONGEST_STATEMENT_MS = 10_000
 
 
 class SchedulerLoop(threading.Thread):
-    """Ticks the scheduler until ``stop``, which any thread or signal handler may call.
+    """Runs the scheduler's rounds until ``stop``, which any thread or signal handler may call.
 
-    With ``gives_up`` it ends when the database stays away for longer than RESILIENCE allows. ``wakeup`` becomes readable with a
-    signal: where it runs on the main thread, one that comes in the moment before it sleeps must not be slept through.
+    With ``gives_up`` it ends if the database is unavailable for longer than RESILIENCE allows. ``wakeup`` becomes readable when a
+    signal arrives, so that on the main thread a signal that arrives just before it sleeps is not missed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SchedulerLoop(threading.Thread):
         self.backoff = Backoff(config.resilience)
         self.poll_seconds = config.resilience.notify_poll_interval_ms / 1000
         self.connection: psycopg.Connection[Any] | None = None
-        self.channel = ""  # on which changes of schedules are told; a pooler may bring what others listen for
+        self.channel = ""  # of changed schedules; a pooler may deliver other channels too
         self.names: list[str] = []  # of the schedules in the code
         self.signed_at = -math.inf  # by the monotonic clock
         self.in_touch_since = math.inf
@@ -64,21 +64,21 @@ class SchedulerLoop(threading.Thread):
         self.wakeup = wakeup or self.woken
 
     def declare(self, only: Collection[str] | None = None) -> None:
-        """Write the schedules in the code into the table. Raises ScheduleError, and Django's errors of the database."""
+        """Write the schedules of the code to the table. Raises ScheduleError and Django's database errors."""
         self.names = sorted({one.name for one in schedules.declared()})
         rows = Schedule.objects.using(self.config.database).filter(name__in=self.names)
         try:
             known = set(rows.values_list("name", flat=True))
             for name, keys in schedules.declare(actor=self.actor, only=only).items():
                 if name in known:
-                    logger.info("schedule %s: the code changed its %s", name, ", ".join(keys))
+                    logger.info("schedule %s: %s changed in the code", name, ", ".join(keys))
                 else:
-                    logger.info("schedule %s is new in the code", name)
+                    logger.info("schedule %s was added by the code", name)
         finally:
             connections[self.config.database].close()
 
     def run(self) -> None:
-        """Tick until stopped; whatever fails is tried again. Raises DatabaseGaveUp if it ``gives_up``."""
+        """Run until stopped; failures are retried. Raises DatabaseGaveUp if it ``gives_up``."""
         try:
             while not self.scheduler.stopping:
                 self.sleep(self.turn())
@@ -88,7 +88,7 @@ class SchedulerLoop(threading.Thread):
             self.waker.close()
 
     def turn(self) -> float:
-        """Tick once, and return after how many seconds to come again. Raises DatabaseGaveUp."""
+        """Run one round; return the seconds until the next. Raises DatabaseGaveUp."""
         try:
             wait = self.tick(self.connection or self.connect())
         except (psycopg.Error, DatabaseError) as error:
@@ -104,12 +104,12 @@ class SchedulerLoop(threading.Thread):
             logger.exception("the scheduler failed, next try in %.1f s", wait)
         else:
             if self.backoff.failures:
-                logger.info("the scheduler goes on")
+                logger.info("the scheduler is running again")
             self.backoff.succeeded()
         return wait
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
-        """Do what is to be done now, and return after how many seconds to come again. Raises psycopg.Error."""
+        """Do what is due now; return the seconds until the next round. Raises psycopg.Error."""
         now = time.monotonic()
         if now >= self.signed_at + DECLARED_SECONDS:
             self.sign(ScheduleStore(connection))
@@ -117,18 +117,18 @@ class SchedulerLoop(threading.Thread):
         return min(self.scheduler.tick(connection), self.poll_seconds)
 
     def sign(self, store: ScheduleStore) -> None:
-        """Give a sign that the schedules in the code are there, and switch off those that are in nobody's."""
+        """Record that the schedules of the code are still in use, and disable those that no scheduler has any more."""
         if missed := store.declared(self.names):
-            self.declare(missed)  # no sign came through for so long that they were taken for gone
+            self.declare(missed)  # no record was written for so long that they were disabled
         if time.monotonic() - self.in_touch_since >= GONE_AFTER.total_seconds():
             for name in store.gone(GONE_AFTER, self.actor):
-                logger.warning("schedule %s is in no scheduler's code any more: it is switched off", name)
+                logger.warning("schedule %s is no longer in any scheduler's code; disabling it", name)
 
     def sleep(self, seconds: float) -> None:
-        """Wait until the time is over, a schedule is changed, or ``stop``."""
+        """Wait until the time is over, a schedule is changed, or ``stop`` is called."""
         try:
             if self.heard():
-                return  # of a change that this tick may have missed
+                return  # this round may have missed the change
             with selectors.DefaultSelector() as selector:
                 for wakeups in {self.woken, self.wakeup}:
                     selector.register(wakeups, selectors.EVENT_READ)
@@ -137,15 +137,15 @@ class SchedulerLoop(threading.Thread):
                 selector.select(seconds)
             self.heard()
         except psycopg.Error:
-            self.disconnect()  # the next tick connects anew
+            self.disconnect()  # the next round connects again
 
     def heard(self) -> bool:
-        """Return whether a schedule was changed since the last call. Raises psycopg.Error."""
+        """Return whether a schedule has been changed since the last call. Raises psycopg.Error."""
         arrived = [] if self.connection is None else list(self.connection.notifies(timeout=0))
         return any(one.channel == self.channel for one in arrived)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Open the connection, which listens. Raises psycopg.Error."""
+        """Open the connection and listen for changes. Raises psycopg.Error."""
         connection = direct_connection(
             self.alias,
             application_name="horsies scheduler",
@@ -153,7 +153,7 @@ class SchedulerLoop(threading.Thread):
             statement_timeout_ms=LONGEST_STATEMENT_MS,
         )
         self.connection = connection
-        self.signed_at = -math.inf  # it may have been away for long
+        self.signed_at = -math.inf  # it may have been disconnected for long
         self.in_touch_since = time.monotonic()
         self.channel = f"{channel_prefix(connection)}_schedules"
         connection.execute(f"LISTEN {self.channel}")
@@ -166,7 +166,7 @@ class SchedulerLoop(threading.Thread):
             self.connection = None
 
     def stop(self) -> None:
-        """Let the loop end once it has sent what it is about to send."""
+        """End the loop after what it is sending now."""
         self.scheduler.stopping = True
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the loop has ended
             self.waker.send(b".")

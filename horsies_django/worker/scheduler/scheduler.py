@@ -1,9 +1,10 @@
-"""The scheduler: sends the tasks of schedules when their slots come.
+"""The scheduler: sends the tasks of schedules at their fire times.
 
-Any number of them may run, and none of them leads. Who finds a schedule due takes its row, and in one transaction notes its
-slots, sends their tasks, and moves it on: so a slot becomes one task or, when anything of that fails, none yet. All of them go by
-the database's clock. A schedule that cannot be sent holds up no other. During a deploy another scheduler may have the code that
-can: it is left to those for a while, and only then says in its row what is wrong.
+Any number of schedulers may run; none of them is a leader. A scheduler that finds a due schedule locks its row and, in one
+transaction, records the fire times, sends their tasks and updates the row: each fire time becomes one task, or none yet if any of
+that fails. All schedulers use the database's clock. A schedule that cannot be sent does not delay the others. During a deploy a
+scheduler of the other release may have the code that it needs, so for a grace period it is left to those; only then is the error
+written to its row.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 import psycopg
 
 from horsies_django.core.errors import TaskSendError
+from horsies_django.core.fire_times import Due, Timing, due
 from horsies_django.core.patterns import RULES
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
-from horsies_django.core.slots import Due, Timing, due
 from horsies_django.schedules import task_of
 from horsies_django.store.schedules import ScheduleStore, Taken
 from horsies_django.store.tasks import TaskStore
@@ -29,29 +30,29 @@ from horsies_django.tasks.ids import uuid7s
 
 logger = logging.getLogger("horsies.scheduler")
 
-MANY = 100  # schedules of one round
-TOGETHER = 100  # tasks of one statement: each brings its arguments, and PostgreSQL reads no more than 256 MB at once
+MANY = 100  # schedules per round
+TOGETHER = 100  # tasks per statement: each has its arguments, and PostgreSQL accepts at most 256 MB of them at once
 LONGEST_WAIT_SECONDS = 60.0
-LEFT_SECONDS = 5.0  # between looks at what others may know how to send, or what the database refused for now
-BUSY_SECONDS = 0.25  # before another look at what somebody else holds
-REFUSED = ("22", "23")  # classes of SQLSTATE: a value or a row that PostgreSQL will not take, however often it is asked
+LEFT_SECONDS = 5.0  # before the next try of a schedule that others may be able to send, or that failed for now
+BUSY_SECONDS = 0.25  # before the next try of a schedule that another scheduler holds
+REFUSED = ("22", "23")  # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
 
 
 class Scheduler:
-    """``tick`` is one round. ``grace``: for how long what the code of this process cannot send is left to others.
+    """``tick`` is one round. ``grace`` is for how long schedules that this process cannot send are left to other schedulers.
 
-    ``now`` stands in for the database's clock, in tests.
+    Tests set ``now`` in place of the database's clock.
     """
 
     def __init__(self, grace: dt.timedelta) -> None:
         self.grace = grace
         self.now: dt.datetime | None = None
-        self.stopping = False  # set by any thread: the round ends with the schedule that it is at
-        self.left: dict[str, float] = {}  # schedules not to look at, until when by the monotonic clock
-        self.strange: dict[str, tuple[dt.datetime | None, dt.datetime]] = {}  # by name: its last slot, and since when
+        self.stopping = False  # set by any thread; the round ends after the current schedule
+        self.left: dict[str, float] = {}  # schedules to skip, until when by the monotonic clock
+        self.unsendable: dict[str, tuple[dt.datetime | None, dt.datetime]] = {}  # by name: last fire time, since when
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
-        """Send what is due, and return after how many seconds to come again. Raises psycopg.Error when the connection broke."""
+        """Send what is due; return the seconds until the next round. Raises psycopg.Error if the connection is lost."""
         self.left = {name: until for name, until in self.left.items() if until > time.monotonic()}
         store = ScheduleStore(connection, self.now)
         names = store.due(MANY, self.left)
@@ -64,7 +65,7 @@ class Scheduler:
         return max(0.0, min(waits if wait is None else [*waits, wait]))
 
     def attend(self, connection: psycopg.Connection[Any], name: str, problem: str | None = None) -> None:
-        """Send what is due of one schedule, or with a ``problem`` go past it. Raises only when the connection broke."""
+        """Send what is due of a schedule, or with a ``problem`` skip it and record why. Raises only if the connection is lost."""
         store = ScheduleStore(connection, self.now)
         try:
             with connection.transaction():
@@ -80,23 +81,25 @@ class Scheduler:
                 self.attend(connection, name, said)
                 return
             unforeseen = not isinstance(error, psycopg.Error)
-            logger.warning("schedule %s: could not send its task, trying again: %s", name, said, exc_info=unforeseen)
+            logger.warning("schedule %s: could not send its task, will try again: %s", name, said, exc_info=unforeseen)
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:
-        """Send the slots of a schedule that is held, unless there is a problem, and move it on. Raises psycopg.Error."""
+        """Send the due tasks of a locked schedule, unless there is a problem, and update its row. Raises psycopg.Error."""
         store = ScheduleStore(connection, self.now)
         schedule, wrong = read_definition(taken.definition)
         if taken.rules is not None and taken.rules > RULES:
-            self.leave(taken.name)  # a newer scheduler has it
+            self.leave(taken.name)  # a newer release computed its fire times
         elif schedule is None:
             if not self.others_may(taken):
                 problem = "; ".join(as_texts(wrong))
-                logger.error("schedule %s: %s", taken.name, problem)
-                store.advance(taken.name, last_slot=None, next_slot=None, next_at=None, rules=RULES, error=problem)
+                logger.error("invalid schedule %s: %s", taken.name, problem)
+                store.advance(
+                    taken.name, last_fire_at=None, next_fire_at=None, next_at=None, rules=RULES, error=problem
+                )
         else:
             timing = schedule.timing(taken.name, taken.since)
-            found = due(timing, taken.last_slot, taken.now)
+            found = due(timing, taken.last_fire_at, taken.now)
             if problem is None:
                 try:
                     self.send(connection, taken, schedule, found)
@@ -105,53 +108,54 @@ class Scheduler:
                         return
                     problem = error.message if isinstance(error, TaskSendError) else str(error)
             if problem is not None:
-                logger.error("schedule %s: %s", taken.name, problem)
+                logger.error("schedule %s: could not send its task, skipping it: %s", taken.name, problem)
             elif found.missed and found.first is not None:
-                logger.warning("schedule %s: slots since %s were missed", taken.name, found.first.isoformat())
+                logger.warning("schedule %s: missed fire times since %s", taken.name, found.first.isoformat())
             self.advance(store, taken, timing, found, problem)
 
     def send(self, connection: psycopg.Connection[Any], taken: Taken, schedule: ScheduleConfig, found: Due) -> None:
-        """Note and send the slots that are due. Raises LookupError and TaskSendError before anything is written."""
-        if found.slots:
-            task = task_of(schedule, found.slots[0])
-            slots = dict(zip(uuid7s(len(found.slots)), found.slots, strict=True))
-            noted = ScheduleStore(connection).tick(taken.name, list(slots.values()), list(slots))
-            for some in copies(task, found.slots[0], {id_: slot for id_, slot in slots.items() if id_ in noted}):
+        """Record the due fire times and send their tasks. Raises LookupError and TaskSendError before anything is written."""
+        if found.fire_times:
+            task = task_of(schedule, found.fire_times[0])
+            fire_times = dict(zip(uuid7s(len(found.fire_times)), found.fire_times, strict=True))
+            noted = ScheduleStore(connection).tick(taken.name, list(fire_times.values()), list(fire_times))
+            unsent = {id_: fire_time for id_, fire_time in fire_times.items() if id_ in noted}
+            for some in copies(task, found.fire_times[0], unsent):
                 TaskStore(connection).send(some)
 
     def advance(self, store: ScheduleStore, taken: Taken, timing: Timing, found: Due, problem: str | None) -> None:
-        """Note how far a schedule came, and when its next slot is."""
-        following = timing.following(max(filter(None, (found.last, taken.last_slot, taken.since))))
+        """Record how far a schedule came, and its next fire time."""
+        following = timing.following(max(filter(None, (found.last, taken.last_fire_at, taken.since))))
         store.advance(
             taken.name,
-            last_slot=found.last,
-            next_slot=following,
+            last_fire_at=found.last,
+            next_fire_at=following,
             next_at=None if following is None else timing.moment(following),
             rules=RULES,
             error=problem,
         )
 
     def others_may(self, taken: Taken) -> bool:
-        """Leave a schedule that the code of this process cannot send to others; False: none of them did in a long time."""
-        last, since = self.strange.get(taken.name, (taken.last_slot, taken.now))
-        if last != taken.last_slot:
-            since = taken.now  # somebody sent it meanwhile
-        self.strange[taken.name] = (taken.last_slot, since)
+        """Leave a schedule that this process cannot send to others; return False once the grace period is over."""
+        last, since = self.unsendable.get(taken.name, (taken.last_fire_at, taken.now))
+        if last != taken.last_fire_at:
+            since = taken.now  # another scheduler sent it in the meantime
+        self.unsendable[taken.name] = (taken.last_fire_at, since)
         if taken.now - since >= self.grace:
-            del self.strange[taken.name]
+            del self.unsendable[taken.name]
             return False
         self.leave(taken.name)
         return True
 
     def leave(self, name: str, seconds: float = LEFT_SECONDS) -> None:
-        """Look at a schedule again a little later."""
+        """Skip a schedule for a while."""
         self.left[name] = time.monotonic() + seconds
 
 
-def copies(task: NewTasks, first: dt.datetime, slots: dict[uuid.UUID, dt.datetime]) -> Iterator[NewTasks]:
-    """Give the tasks of slots by their ids, made after that of the first slot; those with a time limit have it each to itself."""
-    ids, together = list(slots), TOGETHER if task.good_until is None else 1
+def copies(task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]) -> Iterator[NewTasks]:
+    """Yield the tasks of fire times, copied from the first one's; with a deadline, a batch each, because each has its own."""
+    ids, together = list(fire_times), TOGETHER if task.good_until is None else 1
     for begin in range(0, len(ids), together):
         some = ids[begin : begin + together]
-        good_until = task.good_until and task.good_until + (slots[some[0]] - first)
+        good_until = task.good_until and task.good_until + (fire_times[some[0]] - first)
         yield task._replace(ids=some, kwargs=task.kwargs * len(some), good_until=good_until)

@@ -1,4 +1,4 @@
--- Name the schedules that nobody sends though they are due, and those whose last slot could not be sent; the longest due first.
+-- Return the schedules that are overdue, and those that could not send the task of their last fire time; the longest due first.
 -- Locks: none. Index: none; the table is small.
 SELECT s.name, extract(epoch FROM clock_timestamp() - s.next_at)::float8 AS late_seconds, s.error
 FROM horsies_schedules s

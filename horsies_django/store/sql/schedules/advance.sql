@@ -1,7 +1,7 @@
--- Note how far a schedule came, what its last look ended with, and when the next one is. last_slot never goes back.
+-- Record how far a schedule came, what went wrong if anything did, and when to look at it next. last_fire_at never moves back.
 -- Locks: the schedule's row. Index: primary key.
 UPDATE horsies_schedules s
-SET last_slot = greatest(s.last_slot, %(last_slot)s::timestamptz), next_slot = %(next_slot)s::timestamptz,
+SET last_fire_at = greatest(s.last_fire_at, %(last_fire_at)s::timestamptz), next_fire_at = %(next_fire_at)s::timestamptz,
     next_at = %(next_at)s::timestamptz, rules = %(rules)s::smallint, error = %(error)s::text,
     error_at = CASE WHEN %(error)s::text IS NOT NULL THEN clock_timestamp() END, updated_at = clock_timestamp()
 WHERE s.name = %(name)s::text

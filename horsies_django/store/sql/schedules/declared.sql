@@ -1,5 +1,5 @@
--- Note that schedules are still in some scheduler's code; returns those that were switched off because they were in none.
--- Locks: the schedules' rows, never waiting. Index: primary key.
+-- Record that schedules are still in the code of a scheduler; return those that had been disabled as gone from the code.
+-- Locks: the schedules' rows, skipping locked ones. Index: primary key.
 WITH signed AS (
   UPDATE horsies_schedules s SET declared_at = clock_timestamp()
   WHERE s.name = ANY (ARRAY(SELECT d.name FROM horsies_schedules d WHERE d.name = ANY (%(names)s::text[]) FOR NO KEY UPDATE SKIP LOCKED))

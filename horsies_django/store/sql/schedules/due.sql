@@ -1,6 +1,5 @@
--- The schedules that have to be looked at, the longest due first, but for those that this process knows nothing about.
--- The moment comes from a query of its own: a call of the clock in the condition would not be asked of the index, which would be read
--- to its end.
+-- Return the names of the schedules that are due, the longest due first, leaving out those in "but".
+-- The time comes from a sub-select: a volatile call in the condition cannot be an index condition, so the whole index would be read.
 -- Locks: none. Index: horsies_schedules_next.
 SELECT s.name FROM horsies_schedules s
 WHERE s.next_at <= (SELECT coalesce(%(now)s::timestamptz, clock_timestamp())) AND s.name <> ALL (%(but)s::text[])

@@ -1,7 +1,7 @@
--- Switch off the schedules that no scheduler has had in its code for a while, and audit it; returns their names.
--- Locks: the schedules' rows, never waiting. Index: none; the table is small.
+-- Disable the schedules that no scheduler has had in its code for a while, and audit that; return their names.
+-- Locks: the schedules' rows, skipping locked ones. Index: none; the table is small.
 WITH gone AS (
-  UPDATE horsies_schedules s SET gone_at = clock_timestamp(), next_at = NULL, next_slot = NULL
+  UPDATE horsies_schedules s SET gone_at = clock_timestamp(), next_at = NULL, next_fire_at = NULL
   WHERE s.name = ANY (ARRAY(
     SELECT d.name FROM horsies_schedules d
     WHERE d.declared_in IS NOT NULL AND d.gone_at IS NULL AND d.declared_at < clock_timestamp() - %(after)s::interval

@@ -1,5 +1,5 @@
--- Delete a batch of the oldest slots of schedules. What was sent is not sent again: horsies_schedules.last_slot knows without them.
--- Locks: rows that go, never waiting. Index: horsies_schedule_ticks_sent, primary key.
+-- Delete a batch of the oldest fire times of schedules. They are not sent again, because horsies_schedules.last_fire_at is kept.
+-- Locks: the deleted rows, skipping locked ones. Index: horsies_schedule_ticks_sent, primary key.
 WITH old AS MATERIALIZED (
   SELECT tick.schedule_name, tick.slot FROM horsies_schedule_ticks tick WHERE tick.sent_at < clock_timestamp() - %(age)s::interval
   ORDER BY tick.sent_at LIMIT %(many)s::int FOR UPDATE SKIP LOCKED

@@ -1,5 +1,5 @@
--- The newest slots of schedules, and what became of their tasks; a status that is NULL: the task was removed since.
--- Locks: none. Index: the primary keys of slots and of tasks.
+-- Return the latest fire times of schedules and the status of their tasks, which is NULL where the task has been deleted.
+-- Locks: none. Index: the primary keys of horsies_schedule_ticks and horsies_tasks.
 SELECT t.schedule_name, t.slot, t.sent_at, t.task_id, k.status
 FROM unnest(%(names)s::text[]) AS n (name)
 CROSS JOIN LATERAL (

@@ -1,8 +1,8 @@
--- Take a schedule that is due, so that no other scheduler looks at it before this transaction ends; no row: another one does, or did.
--- Whoever stands still in the middle, as a machine that is put to sleep does, is let hold it for ten seconds: then the server ends
--- that session. The setting ends with the transaction, so it reaches nobody else behind a pooler.
--- Locks: the schedule's row, never waiting. Index: primary key.
-SELECT s.name, s.definition, s.since, s.last_slot, s.rules, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
+-- Lock a schedule that is due until this transaction ends; no row means that another scheduler holds it or has already sent it.
+-- A scheduler that stops in the middle, for example on a suspended machine, keeps the lock for ten seconds at most: then the server
+-- ends its session. The setting is local to the transaction, so behind a pooler it affects no other client.
+-- Locks: the schedule's row, skipping a locked one. Index: primary key.
+SELECT s.name, s.definition, s.since, s.last_fire_at, s.rules, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
        set_config('idle_in_transaction_session_timeout', '10s', true)
 FROM horsies_schedules s
 WHERE s.name = %(name)s::text AND s.next_at <= coalesce(%(now)s::timestamptz, clock_timestamp())

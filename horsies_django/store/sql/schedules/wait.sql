@@ -1,4 +1,4 @@
--- In how many seconds the next schedule has to be looked at; NULL: there is none. In one that this process knows nothing about: never.
+-- Return the seconds until the next schedule is due, leaving out those in "but"; NULL if there is none.
 -- Locks: none. Index: horsies_schedules_next.
 SELECT extract(epoch FROM (
   SELECT s.next_at FROM horsies_schedules s

@@ -1,11 +1,10 @@
--- Change a schedule: p_declared replaces what the code declares, p_changes is put over what somebody changed, and the keys p_drop
--- are changed no more. Whatever follows is brought up to date in the same transaction: since when it is in force, when it is looked
--- at next, the audit, and a wake-up for the schedulers. An argument that is NULL leaves its part alone; p_create adds the schedule
--- if it is missing.
--- Returns the keys of the definition that changed; NULL when there is no such schedule.
--- A new pattern, zone or switch counts from now on: slots that lie before are none of the schedule's any more. A last slot that lies
--- ahead, because the clock once did, is forgotten with it; otherwise nothing would be sent until then.
--- Locks: the schedule's row, waiting for whoever sends its slots. Index: primary key.
+-- Change a schedule: p_declared replaces what the code declares, p_changes is merged into the changes of users, and the keys in p_drop
+-- are removed from those changes. NULL leaves a part alone; p_create adds a missing schedule. The same transaction updates since and
+-- next_at, writes the audit entry and wakes the schedulers.
+-- Returns the keys of the definition that changed; NULL if there is no such schedule.
+-- A new pattern or zone, or enabling the schedule, takes effect from now on: earlier fire times are dropped. If the clock was once
+-- ahead and last_fire_at is in the future, it is reset to now; otherwise nothing would be sent until then.
+-- Locks: the schedule's row; waits for a scheduler that holds it. Index: primary key.
 CREATE FUNCTION horsies_change_schedule(p_name text, p_declared jsonb, p_declared_in text, p_changes jsonb, p_drop text[], p_create boolean,
                                         p_action text, p_actor text, p_reason text, p_channel text) RETURNS text[]
 LANGUAGE plpgsql VOLATILE AS $$
@@ -41,8 +40,8 @@ BEGIN
   END IF;
   UPDATE horsies_schedules s
   SET since = CASE WHEN v_anew THEN v_now ELSE s.since END,
-      last_slot = CASE WHEN v_anew AND s.last_slot > v_now THEN v_now ELSE s.last_slot END,
-      next_slot = CASE WHEN v_on AND NOT v_anew THEN s.next_slot END,
+      last_fire_at = CASE WHEN v_anew AND s.last_fire_at > v_now THEN v_now ELSE s.last_fire_at END,
+      next_fire_at = CASE WHEN v_on AND NOT v_anew THEN s.next_fire_at END,
       next_at = CASE WHEN v_on THEN v_now END,
       error = NULL, error_at = NULL, updated_at = v_now
   WHERE s.name = p_name;

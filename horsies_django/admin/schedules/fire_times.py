@@ -1,4 +1,4 @@
-"""The slots of a schedule as a person reads them: the next ones in its own zone, and what became of the last ones."""
+"""The fire times of a schedule for display: the next ones in its zone, and the tasks of the last ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REMOVED = gettext_lazy("Removed")
 
 
 class Reading(NamedTuple):
-    """What a definition says; ``schedule`` is None where it cannot be read, and ``pattern`` where that cannot."""
+    """A parsed definition; ``schedule`` is None if it is invalid, ``pattern`` is None if the pattern is."""
 
     schedule: ScheduleConfig | None
     pattern: Pattern | None
@@ -45,12 +45,12 @@ class Reading(NamedTuple):
 
     @property
     def zone(self) -> dt.tzinfo:
-        """The zone of its slots, UTC where it cannot be read."""
+        """The zone of its fire times; UTC if the pattern is invalid."""
         return ZoneInfo(self.pattern.zone) if self.pattern else dt.UTC
 
 
-class SlotRow(NamedTuple):
-    """One line of a table of slots that will come."""
+class FireTimeRow(NamedTuple):
+    """One line of the table of next fire times."""
 
     local: str
     offset: str
@@ -59,7 +59,7 @@ class SlotRow(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """One line of the table of slots that were sent."""
+    """One line of the table of last fire times."""
 
     local: str
     sent: SafeString | str
@@ -68,7 +68,7 @@ class RunRow(NamedTuple):
 
 
 def read(schedule: Schedule) -> Reading:
-    """Read a schedule's definition as far as it can be read."""
+    """Parse a schedule's definition as far as it is valid."""
     definition = as_object(schedule.definition)
     found, problems = read_definition(definition)
     if found:
@@ -81,33 +81,33 @@ def read(schedule: Schedule) -> Reading:
 
 
 def coming(schedule: Any, pattern: Pattern, count: int) -> list[dt.datetime]:
-    """Return the next slots by the pattern, from the moment that the row was read."""
+    """Return the next fire times of the pattern after the row was read."""
     return pattern.coming(aware(schedule.read_at), count, aware(schedule.since))
 
 
-def coming_rows(schedule: Any, reading: Reading, count: int) -> list[SlotRow]:
-    """Return the next slots, in the zone of the schedule and in UTC."""
+def coming_rows(schedule: Any, reading: Reading, count: int) -> list[FireTimeRow]:
+    """Return the next fire times, in the zone of the schedule and in UTC."""
     now = aware(schedule.read_at)
-    slots = coming(schedule, reading.pattern, count) if reading.pattern else []
+    fire_times = coming(schedule, reading.pattern, count) if reading.pattern else []
     return [
-        SlotRow(
-            wall(slot, reading.zone),
-            slot.astimezone(reading.zone).isoformat()[19:],
-            f"{slot.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00"),
-            away(slot, now),
+        FireTimeRow(
+            wall(fire_time, reading.zone),
+            fire_time.astimezone(reading.zone).isoformat()[19:],
+            f"{fire_time.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00"),
+            away(fire_time, now),
         )
-        for slot in slots
+        for fire_time in fire_times
     ]
 
 
-def wall(slot: dt.datetime, zone: dt.tzinfo) -> str:
-    """Return a slot as the clock on the wall of a zone shows it: ``Sun 2027-03-28 09:00``, with seconds where it has some."""
-    local = aware(slot).astimezone(zone)
+def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
+    """Return a fire time in the local time of a zone: ``Sun 2027-03-28 09:00``; with seconds unless they are zero."""
+    local = aware(fire_time).astimezone(zone)
     return f"{date_format(local, 'D')} {local:%Y-%m-%d} {local:%H:%M:%S}".removesuffix(":00")
 
 
 def recent(alias: str, names: Iterable[str], many: int) -> dict[str, list[Recent]] | None:
-    """Return the newest slots of schedules by name, found with one statement; None where that took too long."""
+    """Return the latest fire times by schedule, read with one statement; None if that took too long."""
     asked = list(names)
     found = read_bounded(alias, lambda: ScheduleStore(connections[alias]).recent(asked, many)) if asked else []
     if found is None:
@@ -119,10 +119,10 @@ def recent(alias: str, names: Iterable[str], many: int) -> dict[str, list[Recent
 
 
 def run_rows(page: Any, request: HttpRequest, schedule: Any, runs: list[Recent], zone: dt.tzinfo) -> list[RunRow]:
-    """Return what became of slots."""
+    """Return the lines of the table of last fire times."""
     return [
         RunRow(
-            wall(run.slot, zone),
+            wall(run.fire_at, zone),
             moment(run.sent_at, schedule.read_at),
             page.link(request, Task, run.task_id, str(run.task_id)) if run.status else str(run.task_id),
             shown_status(run.status),
@@ -132,18 +132,18 @@ def run_rows(page: Any, request: HttpRequest, schedule: Any, runs: list[Recent],
 
 
 def shown_status(status: str | None) -> SafeString:
-    """Return what became of a slot's task."""
+    """Return the status of a fire time's task."""
     return status_badge(status) if status else badge("unknown", "·", REMOVED)
 
 
 def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
-    """Return the last runs as blocks, the newest at the right, coloured and shaped by status; read out as one sentence."""
+    """Return the last runs as blocks, newest at the right, coloured and shaped by status; screen readers get one sentence."""
     if not runs:
         return NOTHING
     counts = Counter(_name(run.status) for run in runs)
     told = ", ".join(f"{count} {name.lower()}" for name, count in counts.most_common())
     label = ngettext("The last run: %(told)s.", "The last %(count)d runs: %(told)s.", len(runs))
-    blocks = ((_kind(run.status), f"{wall(run.slot, zone)}: {_name(run.status)}") for run in reversed(runs))
+    blocks = ((_kind(run.status), f"{wall(run.fire_at, zone)}: {_name(run.status)}") for run in reversed(runs))
     return format_html(
         '<span class="horsies-runs" role="img" aria-label="{}">{}</span>',
         label % {"count": len(runs), "told": told},

@@ -39,8 +39,8 @@ SELECT 'nr. ' || n, %s::jsonb, clock_timestamp() + %s, clock_timestamp() + %s FR
 """
 # Of all fire times in a span of seconds whose tasks have started.
 LATE = """
-SELECT extract(epoch FROM t.started_at - k.slot)::float8 FROM horsies_schedule_ticks k JOIN horsies_tasks t ON t.id = k.task_id
-WHERE k.slot > %s::timestamptz AND k.slot <= %s::timestamptz + %s * interval '1 second' AND t.started_at IS NOT NULL
+SELECT extract(epoch FROM t.started_at - k.fire_at)::float8 FROM horsies_schedule_ticks k JOIN horsies_tasks t ON t.id = k.task_id
+WHERE k.fire_at > %s::timestamptz AND k.fire_at <= %s::timestamptz + %s * interval '1 second' AND t.started_at IS NOT NULL
 """
 WARM = f"SELECT count(*) > {3 * SCHEDULES} FROM horsies_tasks WHERE finished_at IS NOT NULL"
 

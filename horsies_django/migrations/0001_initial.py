@@ -431,11 +431,11 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "schedule_name", "slot", blank=True, editable=False, primary_key=True, serialize=False
+                        "schedule_name", "fire_at", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("schedule_name", models.CharField(max_length=255, verbose_name="schedule")),
-                ("slot", models.DateTimeField(verbose_name="fire time")),
+                ("fire_at", models.DateTimeField(verbose_name="fire time")),
                 ("task_id", models.UUIDField(verbose_name="task")),
                 (
                     "sent_at",

@@ -47,9 +47,9 @@ class Schedule(ReadOnlyRow):
 class ScheduleTick(ReadOnlyRow):
     """A fire time that was sent, and the task it was sent as. The primary key makes it exactly one task."""
 
-    pk = models.CompositePrimaryKey("schedule_name", "slot")
+    pk = models.CompositePrimaryKey("schedule_name", "fire_at")
     schedule_name = models.CharField(_("schedule"), max_length=255)
-    slot = models.DateTimeField(_("fire time"))
+    fire_at = models.DateTimeField(_("fire time"))
     task_id = models.UUIDField(_("task"))
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
 
@@ -61,4 +61,4 @@ class ScheduleTick(ReadOnlyRow):
         indexes = (models.Index(F("sent_at"), name="horsies_schedule_ticks_sent"),)
 
     def __str__(self) -> str:
-        return f"{self.schedule_name} {self.slot}"
+        return f"{self.schedule_name} {self.fire_at}"

@@ -40,7 +40,7 @@ def fired(name: str, statuses: str) -> None:
         ScheduleTick.objects.bulk_create(
             [
                 ScheduleTick(
-                    schedule_name=name, slot=fire_time, task_id=task.pk, sent_at=fire_time + dt.timedelta(seconds=1)
+                    schedule_name=name, fire_at=fire_time, task_id=task.pk, sent_at=fire_time + dt.timedelta(seconds=1)
                 )
             ]
         )

@@ -91,7 +91,7 @@ def schedules(short: str, task: Task) -> list[str]:
                 " VALUES (%s, %s, %s, %s, %s, now())",
                 [name, declared, EVIL, json.dumps(definition), EVIL],
             )
-        ScheduleTick.objects.bulk_create([ScheduleTick(schedule_name=name, slot=now(), task_id=task.pk)])
+        ScheduleTick.objects.bulk_create([ScheduleTick(schedule_name=name, fire_at=now(), task_id=task.pk)])
         after = {"kwargs": EVIL, "pattern": EVIL, EVIL: EVIL}
         AuditEntry.objects.create(actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after)
     pages = ("change", "edit", "run_now", "disable", "revert")

@@ -69,7 +69,7 @@ def fired(name: str, statuses: list[str]) -> list[Task]:
     begin = now().replace(microsecond=0) - dt.timedelta(hours=len(statuses))
     sent = [TaskFactory(task_name=NAME, status=status) for status in statuses]
     ScheduleTick.objects.bulk_create(
-        ScheduleTick(schedule_name=name, slot=begin + dt.timedelta(hours=number), task_id=task.pk)
+        ScheduleTick(schedule_name=name, fire_at=begin + dt.timedelta(hours=number), task_id=task.pk)
         for number, task in enumerate(sent)
     )
     return sent
@@ -146,7 +146,7 @@ def test_the_list_shows_what_became_of_the_last_twenty_fire_times(boss: Client) 
 
 def test_a_task_that_was_removed_and_a_status_of_a_newer_version_have_blocks_too(boss: Client) -> None:
     make()
-    ScheduleTick.objects.bulk_create([ScheduleTick(schedule_name="report", slot=now(), task_id=uuid.uuid4())])
+    ScheduleTick.objects.bulk_create([ScheduleTick(schedule_name="report", fire_at=now(), task_id=uuid.uuid4())])
     html = body(boss, reverse(LIST))
     assert "The last run: 1 removed." in html
     assert "horsies-run-unknown" in html
@@ -184,7 +184,7 @@ def test_the_last_fire_times_are_read_through_primary_keys() -> None:
     for name in ("one", "two"):
         sent = TaskFactory.create_batch(1_000, task_name=NAME, status="COMPLETED")
         ScheduleTick.objects.bulk_create(
-            ScheduleTick(schedule_name=name, slot=begin + dt.timedelta(hours=number), task_id=task.pk)
+            ScheduleTick(schedule_name=name, fire_at=begin + dt.timedelta(hours=number), task_id=task.pk)
             for number, task in enumerate(sent)
         )
     with connection.cursor() as cursor:

@@ -45,7 +45,7 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     schedules.disable("sleeping", actor="a test")
     Schedule.objects.filter(name="broken").update(error="this process has no task 'x'")
     tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
-    Schedule.objects.filter(name="nightly").update(last_fire_at=tick.slot)
+    Schedule.objects.filter(name="nightly").update(last_fire_at=tick.fire_at)
     listed = run()
     assert listed == run("list")
     (nightly,) = [line for line in lines(listed) if line.startswith("nightly")]

@@ -92,7 +92,7 @@ def test_a_signal_ends_it_with_nothing_half_done(scheduler: StartScheduler, numb
     assert process.wait() == 0
     assert process.log.rstrip().endswith("Scheduler stopped")
     assert "Traceback" not in process.log
-    ticks = {(tick.schedule_name, tick.slot): tick.task_id for tick in ScheduleTick.objects.all()}
+    ticks = {(tick.schedule_name, tick.fire_at): tick.task_id for tick in ScheduleTick.objects.all()}
     assert sorted(ticks.values()) == sorted(Task.objects.values_list("id", flat=True))
     for found in Schedule.objects.all():
         assert (found.name, found.last_fire_at) in ticks

@@ -22,7 +22,7 @@ Start = Callable[..., SchedulerProcess]
 SCHEDULES = "tests.settings.schedules"
 # Of the fire times since the schedule is in force: how many there were, how many were sent, and as how many tasks.
 COUNTS = """
-SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, count(DISTINCT k.slot), count(t.id),
+SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, count(DISTINCT k.fire_at), count(t.id),
        (SELECT count(*) FROM horsies_tasks)
 FROM horsies_schedules s LEFT JOIN horsies_schedule_ticks k ON k.schedule_name = s.name
 LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name

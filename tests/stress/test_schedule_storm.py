@@ -112,6 +112,6 @@ def judge() -> None:
         assert found.last_fire_at - fire_time >= SECONDS * SECOND
         while (fire_time := fire_time + SECOND) <= found.last_fire_at:
             expected[found.name, fire_time] += 1
-    ticks = list(ScheduleTick.objects.values_list("schedule_name", "slot", "task_id"))
+    ticks = list(ScheduleTick.objects.values_list("schedule_name", "fire_at", "task_id"))
     assert Counter((name, fire_time) for name, fire_time, _ in ticks) == expected
     assert Counter(task_id for _, _, task_id in ticks) == Counter(Task.objects.values_list("id", flat=True))

@@ -168,7 +168,7 @@ class ScheduleTickFactory(RowFactory):
         model = ScheduleTick
 
     schedule_name = "nightly"
-    slot = factory.SelfAttribute("sent_at")
+    fire_at = factory.SelfAttribute("sent_at")
     task_id = factory.LazyFunction(uuid.uuid4)
     sent_at = factory.LazyFunction(now)
 

@@ -60,7 +60,7 @@ def make(name: str = "a schedule", *, since: dt.datetime = NOON, **definition: A
 
 
 def fire_times(name: str = "a schedule") -> list[dt.datetime]:
-    return list(ScheduleTick.objects.filter(schedule_name=name).order_by("slot").values_list("slot", flat=True))
+    return list(ScheduleTick.objects.filter(schedule_name=name).order_by("fire_at").values_list("fire_at", flat=True))
 
 
 def row(name: str = "a schedule") -> Schedule:
@@ -74,7 +74,7 @@ def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork)
     assert fire_times() == []
     assert clockwork.at(NOON + 60 * SECOND) == 60
     tick = ScheduleTick.objects.get()
-    assert (tick.slot, Task.objects.get().pk) == (NOON + 60 * SECOND, tick.task_id)
+    assert (tick.fire_at, Task.objects.get().pk) == (NOON + 60 * SECOND, tick.task_id)
     assert (row().last_fire_at, row().next_fire_at) == (NOON + 60 * SECOND, NOON + 120 * SECOND)
     clockwork.at(NOON + 60 * SECOND)
     assert Task.objects.count() == 1

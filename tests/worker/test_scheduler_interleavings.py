@@ -55,7 +55,7 @@ def orders(steppers: list[Stepper], now: dt.datetime, seen: list[tuple[int, ...]
 def judge(expected: list[dt.datetime]) -> None:
     """Compare what was sent with the fire times that there were."""
     names = list(Schedule.objects.values_list("name", flat=True))
-    ticks = list(ScheduleTick.objects.values_list("schedule_name", "slot", "task_id"))
+    ticks = list(ScheduleTick.objects.values_list("schedule_name", "fire_at", "task_id"))
     assert Counter((name, fire_time) for name, fire_time, _ in ticks) == Counter(
         (name, fire_time) for name in names for fire_time in expected
     )

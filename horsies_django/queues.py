@@ -104,7 +104,7 @@ def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 def override(
     name: str, limits: Mapping[str, int | None], *, actor: str, reason: str, until: dt.datetime | None = None
 ) -> list[str]:
-    """Put limits in the place of the declared ones (S4.18): until removed, ``until`` (aware), or nobody serves the queue.
+    """Put limits in the place of the declared ones: until removed, ``until`` (aware), or nobody serves the queue.
 
     ``limits``: any of max_concurrency, local_limit, partition_max_concurrency, partition_local_limit; None is no limit. They
     replace an earlier override as a whole. Raises QueueError.

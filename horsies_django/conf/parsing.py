@@ -180,7 +180,7 @@ def _exception_mapper(top: Section) -> Mapper:
 
 
 def _refuse_unfit_buffer(found: Config, top: Section) -> None:
-    """Report what a buffer of claimed tasks does not go with, and what it needs (S0.27, S0.28, S1.39)."""
+    """Report what a buffer of claimed tasks does not go with, and what it needs."""
     if not found.prefetch_buffer:
         return
     if found.cluster_wide_cap is not None:

@@ -16,7 +16,7 @@ PARTITION_EXAMPLE = "{'by_args': ['customer_id'], 'max_concurrency': 2}"
 
 
 def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
-    """Return the mode and the queues; the queue ``default`` is always among them (S0.12)."""
+    """Return the mode and the queues; the queue ``default`` is always among them."""
     declared = "QUEUES" in top.values
     mode = top.values.get("QUEUE_MODE", "CUSTOM" if declared else "DEFAULT")
     if mode not in MODES:

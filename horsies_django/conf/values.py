@@ -61,9 +61,9 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class PartitionConfig:
-    """How a queue's tasks are told apart, and the limits that hold for each partition alone (S4.11).
+    """How a queue's tasks are told apart, and the limits that hold for each partition alone.
 
-    ``by_args`` None is not by arguments, empty is by all of them (S4.16). A limit of None is no limit.
+    ``by_args`` None is not by arguments, empty is by all of them. A limit of None is no limit.
     """
 
     by_args: tuple[str, ...] | None = None
@@ -74,9 +74,9 @@ class PartitionConfig:
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """A declared queue (S1.33, S4.3); priority 1 is served first, 100 last.
+    """A declared queue; priority 1 is served first, 100 last.
 
-    A limit of None is no limit and is not counted (S4.6). ``max_concurrency`` holds over all workers, 0 is a pause;
+    A limit of None is no limit and is not counted. ``max_concurrency`` holds over all workers, 0 is a pause;
     ``local_limit`` holds in each worker.
     """
 
@@ -89,7 +89,7 @@ class QueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class Resilience:
-    """How the worker behaves while the database is away (S2.16 to S2.19)."""
+    """How the worker behaves while the database is away."""
 
     db_retry_initial_ms: int = 500
     db_retry_max_ms: int = 30_000
@@ -138,7 +138,7 @@ class Config:
     ``task_timeout_ms`` holds for tasks without a timeout of their own, None is none. A task that goes on for
     ``kill_grace_ms`` after its timeout, or after it was to be terminated, loses its process. A worker leaves a task that it does
     not know to others for ``unknown_task_grace_ms`` after it became due. ``exception_mapper`` has classes
-    as keys, resolved already. ``prefetch_buffer`` 0 is hard mode (S0.18): a worker claims only what it starts at once, so
+    as keys, resolved already. ``prefetch_buffer`` 0 is hard mode: a worker claims only what it starts at once, so
     nothing waits under a lease. ``schedules`` (read-only) are definitions by name, see ``core.schedules``.
     """
 

@@ -10,7 +10,7 @@ CODE_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
 
 class ErrorCode(enum.StrEnum):
-    """Base of the built-in families; their values are reserved (S3.8): user code cannot create an error that carries one."""
+    """Base of the built-in families; their values are reserved: user code cannot create an error that carries one."""
 
 
 class OperationalErrorCode(ErrorCode):

@@ -23,7 +23,7 @@ class TaskError:
 
     ``error_code`` names the kind ("MAILBOX_FULL", "WORKER_CRASHED"), ``message`` says it in words, ``data`` is any JSON
     value of the task's own, ``exception`` describes the exception behind it (type, module, message, repr, traceback).
-    Built-in codes are reserved: raises ValueError when user code passes one, or one that is not upper case (S3.8).
+    Built-in codes are reserved: raises ValueError when user code passes one, or one that is not upper case.
     """
 
     error_code: str
@@ -65,7 +65,7 @@ class TaskFailed(HorsiesError):  # noqa: N818 - the task failed; the caller did 
 
 
 class TaskResult(Generic[T, E]):
-    """The outcome of a task: built with exactly one of ``ok=`` and ``err=`` (ValueError otherwise), S3.7."""
+    """The outcome of a task: built with exactly one of ``ok=`` and ``err=`` (ValueError otherwise)."""
 
     __slots__ = ("_err", "_ok")
 

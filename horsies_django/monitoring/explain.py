@@ -20,7 +20,7 @@ MISSED_BEATS = 2  # after so many a worker is called silent; it counts as dead l
 
 
 def explain(task_id: uuid.UUID | str) -> Explanation:
-    """Say why a task does not run at this moment, or what it does instead (S0.45, S1.52).
+    """Say why a task does not run at this moment, or what it does instead.
 
     The answer has all reasons that hold, the most decisive first; ``str()`` makes a text of it. Raises LookupError when there is
     no such task, ValueError for an id that is no UUID.

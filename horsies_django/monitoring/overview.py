@@ -47,7 +47,7 @@ class ScheduleOverview(NamedTuple):
 
 
 def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
-    """Return how queues stand: those of ``names`` that exist, or all (S4.23).
+    """Return how queues stand: those of ``names`` that exist, or all.
 
     The whole cluster, named ``*``, comes first; without ``names`` only if it has a cap or an override. Then by priority and name.
     """

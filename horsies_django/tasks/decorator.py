@@ -38,7 +38,7 @@ class Sender(Generic[P, T]):
         self._options = options
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
-        """Send the task to run as soon as a slot is free (S3.12)."""
+        """Send the task to run as soon as a slot is free."""
         refuse_running_loop(self._task, "send")
         return self._handle(send_call(self._task, self._options, args, kwargs))
 

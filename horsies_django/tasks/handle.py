@@ -45,7 +45,7 @@ class TaskHandle(Generic[T]):
         self._final: TaskResult[T] | None = None
 
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
-        """Wait for the result and return it; never raises for what the task did (S3.13).
+        """Wait for the result and return it; never raises for what the task did.
 
         ``timeout_ms`` is in milliseconds (or a timedelta); 0 looks once, None waits without limit. When it passes, the error is
         WAIT_TIMEOUT; for an id that does not exist TASK_NOT_FOUND; neither is kept. Raises TaskNotCommitted when the task was

@@ -213,7 +213,7 @@ class Supervisor:
                 )
 
     def announce(self) -> None:
-        """Log how this worker is set up (S1.51)."""
+        """Log how this worker is set up."""
         options = self.options
         logger.info(
             "Concurrency config: processes=%s, cluster_wide_cap=%s, max_claim_per_worker=%s, max_claim_batch=%s",

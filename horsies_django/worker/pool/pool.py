@@ -139,7 +139,7 @@ class Pool:
                 member.call_back()
 
     def _retire(self, member: PoolProcess) -> None:
-        """Let a child end after the tasks that it has; another one takes its place at once (S1.9, S1.19)."""
+        """Let a child end after the tasks that it has; another one takes its place at once."""
         if member.dismissed or self.stopping or not isinstance(member, Child):
             return
         member.dismissed = member.replaced = True

@@ -37,7 +37,7 @@ class Recycling:
         self.warned = False
 
     def lifetime(self) -> float:
-        """Return how many tasks the next child may take: fewer in the first generation, so that not all end at once (S1.13)."""
+        """Return how many tasks the next child may take: fewer in the first generation, so that not all end at once."""
         self.born += 1
         if not self.most or not self.exact:
             return math.inf
@@ -69,9 +69,9 @@ class Recycling:
         return member.taken >= self.most and now >= max(member.ready_at + LEAST_SECONDS, self.next_at)
 
     def compare(self, memory_mb: float) -> None:
-        """Compare the limit with what a child takes before its first task; warn when it is near (S1.24, S1.26).
+        """Compare the limit with what a child takes before its first task; warn when it is near.
 
-        Raises WorkerStartError, naming both, when it is not above that (S1.25).
+        Raises WorkerStartError, naming both, when it is not above that.
         """
         limit = self.max_memory_mb
         if limit is None:

@@ -1,4 +1,4 @@
-"""How long to wait before the database is tried again (S2.16 to S2.20)."""
+"""How long to wait before the database is tried again."""
 
 from __future__ import annotations
 

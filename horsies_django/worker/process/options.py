@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from horsies_django.core.errors import WorkerStartError
 
 START_METHODS = ("forkserver", "spawn")
-MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise (S1.10)
+MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LEAST = {
     "processes": 0, "threads": 1, "async_concurrency": 1, "max_claim_batch": 0, "max_claim_per_worker": 0,

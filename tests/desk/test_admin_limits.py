@@ -202,8 +202,8 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(boss: Client, f
     ("values", "told"),
     [
         ({}, "Give at least one limit"),
-        ({"max_concurrency": "4", "until": "2001-01-01T10:00"}, "is over already"),
-        ({"max_concurrency": "4", "until": "0001-01-02T00:00"}, "is over already"),
+        ({"max_concurrency": "4", "until": "2001-01-01T10:00"}, "is in the past"),
+        ({"max_concurrency": "4", "until": "0001-01-02T00:00"}, "is in the past"),
     ],
 )
 def test_what_the_queue_refuses_is_told_above_the_form(boss: Client, values: dict[str, str], told: str) -> None:

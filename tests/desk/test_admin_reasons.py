@@ -56,7 +56,7 @@ def test_who_holds_the_slots_is_linked_for_those_who_may_go_there() -> None:
 
 def test_a_running_task_says_where_it_runs_and_a_finished_one_nothing(boss: Client) -> None:
     running = TaskFactory(status="RUNNING")
-    assert "Where does it run?" in body(boss, page_of(running))
+    assert "Where is it running?" in body(boss, page_of(running))
     for status in ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED"):
         finished = TaskFactory(status=status)
         assert boss.get(page_of(finished)).context["panel"] is None
@@ -109,6 +109,6 @@ def test_an_explanation_that_takes_too_long_is_given_up_and_the_page_stays(
     with keeper.transaction():
         keeper.execute("LOCK TABLE horsies_workers IN ACCESS EXCLUSIVE MODE")
         html = body(boss, page_of(task))
-    assert "To find out took the database longer than a second" in html
+    assert "Finding the reasons took longer than a second" in html
     assert "still here" in html
     assert "horsies-reasons" in html

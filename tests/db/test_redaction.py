@@ -143,7 +143,7 @@ def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     out = io.StringIO()
     for _ in range(2):
         call_command("horsies_task", "redact", str(task.pk), "--reason=request 17", stdout=out)
-    assert out.getvalue().splitlines() == [f"Task {task.pk} is redacted.", "Nothing changed: it was redacted before."]
+    assert out.getvalue().splitlines() == [f"Task {task.pk} is redacted.", "Nothing changed: it is already redacted."]
     assert AuditEntry.objects.latest("pk").actor.startswith("shell:")
     for id_, said in ((str(waits.pk), "is PENDING"), (str(uuid.uuid4()), "there is no task"), ("five", "no task id")):
         with pytest.raises(CommandError, match=f"horsies_task: .*{said}"):

@@ -87,14 +87,14 @@ def test_without_the_payload_permission_a_reason_does_not_tell_the_partition() -
     plain, reader = client_with("view_task"), client_with("view_task", "view_payload")
     assert "PARTITION_AT_LIMIT" in codes(plain, task)
     assert "s3cret" not in body(plain, page_of(task))
-    assert "is at its limit: 1 of 1 slots are taken" in body(reader, page_of(task))
+    assert "is at its limit: 1 of 1 permits are taken" in body(reader, page_of(task))
 
 
 def test_what_others_wrote_arrives_as_text(boss: Client) -> None:
     queue = EVIL[:20]
     limit(queue, max_concurrency=0, paused_at="now", paused_by=EVIL, paused_reason=EVIL)
     html = body(boss, page_of(TaskFactory(queue_name=queue, task_name=EVIL)))
-    assert "is paused since" in html
+    assert "has been paused since" in html
     assert "&lt;script&gt;alert(1)" in html
     assert "<script>alert" not in html
 

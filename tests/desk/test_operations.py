@@ -116,7 +116,7 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
     assert (found["status"], found["attempts"][0]["outcome"]) == ("FAILED", "FAILED")
     assert "result" not in found
     again = shell("retry", handle.task_id, "--reason", "try").strip().rpartition(" ")[2]
-    assert "it never started" in shell("cancel", again, "--reason", "enough")
+    assert "cancelled before it started" in shell("cancel", again, "--reason", "enough")
     assert "nothing changed" in shell("cancel", again)
     assert list(OF_TASKS.order_by("pk").values_list("action", "reason")) == [
         ("task.retry", "try"), ("task.cancel", "enough"),

@@ -46,7 +46,7 @@ def test_it_prints_json_for_machines() -> None:
 
 
 def test_without_an_id_it_explains_the_task_that_was_sent_last() -> None:
-    with pytest.raises(CommandError, match="horsies_explain: no task was sent yet"):
+    with pytest.raises(CommandError, match="horsies_explain: no task has been sent yet"):
         run()
     ids = put(3)
     assert run().startswith(f"Task {ids[-1]} is PENDING.")

@@ -13,9 +13,7 @@ from horsies_django.core.retry import RetryPolicy
 
 WIRE = 1  # the format version; it increases when older workers must not run such tasks
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
-MOST_BRACKETS = (
-    500  # valid options have four; how deep a text may be nested depends on the version of Python
-)
+MOST_BRACKETS = 500  # valid options have four; how deep a text may be nested depends on the version of Python
 
 
 class TaskOptions(NamedTuple):

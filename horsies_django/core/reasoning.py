@@ -147,7 +147,9 @@ class Case:
         former = [pick(one, "worker_id", "hostname", "pid", "seen_at", "stopped_at") for one in self.facts["former"]]
         details = {"queue": queue, "known": self.facts.get("queue") is not None, "former": former}
         if not details["known"]:
-            text = f"There is no queue {queue!r} in the database, so its tasks do not start: declare it and run 'migrate'."
+            text = (
+                f"There is no queue {queue!r} in the database, so its tasks do not start: declare it and run 'migrate'."
+            )
         elif former:
             text = (
                 f"No live worker serves the queue {queue!r}: the last one, {worker_name(former[0])}, "

@@ -231,7 +231,9 @@ def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_no
     (other,) = tenant("b")
     for id_ in (ids[1], new):
         found = reason(id_, "PARTITION_AT_LIMIT")
-        assert found.text.startswith('The partition {"tenant": "a"} of queue \'default\' is at its limit: 1 of 1 permits')
+        assert found.text.startswith(
+            'The partition {"tenant": "a"} of queue \'default\' is at its limit: 1 of 1 permits'
+        )
         assert [holder["task_id"] for holder in found.details["holders"]] == [str(ids[0])]
     assert reason(new, "BEHIND_OTHERS").details["count"] == 1
     assert codes(other) == ["NEXT"], "what stands before it cannot start"

@@ -230,7 +230,9 @@ def test_a_queue_is_paused_resumed_and_its_override_cleared(boss: Client) -> Non
 
 
 def test_to_ask_for_what_is_so_already_says_so(boss: Client) -> None:
-    assert messages(post(boss, "clear")) == [("Queue mail: nothing was changed, because it already has these values.", "info")]
+    assert messages(post(boss, "clear")) == [
+        ("Queue mail: nothing was changed, because it already has these values.", "info")
+    ]
     assert not AuditEntry.objects.filter(actor="boss").exists()
 
 

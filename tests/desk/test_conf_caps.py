@@ -174,7 +174,12 @@ def test_a_time_of_the_cluster_may_be_a_timedelta() -> None:
         (queue(partition="customer_id"), "E001", RULE, "must be a dict"),
         (queue(partition=[]), "E001", RULE, "must be a dict"),
         (partition(by_task=1, local_limit=1), "E001", f"{RULE}['by_task']", "must be True or False"),
-        (partition(by_args="customer_id", local_limit=1), "E001", f"{RULE}['by_args']", "'customer_id' is a str, but must be a list"),
+        (
+            partition(by_args="customer_id", local_limit=1),
+            "E001",
+            f"{RULE}['by_args']",
+            "'customer_id' is a str, but must be a list",
+        ),
         (partition(by_args={"a"}, local_limit=1), "E001", f"{RULE}['by_args']", "of type set"),
         (partition(by_args=["a", 1], local_limit=1), "E001", f"{RULE}['by_args']", "1 is of type int"),
         (partition(by_args=["a", ["b"]], local_limit=1), "E001", f"{RULE}['by_args']", "of type list"),

@@ -245,10 +245,7 @@ def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(
 def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
     done = shell("override", "mail", "--max-concurrency=1")
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "CommandError: horsies_queue: an override of 'mail' requires --reason TEXT\n"
-    )
+    assert done.stderr == "CommandError: horsies_queue: an override of 'mail' requires --reason TEXT\n"
     gone = shell("list", DATABASE_URL="postgresql://postgres@127.0.0.1:1/none")
     assert gone.returncode == 1
     assert "horsies_queue: the database refused" in gone.stderr

@@ -126,7 +126,10 @@ REFUSED: list[tuple[Any, str]] = [
     (Customer, "here: Customer is a model, whose row may change before the task runs: annotate int and send its pk"),
     (list[Customer], "here: Customer is a model"),
     (Pydantic, "here: Pydantic is a pydantic model: write dict[str, Any] and pass model_dump(mode='json')"),
-    (complex, "here: complex cannot be encoded as JSON: write a dataclass, or send a key with which the task can find it"),
+    (
+        complex,
+        "here: complex cannot be encoded as JSON: write a dataclass, or send a key with which the task can find it",
+    ),
     (base64, "cannot be encoded as JSON: write a dataclass"),
     (TaskResult[int], "is a result: use it only as the return annotation of a task"),
     (Holder, "here, field 'tags' of Holder: set[str] has no form in JSON: write list[str] and pass sorted(...)"),
@@ -169,12 +172,18 @@ AMBIGUOUS: list[tuple[Any, str]] = [
     ),
     (Literal["2026-01-02"] | dt.date, "Literal['2026-01-02'] | date cannot be told apart"),
     (Any | dt.date, "Any | date cannot be told apart when read back (both are stored as a string)"),
-    (list[dt.date] | list[str], "list[date] | list[str] cannot be told apart when read back (both are stored as a list)"),
+    (
+        list[dt.date] | list[str],
+        "list[date] | list[str] cannot be told apart when read back (both are stored as a list)",
+    ),
     (
         tuple[int, ...] | list[int],
         "tuple[int, ...] | list[int] cannot be told apart when read back (both are stored as a list)",
     ),
-    (Point | dict[str, Any], "Point | dict[str, Any] cannot be told apart when read back (both are stored as an object)"),
+    (
+        Point | dict[str, Any],
+        "Point | dict[str, Any] cannot be told apart when read back (both are stored as an object)",
+    ),
     (
         Point | Deep,
         "Point | Deep cannot be told apart when read back (their fields do not tell them apart: give each a field",

@@ -30,9 +30,7 @@ REMEDIES: dict[str, str | Promise] = {
         " documentation lists the privileges that each page and action requires."
     ),
     **dict.fromkeys(UNDEFINED, gettext_lazy("Check that “migrate” has been run.")),
-    "55P03": gettext_lazy(
-        "Another open transaction has locked one of these rows. Try again when it has ended."
-    ),
+    "55P03": gettext_lazy("Another open transaction has locked one of these rows. Try again when it has ended."),
     "57014": gettext_lazy(
         "This took longer than the statement timeout of the database role. Another transaction may have locked one of these"
         " rows. Try again."

@@ -46,7 +46,9 @@ class OperateMixin(Base):
         """Cancel waiting tasks, and ask running tasks to stop."""
         self._cancel(request, queryset, terminate=False)
 
-    @admin.action(permissions=["operate"], description=gettext_lazy("Cancel, and kill the processes of tasks that do not stop"))
+    @admin.action(
+        permissions=["operate"], description=gettext_lazy("Cancel, and kill the processes of tasks that do not stop")
+    )
     def terminate_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
         """Cancel waiting tasks, and terminate running tasks."""
         self._cancel(request, queryset, terminate=True)

@@ -183,7 +183,9 @@ def plain_scalar(value: Any, where: str) -> Any:
             try:
                 ANY.dump(value)
             except CodecError as error:
-                raise refused(where, "a value", f"cannot be encoded as JSON ({error.problem})", "give it another") from None
+                raise refused(
+                    where, "a value", f"cannot be encoded as JSON ({error.problem})", "give it another"
+                ) from None
             return value if cls is bool else cls(value) if cls is not str else str.__str__(value)
     if value is None:
         return None

@@ -37,7 +37,9 @@ class ResultCodec(Compiled):
         if wraps:
             args = get_args(annotation)
             if not args:
-                raise UnsupportedType(f"{self.origin}: TaskResult has no type argument: write, for example, '-> TaskResult[int]'")
+                raise UnsupportedType(
+                    f"{self.origin}: TaskResult has no type argument: write '-> TaskResult[int]', for example"
+                )
             if len(args) > 1 and args[1] is not TaskError and args[1] is not Any:
                 raise UnsupportedType(
                     f"{self.origin}: the error type of a TaskResult must be TaskError: write '-> TaskResult[T]'"

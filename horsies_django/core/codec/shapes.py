@@ -136,7 +136,9 @@ def check_text(text: str) -> None:
 def check_int(number: int) -> None:
     """Raise CodecError for an int that is too large to be parsed."""
     if not -BIG < number < BIG:
-        raise CodecError(f"an int of more than {MAX_DIGITS} digits cannot be encoded as JSON: send it as a str", "value")
+        raise CodecError(
+            f"an int of more than {MAX_DIGITS} digits cannot be encoded as JSON: send it as a str", "value"
+        )
 
 
 def check_float(number: float) -> None:

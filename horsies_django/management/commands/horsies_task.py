@@ -42,12 +42,12 @@ class Command(BaseCommand):
         made.add_argument("--json", action="store_true", help="print JSON")
 
         made = verb("cancel", "cancel a waiting task, or ask a running task to stop")
-        made.add_argument("--terminate", action="store_true", help="kill the process of a running task that does not stop")
+        made.add_argument(
+            "--terminate", action="store_true", help="kill the process of a running task that does not stop"
+        )
         made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
 
-        made = verb(
-            "retry", "run a failed, expired or cancelled task again, or make a waiting retry due now"
-        )
+        made = verb("retry", "run a failed, expired or cancelled task again, or make a waiting retry due now")
         made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
         made.add_argument("--again", action="store_true", help="do not ask for confirmation if there is a copy already")
 

@@ -95,7 +95,9 @@ def role(database: DatabaseHealth) -> str:
 def skew(seconds: float) -> str:
     """Return the difference of the clocks. Only logs use the clock of this host."""
     text = f"this host is {abs(seconds):.1f} s {'ahead of' if seconds >= 0 else 'behind'} the database"
-    return text if abs(seconds) < SKEW_SECONDS else f"{text}; tasks use the database's clock, logs the clock of this host"
+    return (
+        text if abs(seconds) < SKEW_SECONDS else f"{text}; tasks use the database's clock, logs the clock of this host"
+    )
 
 
 def verdict(problems: Sequence[Problem]) -> str:

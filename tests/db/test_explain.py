@@ -69,7 +69,7 @@ def test_a_task_that_nothing_holds_up_is_next() -> None:
 def test_an_unknown_id_and_no_id_at_all_are_errors_that_say_so() -> None:
     with pytest.raises(LookupError, match="there is no task .* in the database 'default'"):
         explain(uuid.uuid4())
-    with pytest.raises(ValueError, match="'17' is no task id"):
+    with pytest.raises(ValueError, match="'17' is not a task id"):
         explain("17")
 
 

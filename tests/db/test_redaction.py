@@ -132,7 +132,7 @@ def test_what_is_no_task_or_has_no_reason_is_refused_by_name() -> None:
     missing = uuid.uuid4()
     with pytest.raises(LookupError, match=f"no task {missing}"):
         redact(missing, **WHY)
-    with pytest.raises(ValueError, match="'five' is no task id"):
+    with pytest.raises(ValueError, match="'five' is not a task id"):
         redact("five", **WHY)
     with pytest.raises(ValueError, match="needs a reason"):
         redact(told(status="COMPLETED").pk, actor="ada", reason=" ")

@@ -130,6 +130,6 @@ def test_a_moment_among_the_options_that_cannot_be_is_refused(options: dict[str,
 
 
 def test_a_moment_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(TaskSendError, match="the moment is given twice"):
+    with pytest.raises(TaskSendError, match="the time is given twice"):
         tasks.add.with_options(delay=60).schedule(60, 1)
     assert not Task.objects.exists()

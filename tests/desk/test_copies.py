@@ -112,7 +112,7 @@ def test_an_answer_counts_for_the_tasks_that_were_asked_about_only() -> None:
     fields = as_asked(act(client, [asked, meanwhile]).content.decode())
     copy = operations.retry(meanwhile, actor="somebody else")
     html = client.post(LIST, {**fields, "again_all": "x"}, follow=True).content.decode()
-    assert f"was run again before: {copy} is PENDING" in html
+    assert f"has already been run again: {copy} is PENDING" in html
     assert (len(copies_of(asked)), copies_of(meanwhile)) == (2, [copy])
 
 

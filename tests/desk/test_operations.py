@@ -123,7 +123,7 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
     ]  # fmt: skip
     with pytest.raises(CommandError, match="there is no task"):
         shell("show", uuid.uuid4())
-    with pytest.raises(CommandError, match="is no task id"):
+    with pytest.raises(CommandError, match="is not a task id"):
         shell("cancel", "7")
 
 

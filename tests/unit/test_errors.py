@@ -65,8 +65,8 @@ def test_a_users_own_text_enum_serves_as_a_code() -> None:
 
 
 def test_a_send_error_says_its_code_and_whether_trying_again_may_help() -> None:
-    error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not take the task")
-    assert str(error) == "[ENQUEUE_FAILED] the database did not take the task"
+    error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not accept the task")
+    assert str(error) == "[ENQUEUE_FAILED] the database did not accept the task"
     assert isinstance(error, HorsiesError)
     assert [TaskSendError(code, "").retryable for code in TaskSendErrorCode] == [
         code is TaskSendErrorCode.ENQUEUE_FAILED for code in TaskSendErrorCode

@@ -145,7 +145,11 @@ def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
         call_command("horsies_task", "redact", str(task.pk), "--reason=request 17", stdout=out)
     assert out.getvalue().splitlines() == [f"Task {task.pk} is redacted.", "Nothing changed: it is already redacted."]
     assert AuditEntry.objects.latest("pk").actor.startswith("shell:")
-    for id_, said in ((str(waits.pk), "is PENDING"), (str(uuid.uuid4()), "there is no task"), ("five", "no task id")):
+    for id_, said in (
+        (str(waits.pk), "is PENDING"),
+        (str(uuid.uuid4()), "there is no task"),
+        ("five", "is not a task id"),
+    ):
         with pytest.raises(CommandError, match=f"horsies_task: .*{said}"):
             call_command("horsies_task", "redact", id_, "--reason=request 17")
     with pytest.raises(CommandError, match="--reason"):

@@ -192,7 +192,7 @@ def test_schedule_counts_a_delay_from_now_and_takes_aware_moments() -> None:
     [
         (-1, "in the future"),
         (dt.timedelta(days=40_000), "in the future"),
-        (float("nan"), "not a number of seconds"),
+        (float("nan"), "not a valid number of seconds"),
         (True, "bool"),
         ("soon", "str"),
         (dt.datetime(2030, 1, 1), "no time zone"),

@@ -1,9 +1,8 @@
-"""Recycling: children are replaced after some number of tasks, or once they have grown beyond a limit, so that what they leak
-goes back.
+"""Recycling: replaces children after a number of tasks, or when they exceed a memory limit, which frees leaked memory.
 
-A forked child costs a fork, so even one task per child is a choice. A count that somebody chose is exact; the first
-generation ends staggered, and the later ones follow it. The default is there for leaks, and must cost a queue of short tasks
-nothing: a child that has had its tasks goes on until it is a minute old, and one after the other is replaced.
+A child costs a fork, so even one task per child is possible. A chosen number is exact; the first children end staggered, so the
+later ones do too. The default must not slow down queues of short tasks: a child is replaced at the earliest when it is a minute
+old, and children are replaced one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NEAR = 0.8  # of the memory limit: a child that takes more before its first task
 
 
 class Recycling:
-    """What the options say about the lives of children."""
+    """Decides when children are replaced."""
 
     def __init__(self, options: WorkerOptions) -> None:
         chosen = options.max_tasks_per_child

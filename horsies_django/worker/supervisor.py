@@ -120,11 +120,7 @@ class Supervisor:
         self.kill_timer.rearm(self.pool.options, since)
 
     def run(self) -> int:
-        """Run the worker until it is stopped.
-
-        Raises WorkerStartError, StopRequested after a signal before it had started, and DatabaseGaveUp if the database cannot be
-        reached for too long.
-        """
+        """Run the worker until it is stopped. Raises WorkerStartError, StopRequested and DatabaseGaveUp."""
         gc.collect()
         gc.freeze()  # the garbage collector need not examine the loaded project again
         with probed(self.options, lambda: self.engine):

@@ -1,6 +1,6 @@
-"""System checks: everything about a project that cannot work, or that works otherwise than it looks, before it runs.
+"""System checks: problems in the settings and the task definitions that would otherwise show only when tasks run.
 
-None of them connects to a database: ``manage.py`` must work without one.
+No check connects to a database: ``manage.py`` must work without one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from horsies_django.tasks.produced_codes import never_produced
 
 TAG = "horsies"
 
-# Every id, once; a number is never used again for something else, because projects silence checks by it.
+# All ids. A number is never reused for another check, because projects silence checks by id.
 IDS: Mapping[str, str] = MappingProxyType(
     {
         "E001": "A setting has the wrong type",
@@ -39,34 +39,34 @@ IDS: Mapping[str, str] = MappingProxyType(
         "E003": "A setting is out of range",
         "E004": "A database alias does not exist",
         "E005": "QUEUE_MODE and QUEUES contradict each other",
-        "E006": "A queue's name cannot be used",
-        "E007": "The default error code cannot be used",
+        "E006": "A queue name is invalid",
+        "E007": "The default error code is invalid",
         "E008": "The database is not PostgreSQL",
         "E009": "Django uses psycopg2",
         "E010": "The queue's tables are routed to another database",
         "E011": "A tasks module cannot be imported",
-        "E012": "A task is defined wrongly",
-        "E013": "A task names a queue that is not declared",
-        "E014": "CLUSTER_WIDE_CAP and PREFETCH_BUFFER exclude each other",
+        "E012": "A task definition is invalid",
+        "E013": "A task uses a queue that is not declared",
+        "E014": "CLUSTER_WIDE_CAP and PREFETCH_BUFFER cannot be combined",
         "E015": "PREFETCH_BUFFER needs CLAIM_LEASE_MS",
         "E016": "CLAIM_LEASE_MS is too short for the heartbeat",
         "E017": "RUNNING_STALE_THRESHOLD_MS is too short for the heartbeat",
-        "E018": "A partition cannot be used",
-        "E019": "The retention names a queue that is not declared",
-        "E020": "An exception mapper cannot be used",
+        "E018": "A partition rule is invalid",
+        "E019": "QUEUE_RETENTION_HOURS names a queue that is not declared",
+        "E020": "An exception mapper is invalid",
         "E021": "A schedule cannot be used",
         "E022": "Two schedules have one name",
-        "E023": "A decorator stands above @task",
+        "E023": "A decorator is placed above @task",
         "W001": "The project's models are written to another database",
-        "W002": "Notifications may not pass the connection pooler",
+        "W002": "Notifications may not get through the connection pooler",
         "W003": "CLAIM_LEASE_MS has no effect",
-        "W004": "A retry policy lists a code that nothing produces",
+        "W004": "A retry policy lists an error code that nothing produces",
     }
 )
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:
-    """Report all problems of ``settings.HORSIES`` and of the databases that it names; once there are none, what is idle."""
+    """Report problems of ``settings.HORSIES`` and of the databases that it names, or else settings without effect."""
     config, problems = read()
     if problems:
         return [_error(one.id, one.message, one.hint, one.where) for one in problems]
@@ -74,7 +74,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
-    """Report routes and database options that break a promise of the queue; silent until the settings are right."""
+    """Report database routes and options that tasks cannot work with. Reports nothing while the settings are invalid."""
     config, problems = read()
     if problems:
         return []
@@ -82,7 +82,7 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_tasks(**kwargs: Any) -> list[CheckMessage]:
-    """Import the ``tasks`` modules of all apps, and report those that fail and tasks that no worker would run."""
+    """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker could run."""
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
     messages += [*_unresolved_types(), *_wrapped_tasks()]
@@ -101,9 +101,9 @@ def _idle_lease(config: Config) -> Iterator[CheckMessage]:
     if config.claim_lease_ms is not None and not config.prefetch_buffer:
         yield _warning(
             "W003",
-            f"It is {config.claim_lease_ms:_}, but no claim waits under a lease: PREFETCH_BUFFER is 0, so workers claim only "
-            "what they start at once.",
-            "Leave it out, or set PREFETCH_BUFFER.",
+            f"CLAIM_LEASE_MS is {config.claim_lease_ms:_}, but PREFETCH_BUFFER is 0, so workers claim only tasks that they "
+            "start at once.",
+            "Remove CLAIM_LEASE_MS, or set PREFETCH_BUFFER.",
             "HORSIES['CLAIM_LEASE_MS']",
         )
 
@@ -121,23 +121,23 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
     if wrong:
         yield _error(
             "E010",
-            f"The queue lives on {alias!r}, but its models are {', '.join(sorted(wrong))}.",
-            "Make 'horsies_django.routers.HorsiesRouter' the first entry of DATABASE_ROUTERS.",
+            f"HORSIES['DATABASE'] is {alias!r}, but the models of horsies are {', '.join(sorted(wrong))}.",
+            "Put 'horsies_django.routers.HorsiesRouter' first in DATABASE_ROUTERS.",
             "HORSIES['DATABASE']",
         )
 
 
 def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
-    """Compare with the alias that holds most models: a project may well keep a few of them on a second database."""
+    """Compare with the alias that holds most models: a few of them may be on a second database."""
     written = Counter({config.database: 0})
     written.update(router.db_for_write(model) for model in _models_of_the_project())
     alias, count = max(written.items(), key=lambda item: item[1])
     if count > written[config.database]:
         yield _warning(
             "W001",
-            f"Tasks are sent on {config.database!r}, but {count} of the project's {written.total()} models are written "
-            f"to {alias!r}: a task sent inside a transaction on {alias!r} exists even when that is rolled back.",
-            f"Set HORSIES['DATABASE'] to {alias!r}, or silence this check if tasks need not follow those transactions.",
+            f"Tasks are sent to {config.database!r}, but {count} of the project's {written.total()} models are written to "
+            f"{alias!r}. A task sent inside a transaction on {alias!r} is kept even if that transaction is rolled back.",
+            f"Set HORSIES['DATABASE'] to {alias!r}, or silence this check if tasks do not depend on those transactions.",
             "HORSIES['DATABASE']",
         )
 
@@ -149,14 +149,14 @@ def _models_of_the_project() -> Iterator[type[Model]]:
 
 
 def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
-    """Server-side cursors are turned off for one reason: a pooler in transaction mode, and LISTEN needs a session."""
+    """Report an alias without server-side cursors: it probably uses a pooler in transaction mode, where LISTEN fails."""
     alias = config.listen_database or config.database
     if connections.settings[alias].get("DISABLE_SERVER_SIDE_CURSORS"):
         yield _warning(
             "W002",
-            f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as for PgBouncer in transaction mode. LISTEN "
-            "does not work through such a pooler: tasks start, and results arrive, only at the next poll.",
-            "Add an alias that connects to PostgreSQL directly, and name it in HORSIES['LISTEN_DATABASE'].",
+            f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as PgBouncer in transaction mode requires. LISTEN "
+            "does not work through such a pooler: tasks start and results arrive only at the next poll.",
+            "Add an alias that connects to PostgreSQL directly, and set HORSIES['LISTEN_DATABASE'] to it.",
             "HORSIES['LISTEN_DATABASE']",
         )
 
@@ -179,7 +179,7 @@ def _place(error: Exception, module: str) -> str:
 
 
 def _unresolved_types() -> Iterator[CheckMessage]:
-    """Resolve annotations that named something not defined yet when the task was: all of it is imported by now."""
+    """Resolve annotations whose names were not defined when the task was; all modules are imported by now."""
     for task in registry.tasks():
         try:
             task.arguments.resolve()
@@ -189,7 +189,7 @@ def _unresolved_types() -> Iterator[CheckMessage]:
 
 
 def _wrapped_tasks() -> Iterator[CheckMessage]:
-    """Report decorators above @task where it is certain: what has the function's name wraps the task, and cannot be sent."""
+    """Report tasks whose module-level name is certain to be another decorator's wrapper, which cannot be sent."""
     for task in registry.tasks():
         named = getattr(sys.modules.get(task.function.__module__), task.function.__name__, None)
         if named is None or hasattr(named, "send"):
@@ -201,9 +201,9 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
         if isinstance(innermost, TaskFunction) and innermost.definition is task:
             yield _error(
                 "E023",
-                f"{task.origin} has a decorator above @task: what the module holds is that decorator's function, which cannot be "
-                "sent, and workers run the task without it.",
-                "Swap the two lines: @task goes on top, as in '@task' above '@transaction.atomic'.",
+                f"{task.origin} has a decorator above @task, so its name refers to that decorator's function, which cannot be "
+                "sent, and workers run the task without the decorator.",
+                "Swap the two lines: @task must be on top, as in '@task' above '@transaction.atomic'.",
                 task.origin,
             )
 
@@ -216,9 +216,9 @@ def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
         near = get_close_matches(code, sorted(known), 1)
         yield _warning(
             "W004",
-            f"The task {task.name!r} is to be retried for the error code {code!r}, which nothing in this project produces.",
-            f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct it, or produce it: by an exception mapper, or "
-            f"TaskError({code!r}). A class of exceptions can be listed itself.",
+            f"The task {task.name!r} is retried for the error code {code!r}, which nothing in this project produces.",
+            f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct it, or produce it with an exception mapper "
+            f"or TaskError({code!r}). Exception classes can also be listed.",
             task.origin,
         )
 
@@ -229,7 +229,7 @@ def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
         if queue not in config.queues:
             yield _error(
                 "E013",
-                f"The task {task.name!r} names the queue {queue!r}, which is not declared; it cannot be sent.",
+                f"The task {task.name!r} uses the queue {queue!r}, which is not declared, so it cannot be sent.",
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
                 task.origin,
             )

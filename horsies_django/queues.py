@@ -1,7 +1,7 @@
-"""Changes of queues: declared by the settings, set, paused, overridden; each holds everywhere from its commit on, and is audited.
+"""Changes to queues: declare, set, pause, override. Each change applies everywhere once committed, and is audited.
 
-The store's one statement for all of them locks the limits in force, so that no worker's pass straddles a change. It waits for
-passes, never for tasks; when a pass takes unusually long, the change is tried again.
+A single statement makes every change. It locks the limits in force, so a pass of a worker runs either before or after the
+change. It waits for passes, never for tasks; when a pass takes unusually long, the change is tried again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
 
 
 def sync(*, actor: str) -> dict[str, list[str]]:
-    """Write what the settings declare over what the table holds; return the columns that changed, by queue.
+    """Write the declared values of the settings to the database; return the changed columns by queue.
 
-    Overrides and pauses stay as they are. Raises QueueError when the limits cannot be locked.
+    Overrides and pauses are kept. Raises QueueError if the limits cannot be locked.
     """
     changed = {
         name: _change(name, columns, action="queue.declare", actor=actor, create=True)
@@ -48,7 +48,7 @@ def sync(*, actor: str) -> dict[str, list[str]]:
 
 
 def declared(conf: Config) -> dict[str, dict[str, Any]]:
-    """Return the columns that the settings declare, by queue; the cluster's cap stands in the row of the cluster."""
+    """Return the columns that the settings declare, by queue; the cluster-wide cap is in the row of the cluster."""
     found = {name: declared_columns(queue) for name, queue in conf.queues.items()}
     found[CLUSTER] = declared_columns(QueueConfig(CLUSTER, max_concurrency=conf.cluster_wide_cap))
     return found
@@ -69,24 +69,24 @@ def declared_columns(queue: QueueConfig) -> dict[str, Any]:
 
 
 def change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
-    """Set declared values in the table, until the settings are written over them again; return the columns that changed.
+    """Change declared values in the database until the settings are next applied; return the names of the changed columns.
 
     ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all, None) and partition_by_task.
-    Raises QueueError, and changes nothing then.
+    Raises QueueError, and then changes nothing.
     """
     if unknown := sorted(set(columns) - set(DECLARED)):
-        raise QueueError(f"queue {name!r}: nothing is called {unknown[0]!r}; there are: {', '.join(DECLARED)}")
+        raise QueueError(f"queue {name!r} has no value {unknown[0]!r}; choose from: {', '.join(DECLARED)}")
     if not columns:
-        raise QueueError(f"queue {name!r}: nothing to change: give at least one of {', '.join(DECLARED)}")
+        raise QueueError(f"queue {name!r}: nothing to change; pass at least one of {', '.join(DECLARED)}")
     refuse_limits({key: value for key, value in columns.items() if key in LIMITS}, name)
     refuse_rule(name, columns)
     return _change(name, columns, action="queue.set", actor=actor, reason=reason)
 
 
 def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Let nothing more of a queue start, whatever its limits say; running tasks go on. Returns [] when it is paused already.
+    """Stop starting tasks of a queue, whatever its limits; running tasks continue. Return the names of the changed columns.
 
-    Raises QueueError.
+    Returns [] if the same actor has paused it already for the same reason. Raises QueueError.
     """
     found = _find(name)
     if found is not None and found.paused_at is not None and (found.paused_by, found.paused_reason) == (actor, reason):
@@ -96,7 +96,7 @@ def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 
 
 def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """End a pause; return [] when there is none. Raises QueueError."""
+    """End a pause; return the names of the changed columns, [] if the queue is not paused. Raises QueueError."""
     columns = dict.fromkeys(("paused_at", "paused_by", "paused_reason"))
     return _change(name, columns, action="queue.resume", actor=actor, reason=reason)
 
@@ -104,15 +104,15 @@ def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 def override(
     name: str, limits: Mapping[str, int | None], *, actor: str, reason: str, until: dt.datetime | None = None
 ) -> list[str]:
-    """Put limits in the place of the declared ones (S4.18): until removed, ``until`` (aware), or nobody serves the queue.
+    """Replace the declared limits until the override is cleared, ``until`` (aware) has passed, or no worker serves the queue.
 
-    ``limits``: any of max_concurrency, local_limit, partition_max_concurrency, partition_local_limit; None is no limit. They
-    replace an earlier override as a whole. Raises QueueError.
+    ``limits``: any of max_concurrency, local_limit, partition_max_concurrency, partition_local_limit; None means no limit. They
+    replace an earlier override as a whole. Returns the names of the changed columns. Raises QueueError.
     """
     if not limits:
-        raise QueueError(f"queue {name!r}: an override needs a limit: one of {', '.join(LIMITS)}")
+        raise QueueError(f"queue {name!r}: an override needs at least one of {', '.join(LIMITS)}")
     if not reason.strip():
-        raise QueueError(f"queue {name!r}: an override needs a reason, for whoever finds it later")
+        raise QueueError(f"queue {name!r}: an override needs a reason")
     refuse_until(name, until)
     refuse_limits(limits, name)
     found = _find(name)
@@ -131,35 +131,35 @@ def override(
 
 
 def clear(name: str, *, actor: str, reason: str | None = None) -> list[str]:
-    """Remove the override: the declared limits hold again; return [] when there is none. Raises QueueError."""
+    """Remove the override, so that the declared limits apply again; return [] if there is none. Raises QueueError."""
     return _change(name, NO_OVERRIDE, action="queue.clear", actor=actor, reason=reason)
 
 
 def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
-    """Raise QueueError for a limit that cannot be."""
+    """Raise QueueError for an invalid limit."""
     if name == CLUSTER and limits.get("max_concurrency") is not None and config().prefetch_buffer:
         raise QueueError(
-            "the cluster cannot have a cap together with HORSIES['PREFETCH_BUFFER']: tasks that wait in buffers would fill it. "
-            "Cap queues instead, or pause the cluster"
+            "the cluster cannot have a cap while HORSIES['PREFETCH_BUFFER'] is set, because prefetched tasks would use it up. "
+            "Limit queues instead, or pause the cluster"
         )
     for key, value in limits.items():
         if key not in LIMITS:
-            raise QueueError(f"queue {name!r}: there is no limit {key!r}; there are: {', '.join(LIMITS)}")
+            raise QueueError(f"queue {name!r}: unknown limit {key!r}; choose from: {', '.join(LIMITS)}")
         if name == CLUSTER and key != "max_concurrency":
-            raise QueueError(f"the cluster has a max_concurrency only, no {key}")
+            raise QueueError(f"the cluster supports only max_concurrency, not {key}")
         low = 0 if key == "max_concurrency" else 1
         if value is not None and (not _is_whole(value) or not low <= value <= LARGEST_LIMIT):
-            hint = ", 0 for a pause" if low == 0 else ""
+            hint = " (0 lets no task start)" if low == 0 else ""
             raise QueueError(
-                f"queue {name!r}: {key} must be a whole number from {low} to {LARGEST_LIMIT:_}, or None for no limit{hint}; "
+                f"queue {name!r}: {key} must be a whole number from {low} to {LARGEST_LIMIT:_}{hint}, or None for no limit, "
                 f"not {value!r}"
             )
 
 
 def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
-    """Raise QueueError for a priority or a partition rule that cannot be."""
+    """Raise QueueError for an invalid priority or partition rule."""
     if name == CLUSTER and set(columns) - {"max_concurrency"}:
-        raise QueueError("the cluster has a max_concurrency only: no priority and no partitions")
+        raise QueueError("the cluster supports only max_concurrency: it has no priority and no partitions")
     priority = columns.get("priority", 1)
     if not _is_whole(priority) or not 1 <= priority <= 100:
         raise QueueError(f"queue {name!r}: priority must be a whole number from 1 (first) to 100, not {priority!r}")
@@ -179,17 +179,17 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
 
 
 def refuse_until(name: str, until: dt.datetime | None) -> None:
-    """Raise QueueError for an end that is not a moment, or is over."""
+    """Raise QueueError for an end that is naive, in the past, or more than a century away."""
     if until is None:
         return
     if until.utcoffset() is None:
         raise QueueError(f"queue {name!r}: until={until} has no time zone; pass an aware datetime")
     now = dt.datetime.now(dt.UTC)
     if until <= now:
-        raise QueueError(f"queue {name!r}: until={until.isoformat()} is over already; pass a moment in the future")
+        raise QueueError(f"queue {name!r}: until={until.isoformat()} is in the past; pass a datetime in the future")
     if until > now + LATEST:
         raise QueueError(
-            f"queue {name!r}: until={until.isoformat()} is too far away; leave it out for an override without end"
+            f"queue {name!r}: until={until.isoformat()} is too far in the future; leave it out for an override without an end"
         )
 
 
@@ -213,13 +213,13 @@ def _change(name: str, columns: Mapping[str, Any], **how: Any) -> list[str]:
                 raise
             if not left or connections[config().database].in_atomic_block:
                 raise QueueError(
-                    f"queue {name!r} was not changed: some transaction keeps the limits locked. Look for one that is open for "
-                    "long in pg_stat_activity, end it, and try again"
+                    f"queue {name!r} was not changed: another transaction keeps the limits locked. Find the long-running "
+                    "transaction in pg_stat_activity, end it, and try again"
                 ) from error
             continue
         if changed is None:
             raise QueueError(
-                f"there is no queue {name!r} in the table; declare it in HORSIES['QUEUES'] and run 'migrate'"
+                f"there is no queue {name!r} in the database; declare it in HORSIES['QUEUES'] and run 'migrate'"
             )
         return changed
     raise AssertionError("unreachable")

@@ -12,13 +12,13 @@ LABEL = "horsies"
 
 
 class HorsiesRouter:
-    """Put it first in ``DATABASE_ROUTERS``. It has no opinion about other apps: they may live on the same alias.
+    """Routes the models of horsies. Put it first in ``DATABASE_ROUTERS``. It decides nothing about other apps.
 
-    Bad settings do not stop it, for the system checks ask routers too, and it is they that show every problem.
+    It works with invalid settings too: the system checks, which report the problems, ask the routers themselves.
     """
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
-        """Return the alias for models of the queue: a replica would not know yet what was just sent."""
+        """Return the alias for models of the queue, never a replica: it may not have the latest tasks yet."""
         return _alias() if model._meta.app_label == LABEL else None
 
     def db_for_write(self, model: type[Model], **hints: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Run tasks inside a test, in the test's own process, transaction and thread."""
+"""Runs tasks inside a test, in the process, transaction and thread of the test."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from psycopg.pq import TransactionStatus
 from horsies_django.conf import config
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.results import TaskError, TaskFailed
-from horsies_django.store import moments as store_moments
+from horsies_django.store import clock
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import decode
-from horsies_django.tasks.options import moment
+from horsies_django.tasks.options import simulated_now
 from horsies_django.worker.child.interrupts import Run
 from horsies_django.worker.child.run_task import Reply, run_async, run_sync
 from horsies_django.worker.process.task_log import TaskLog
@@ -33,17 +33,17 @@ SLOTS = 100  # of each lane, per pass
 def drain(
     *, queues: list[str] | None = None, until: dt.datetime | dt.timedelta | None = None, raise_errors: bool = True
 ) -> int:
-    """Run every task that is due, those that they send included, and return how many ran.
+    """Run all due tasks, including those that they send, and return how many ran.
 
-    It is one pass of ``--processes=0`` after another, on Django's own connection: inside a ``TestCase`` the tasks see what the
-    test wrote, and their writes are rolled back with it. ``queues`` limits it to some queues.
+    Runs passes as with ``--processes=0`` on Django's connection: inside a ``TestCase`` the tasks see what the test wrote, and
+    their writes are rolled back with it. ``queues`` restricts it to some queues (default: all).
 
-    ``until``, an aware datetime or a timedelta from now on, also runs retries and tasks that become due until then, each at its
-    moment and without waiting for it: rows end as they would have then. What is later stays PENDING.
+    With ``until``, an aware datetime or a timedelta from now, retries and tasks that become due until then also run. Each runs at
+    its simulated due time, without waiting. Later tasks stay PENDING.
 
-    Raises an ExceptionGroup with a TaskFailed for each task that ended FAILED, after all have run; its notes have the task's name
-    and id, and the traceback. Not with ``raise_errors=False``. Raises ValueError for a queue that is not declared, and for an
-    ``until`` that is naive or negative.
+    After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as FAILED; its notes contain the
+    name and id of the task and the traceback. ``raise_errors=False`` prevents that. Raises ValueError for a queue that is not
+    declared, and for a naive or negative ``until``.
     """
     conf = config()
     chosen = list(conf.queues) if queues is None else queues
@@ -56,21 +56,21 @@ def drain(
     connection = connections[conf.database]
     worker, count = uuid.uuid4(), 0
     failures: list[TaskFailed] = []
-    for now in moments(connection, chosen, end):
-        before = moment.set(now)
+    for now in due_times(connection, chosen, end):
+        before = simulated_now.set(now)
         try:
             count += run_due(connection, worker, Served(chosen), now, failures)
         finally:
-            moment.reset(before)
+            simulated_now.reset(before)
     if failures and raise_errors:
         group = ExceptionGroup(f"tasks that failed: {len(failures)}", failures)
-        group.add_note("drain(raise_errors=False) leaves it to the test to look at the results")
+        group.add_note("With drain(raise_errors=False), the test can check the results itself")
         raise group
     return count
 
 
 def end_of(until: dt.datetime | dt.timedelta) -> dt.datetime:
-    """Return the moment up to which to drain. Raises ValueError, TypeError."""
+    """Return the end as a datetime. Raises ValueError, TypeError."""
     if isinstance(until, dt.timedelta):
         if until < dt.timedelta(0):
             raise ValueError(f"until={until!s} is in the past; pass a timedelta from now on")
@@ -84,21 +84,21 @@ def end_of(until: dt.datetime | dt.timedelta) -> dt.datetime:
     return until
 
 
-def moments(connection: Any, queues: list[str], end: dt.datetime | None) -> Iterator[dt.datetime | None]:
-    """Give the moments at which to look for what is due: this one only, by the database's own clock, or all until the end."""
+def due_times(connection: Any, queues: list[str], end: dt.datetime | None) -> Iterator[dt.datetime | None]:
+    """Yield the times at which to run due tasks: None for now by the database's clock, or all due times until the end."""
     if end is None:
         yield None
         return
-    now: dt.datetime | None = store_moments.now(connection)
+    now: dt.datetime | None = clock.now(connection)
     while now is not None:
         yield now
-        now = store_moments.next_due(connection, queues, now, end)
+        now = clock.next_due(connection, queues, now, end)
 
 
 def run_due(
     connection: Any, worker: uuid.UUID, served: Served, now: dt.datetime | None, failures: list[TaskFailed]
 ) -> int:
-    """Run what is due until nothing is; return how many ran, and add what failed for good."""
+    """Run due tasks until none is left; return how many ran, and append the final failures."""
     store, channel, task_log = TaskStore(connection, now), channel_prefix(connection), TaskLog()
     claims: list[Claim] = []
     outcomes: list[Outcome] = []
@@ -115,7 +115,7 @@ def run_due(
 
 
 def final_failures(store: TaskStore, claims: list[Claim], outcomes: list[Outcome]) -> list[TaskFailed]:
-    """Return what there is to raise for outcomes that were written and are the last of their tasks."""
+    """Return an exception for each outcome that was written and is final."""
     failed = {outcome.id for outcome in outcomes if outcome.status == "FAILED"}
     found = store.find(failed) if failed else {}
     return [
@@ -126,7 +126,7 @@ def final_failures(store: TaskStore, claims: list[Claim], outcomes: list[Outcome
 
 
 def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
-    """Return the exception that tells of a task's failure."""
+    """Return the exception for the failure of a task."""
     failure = TaskFailed(error)
     failure.add_note(f"The task: {claim.task_name}, id {claim.id}, attempt {claim.attempt}")
     if error.exception is not None:
@@ -135,7 +135,7 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
 
 
 def run_here(connection: Any, claims: list[Claim]) -> list[Outcome]:
-    """Run claims on this thread: sync ones one by one, async ones together on a loop."""
+    """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
     outcomes = []
     for claim in claims:
         if claim.lane == "sync":
@@ -151,20 +151,20 @@ def run_here(connection: Any, claims: list[Claim]) -> list[Outcome]:
 
 
 async def run_together(claims: list[Claim]) -> list[Reply]:
-    """Run claims of the async lane."""
+    """Run async tasks concurrently."""
     return await asyncio.gather(*(run_async(run_of(claim), claim.kwargs) for claim in claims))
 
 
 def run_of(claim: Claim) -> Run:
-    """Return the run of a claim; nobody breaks into it here."""
+    """Return the run of a claim, which is never interrupted here."""
     return Run(str(claim.id), claim.task_name, claim.attempt, claim.queue_name)
 
 
 @contextmanager
 def usable_transaction(connection: Any) -> Iterator[None]:
-    """Keep a task whose SQL fails from breaking the test's transaction, which a worker would not share with it.
+    """Keep the transaction of the test usable if the SQL of a task fails.
 
-    Such a task's own writes are undone with it. Where that matters, test with ``TransactionTestCase`` or a real worker.
+    The writes of such a task are rolled back. Where that matters, use ``TransactionTestCase`` or a real worker.
     """
     if not connection.in_atomic_block:
         yield

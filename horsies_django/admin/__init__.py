@@ -1,7 +1,7 @@
-"""The admin's pages about tasks, queues, schedules, workers and the audit: they look, and change limits, pauses and schedules.
+"""Admin pages for tasks, queues, schedules, workers and the audit.
 
-Importing this package registers them on ``admin.site``, as Django's autodiscovery does; ``register`` puts them on a site of
-your own. The mixins hold all the logic and assume no base class: mix them with the ModelAdmin of your theme.
+Importing this package registers them on ``admin.site``, as Django's autodiscovery does; ``register`` registers them on another
+site. The mixins contain all the logic and assume no base class: combine them with the ModelAdmin of a theme.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def register(site: admin.AdminSite) -> None:
-    """Register the pages on ``site``. Raises AlreadyRegistered when it has one of them already."""
+    """Register the pages on ``site``. Raises AlreadyRegistered if the site has one of them."""
     site.register(Task, TaskAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Schedule, ScheduleAdmin)

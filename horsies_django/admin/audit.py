@@ -1,4 +1,4 @@
-"""The page about the audit: who changed what, when and why."""
+"""The admin pages for the audit: who changed what, when and why."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-# The number is DEEPEST; it stands in the text, for a translator to write it as the language does.
-LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Of the newest 100,000 entries.")
+# The number is DEEPEST; it is part of the text so that translators can format it.
+LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Only the newest 100,000 entries were searched.")
 
 
 class ActionFilter(admin.SimpleListFilter):
@@ -49,11 +49,11 @@ class ActionFilter(admin.SimpleListFilter):
     parameter_name = "action"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Offer every action, whether or not there is such an entry: to know would mean to look."""
+        """Return all actions, whether or not there are entries for them."""
         return list(ACTIONS.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
-        """Narrow to the action. Raises IncorrectLookupParameters for one that does not exist."""
+        """Filter by the action. Raises IncorrectLookupParameters for an unknown one."""
         value = self.value()
         if value is not None and value not in ACTIONS:
             raise IncorrectLookupParameters(repr(value))
@@ -61,18 +61,18 @@ class ActionFilter(admin.SimpleListFilter):
 
 
 class SubjectFilter(admin.SimpleListFilter):
-    """Entries about one queue; the address may name anything else."""
+    """Entries about one queue; in the address, any other subject works too."""
 
     title = gettext_lazy("subject")
     parameter_name = "subject"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Offer the queues; the subjects of all entries would be a DISTINCT over the whole table."""
+        """Return the queues; the subjects of all entries would need a DISTINCT over the whole table."""
         queues = Queue.objects.using(config().database).only("name").order_by("name")
         return [(queue.name, str(queue)) for queue in queues]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
-        """Narrow to the subject. Raises IncorrectLookupParameters for a name that PostgreSQL cannot hold."""
+        """Filter by the subject. Raises IncorrectLookupParameters for a name that PostgreSQL cannot store."""
         name = self.value()
         if name and "\x00" in name:
             raise IncorrectLookupParameters(repr(name))
@@ -80,10 +80,10 @@ class SubjectFilter(admin.SimpleListFilter):
 
 
 class AuditListMixin(NextPageMixin):
-    """The change list of the audit, newest first: one subject down its index, all of them down the primary key."""
+    """The change list of the audit, newest first, read through an index: by subject or by primary key."""
 
     def source(self) -> QuerySet[AuditEntry]:
-        """Return the filtered entries in an order that an index delivers, as far back as the list looks."""
+        """Return the filtered entries in the order of an index, limited to the newest ones where the filter needs it."""
         entries: QuerySet[AuditEntry] = self.queryset
         chosen = {type(item): item.value() for item in self.filter_specs if isinstance(item, admin.SimpleListFilter)}
         if self.query or chosen.get(SubjectFilter):
@@ -95,12 +95,12 @@ class AuditListMixin(NextPageMixin):
         return entries.order_by("-pk")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Link what each entry is about."""
+        """Link the subject of each entry."""
         return [with_subject(self.model_admin, request, row) for row in rows]
 
 
 def with_subject(page: Any, request: HttpRequest, entry: Any) -> Any:
-    """Give an entry ``linked_subject``: what it is about, as a link where the user may go there."""
+    """Set ``linked_subject`` of an entry: a link if the user may see that page, else text."""
     model = next((model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None)
     entry.linked_subject = (
         page.link(request, model, entry.subject, str(model(name=entry.subject))) if model else entry.subject
@@ -116,7 +116,7 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     list_display_links = ("at_",)
     list_filter = (ActionFilter, SubjectFilter)
     search_fields = ("subject",)  # shows the box; get_search_results does the search
-    search_help_text = gettext_lazy("The whole name of a queue or a schedule, or the whole id of a task.")
+    search_help_text = gettext_lazy("Enter the full name of a queue or schedule, or a full task id.")
     ordering = ("-pk",)
     fieldsets = (
         (None, {"fields": (("at_", "actor"), ("shown_action", "shown_subject"), "whole_reason")}),
@@ -126,11 +126,11 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
     ) -> tuple[QuerySet[AuditEntry], bool]:
-        """Search by the whole subject, which an index holds."""
+        """Search for the exact subject, which is indexed."""
         return (queryset.filter(subject=search_term.strip()) if search_term else queryset), False
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> AuditEntry | None:
-        """Return the entry with what it is about; the arguments of a schedule are for those who may see payloads."""
+        """Return the entry with its subject. Only users who may see payloads see the arguments of a schedule."""
         found: Any = super().get_object(request, object_id, from_field)
         if found is None:
             return None
@@ -142,18 +142,18 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("action"))
     def shown_action(self, obj: AuditEntry) -> str:
-        """Return what was done."""
+        """Return the name of the action."""
         return shown_action(obj)
 
     @admin.display(description=gettext_lazy("subject"))
     def shown_subject(self, obj: Any) -> SafeString | str:
-        """Return what it was done to, as ``with_subject`` linked it."""
+        """Return the subject, as linked by ``with_subject``."""
         subject: SafeString | str = obj.linked_subject
         return subject
 
     @admin.display(description=gettext_lazy("changes"))
     def shown_changes(self, obj: AuditEntry) -> str:
-        """Return what it changed, in a line."""
+        """Return the changes in one line."""
         return "; ".join(changes(obj)) or NOTHING
 
     @admin.display(description=gettext_lazy("reason"))
@@ -168,12 +168,12 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("before"))
     def shown_before(self, obj: AuditEntry) -> SafeString | str:
-        """Return the columns as they were."""
+        """Return the columns before the change."""
         return self._columns(obj, obj.before)
 
     @admin.display(description=gettext_lazy("after"))
     def shown_after(self, obj: AuditEntry) -> SafeString | str:
-        """Return the columns as they became."""
+        """Return the columns after the change."""
         return self._columns(obj, obj.after)
 
     def _columns(self, obj: Any, columns: object) -> SafeString | str:
@@ -183,4 +183,4 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
 
 class AuditAdmin(AuditAdminMixin, ModelAdmin):
-    """The audit's pages of Django's own admin."""
+    """The audit pages for Django's own admin."""

@@ -1,4 +1,4 @@
-"""The pages about workers: who is up, what it serves, which processes it has and what they run now."""
+"""The admin pages for workers: their state, queues, processes and running tasks."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-SILENT_AFTER = dt.timedelta(seconds=15)  # five beats
+SILENT_AFTER = dt.timedelta(seconds=15)  # several heartbeats
 MOST = 100  # processes and tasks on one worker's page
 STATES = 20  # snapshots on it, the newest
 
 
 class StateFilter(admin.SimpleListFilter):
-    """Workers that stopped, or did not."""
+    """Workers that have stopped, or have not."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Offer both."""
+        """Return both states."""
         return [("on", gettext_lazy("Not stopped")), ("off", gettext_lazy("Stopped"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Worker]) -> QuerySet[Worker]:
-        """Narrow to the state. Raises IncorrectLookupParameters for one that does not exist."""
+        """Filter by the state. Raises IncorrectLookupParameters for an unknown one."""
         value = self.value()
         if value is None:
             return queryset
@@ -79,7 +79,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         form_url: str = "",
         obj: Any = None,
     ) -> HttpResponse:
-        """Bring the worker's processes along, how it was lately, and the tasks it holds, for those who may see tasks."""
+        """Add the worker's processes, its latest snapshots and, for users who may see tasks, the tasks it holds."""
         if obj:
             beats = Heartbeat.objects.using(obj._state.db).filter(worker_id=obj.pk).order_by("role", "pid")[:MOST]
             context["processes"] = [self._process(beat, obj.read_at) for beat in beats]
@@ -122,7 +122,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, obj: Any) -> SafeString:
-        """Return whether it stopped in order, is up, or has been silent for longer than its beats explain."""
+        """Return whether the worker has stopped, is up, or has sent no heartbeat for some time."""
         if obj.stopped_at:
             return badge("stopped", "■", _("Stopped"))
         silent = obj.read_at - obj.seen_at
@@ -137,14 +137,14 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("slots"))
     def shown_slots(self, obj: Worker) -> str:
-        """Return how many tasks it runs at once; with no child, in its own process."""
+        """Return how many tasks it can run at once; with no child processes, in its own process."""
         processes = max(obj.processes, 1)
         slots = {"sync": processes * obj.threads, "async": processes * obj.async_concurrency}
         return _("%(sync)d sync, %(async)d async") % slots
 
     @admin.display(description=gettext_lazy("running"))
     def shown_running(self, obj: Worker) -> str:
-        """Return how many tasks it ran at its last beat."""
+        """Return how many tasks it was running at its last heartbeat."""
         return running(obj)
 
     @admin.display(description=gettext_lazy("memory"))
@@ -168,7 +168,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
 
 def running(row: Worker | WorkerState) -> str:
-    """Return how many tasks a worker ran."""
+    """Return how many tasks a worker was running."""
     return _("%(sync)d sync, %(async)d async") % {"sync": row.running_sync, "async": row.running_async}
 
 
@@ -182,4 +182,4 @@ def memory(row: Worker | WorkerState) -> str:
 
 
 class WorkerAdmin(WorkerAdminMixin, ModelAdmin):
-    """The worker pages of Django's own admin."""
+    """The worker pages for Django's own admin."""

@@ -1,7 +1,7 @@
 """``settings.HORSIES`` as one frozen value, or all its problems at once.
 
-One parser serves the running code (``config``), the system checks (``read``) and the tests (``parse``, which is pure).
-The ids of problems are those of the system checks; ``checks.IDS`` lists them all.
+The running code calls ``config``, the system checks call ``read``; both use ``parse``, which is pure. Problems have the ids
+of the system checks, see ``checks.IDS``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 @functools.cache
 def config() -> Config:
-    """Return the settings. Raises ImproperlyConfigured, which names every problem at once."""
+    """Return the settings. Raises ImproperlyConfigured, which lists all problems."""
     found, problems = read()
     if problems:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -66,13 +66,13 @@ def _forget(*, setting: str, **kwargs: Any) -> None:
 
 
 def read() -> tuple[Config, list[Problem]]:
-    """Read the settings as they are now, and see what their databases are; connects to none of them."""
+    """Read the settings and check the engines of their databases, without connecting to them."""
     found, problems = parse(getattr(settings, "HORSIES", {}), databases=settings.DATABASES)
     return found, problems + _backend_problems(found, {problem.where for problem in problems})
 
 
 def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
-    """Return what is wrong with the engines of the aliases, but for those in ``broken``: they name no alias at all."""
+    """Return problems of the aliases' engines, except for the settings in ``broken``, which name no valid alias."""
     problems = []
     for key, alias in (("DATABASE", found.database), ("LISTEN_DATABASE", found.listen_database)):
         where = f"HORSIES['{key}']"
@@ -80,14 +80,14 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
             continue
         if connections[alias].vendor != "postgresql":
             engine = connections.settings[alias]["ENGINE"]
-            message = f"The database {alias!r} is not PostgreSQL but {engine}."
-            problems.append(Problem("E008", message, "Name an alias whose ENGINE is PostgreSQL's.", where))
+            message = f"The database {alias!r} uses {engine}, which is not PostgreSQL."
+            problems.append(Problem("E008", message, "Use an alias whose ENGINE is PostgreSQL.", where))
             continue
-        # Imported late: without any psycopg this module of Django's raises, and only an alias of PostgreSQL needs one.
+        # Imported late: it raises if no psycopg is installed, and only an alias of PostgreSQL needs one.
         from django.db.backends.postgresql import psycopg_any
 
         if not psycopg_any.is_psycopg3:
-            message = f"Django runs the database {alias!r} on psycopg2, because it could not import psycopg 3."
-            hint = "Install it with its library: pip install 'psycopg[binary]'."
+            message = f"Django uses psycopg2 for the database {alias!r}, because psycopg 3 cannot be imported."
+            hint = "Install psycopg 3 with its library: pip install 'psycopg[binary]'."
             problems.append(Problem("E009", message, hint, where))
     return problems

@@ -1,4 +1,4 @@
-"""The dict in ``settings.HORSIES``, checked as a whole: each value for itself, then the values that must fit each other."""
+"""Parses ``settings.HORSIES``: checks each value, then the values that depend on each other."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Numbers = TypeVar("Numbers", Recovery, Resilience)
 
 
 def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Problem]]:
-    """Turn the setting into a Config and the list of all its problems; a value that cannot be keeps its default.
+    """Return a Config and the list of all problems; an invalid value is replaced by its default.
 
-    Pure, but for the import of the classes that EXCEPTION_MAPPER names by their paths.
+    Pure, except that it imports the classes that EXCEPTION_MAPPER names by dotted path.
     """
     problems: list[Problem] = []
     default = Config()
@@ -67,7 +67,7 @@ def _numbers(section: Section, default: Numbers) -> Numbers:
 
 
 def _retention(section: Section, default: Retention, queues: Mapping[str, QueueConfig]) -> Retention:
-    """Return how long rows are kept; a number of hours may be None, for ever."""
+    """Return how long rows are kept; None hours means for ever."""
 
     def hours(name: str) -> int | None:
         return section.integer_or_none(name.upper(), getattr(default, name))
@@ -89,14 +89,14 @@ def _retention(section: Section, default: Retention, queues: Mapping[str, QueueC
 def _queue_retention(
     section: Section, queues: Mapping[str, QueueConfig], default: int | None
 ) -> Mapping[str, int | None]:
-    """Return the hours by queue. A name that is not declared is a mistake: its tasks would be deleted like all others."""
+    """Return the hours by queue. Report undeclared names: a misspelt one would have no effect."""
     key = "QUEUE_RETENTION_HOURS"
     raw = section.values.get(key, {})
     names = list(raw) if isinstance(raw, Mapping) else []
     inner = section.inner(key, names, "{'mail': 24, 'payments': None}")
     for name in names:
         if name not in queues:
-            hint = f"Declare it in HORSIES['QUEUES'], or write one of: {', '.join(sorted(queues))}."
+            hint = f"Declare it in HORSIES['QUEUES'], or use one of: {', '.join(sorted(queues))}."
             inner.report("E019", name, f"There is no queue {shown(name)}.", hint)
     return MappingProxyType({name: inner.integer_or_none(name, default, rule=key) for name in names if name in queues})
 
@@ -120,15 +120,15 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
-    """Return the alias, or None when it is not given or wrong."""
+    """Return the alias, or None if it is missing or invalid."""
     value = top.values.get(key, getattr(Config(), key.lower()))
     if value is None and key == "LISTEN_DATABASE":
         return None
     aliases = ", ".join(sorted(databases)) or "(none)"
     if not isinstance(value, str):
-        top.report("E001", key, must_be(value, "a str"), f"Write an alias of DATABASES: {aliases}.")
+        top.report("E001", key, must_be(value, "a str"), f"Use an alias of DATABASES: {aliases}.")
     elif value not in databases:
-        top.report("E004", key, f"DATABASES has no alias {shown(value)}.", f"It has: {aliases}.")
+        top.report("E004", key, f"DATABASES has no alias {shown(value)}.", f"Use one of: {aliases}.")
     else:
         return value
     return None
@@ -141,8 +141,8 @@ def _on_cut_off(recovery: Section, default: Recovery) -> str:
     recovery.report(
         "E003" if isinstance(value, str) else "E001",
         "ON_CUT_OFF",
-        f"It is {shown(value)}.",
-        "Write 'wait' (tasks go on while the database cannot be reached) or 'kill' (they end before others may run them).",
+        f"{shown(value)} is not a valid choice.",
+        "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they end before others may run them).",
     )
     return default.on_cut_off
 
@@ -152,16 +152,16 @@ def _error_code(top: Section, default: str) -> str:
     if isinstance(code, str) and code == default:
         return default
     if problem := code_problem(code):
-        hint = f"Write a code of your own, as in 'MY_ERROR', or leave it out: the default is {default!r}."
+        hint = f"Use a code of your own, such as 'MY_ERROR', or remove it to use the default, {default!r}."
         top.report("E007", "DEFAULT_UNHANDLED_ERROR_CODE", f"{problem[0].upper()}{problem[1:]}.", hint)
         return default
     return str.__str__(code)  # the plain text of a member of the user's own str enum
 
 
 def _exception_mapper(top: Section) -> Mapper:
-    """Return the mapper with its dotted names resolved: a name that leads nowhere is found here, not at the first failure."""
+    """Return the mapper with its dotted paths imported. Paths that cannot be imported are reported here."""
     raw = top.values.get("EXCEPTION_MAPPER", EMPTY)
-    hint = "Write {SomeError or 'package.module.SomeError': 'MY_CODE'}."
+    hint = "Use {SomeError or 'package.module.SomeError': 'MY_CODE'}."
     if not isinstance(raw, Mapping):
         top.report("E001", "EXCEPTION_MAPPER", must_be(raw, "a dict"), hint)
         return EMPTY
@@ -180,40 +180,40 @@ def _exception_mapper(top: Section) -> Mapper:
 
 
 def _refuse_unfit_buffer(found: Config, top: Section) -> None:
-    """Report what a buffer of claimed tasks does not go with, and what it needs (S0.27, S0.28, S1.39)."""
+    """Report settings that PREFETCH_BUFFER cannot be combined with or requires."""
     if not found.prefetch_buffer:
         return
     if found.cluster_wide_cap is not None:
         top.report(
             "E014",
             "PREFETCH_BUFFER",
-            f"It is {found.prefetch_buffer:_}, but a worker that claims tasks ahead of time cannot keep CLUSTER_WIDE_CAP, "
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but workers that prefetch tasks cannot enforce CLUSTER_WIDE_CAP, "
             f"which is {found.cluster_wide_cap:_}.",
-            "Leave one of the two out; the limits of queues go with both.",
+            "Remove one of the two. Limits of queues work with either.",
         )
     if top.sound("CLAIM_LEASE_MS") and found.claim_lease_ms is None:
         top.report(
             "E015",
             "CLAIM_LEASE_MS",
-            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but nothing says how long a task may wait in a worker's buffer "
-            "before another worker may take it.",
-            "Set it, as in 'CLAIM_LEASE_MS': 60_000, or leave PREFETCH_BUFFER out.",
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but CLAIM_LEASE_MS, how long a prefetched task may wait before "
+            "another worker may take it, is not set.",
+            "Set it, as in 'CLAIM_LEASE_MS': 60_000, or remove PREFETCH_BUFFER.",
         )
 
 
 def _refuse_unfit_times(found: Config, top: Section, recovery: Section, resilience: Section) -> None:
-    """Report times that one late heartbeat would break, and a last wait that is shorter than the first."""
+    """Report times that are too short for one late heartbeat, and a longest wait that is shorter than the first."""
     beat, lease = found.recovery.claimer_heartbeat_interval_ms, found.claim_lease_ms
     stale, first, longest = (
         found.recovery.running_stale_threshold_ms, found.resilience.db_retry_initial_ms, found.resilience.db_retry_max_ms
     )  # fmt: skip
     beaten = recovery.sound("CLAIMER_HEARTBEAT_INTERVAL_MS")
     twice = f"is less than twice CLAIMER_HEARTBEAT_INTERVAL_MS, which is {beat:_}."
-    hint = f"Make it at least {2 * beat:_}, or let workers beat more often: RECOVERY['CLAIMER_HEARTBEAT_INTERVAL_MS']."
+    hint = f"Set it to at least {2 * beat:_}, or shorten RECOVERY['CLAIMER_HEARTBEAT_INTERVAL_MS']."
     if beaten and lease is not None and lease < 2 * beat:
         top.report("E016", "CLAIM_LEASE_MS", f"{lease:_} {twice}", hint)
     if beaten and recovery.sound("RUNNING_STALE_THRESHOLD_MS") and stale < 2 * beat:
         recovery.report("E017", "RUNNING_STALE_THRESHOLD_MS", f"{stale:_} {twice}", hint)
     if resilience.sound("DB_RETRY_INITIAL_MS", "DB_RETRY_MAX_MS") and longest < first:
         message = f"{longest:_} is less than DB_RETRY_INITIAL_MS, which is {first:_}."
-        resilience.report("E003", "DB_RETRY_MAX_MS", message, "Make it at least as long as the first wait.")
+        resilience.report("E003", "DB_RETRY_MAX_MS", message, f"Set it to at least {first:_}.")

@@ -16,18 +16,18 @@ PARTITION_EXAMPLE = "{'by_args': ['customer_id'], 'max_concurrency': 2}"
 
 
 def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
-    """Return the mode and the queues; the queue ``default`` is always among them (S0.12)."""
+    """Return the mode and the queues; the queue ``default`` is always among them."""
     declared = "QUEUES" in top.values
     mode = top.values.get("QUEUE_MODE", "CUSTOM" if declared else "DEFAULT")
     if mode not in MODES:
-        hint = "Write 'DEFAULT' or 'CUSTOM', or leave it out: QUEUES alone means 'CUSTOM'."
-        top.report("E005", "QUEUE_MODE", f"{shown(mode)} is no mode.", hint)
+        hint = "Use 'DEFAULT' or 'CUSTOM', or remove QUEUE_MODE: QUEUES alone means 'CUSTOM'."
+        top.report("E005", "QUEUE_MODE", f"{shown(mode)} is not a valid mode.", hint)
     elif mode == "DEFAULT" and declared:
-        hint = "Remove QUEUES, or leave QUEUE_MODE out."
-        top.report("E005", "QUEUE_MODE", "Mode 'DEFAULT' has one queue, but QUEUES declares others.", hint)
+        hint = "Remove QUEUES or QUEUE_MODE."
+        top.report("E005", "QUEUE_MODE", "The mode 'DEFAULT' has a single queue, but QUEUES is set.", hint)
     elif mode == "CUSTOM" and not declared:
-        hint = "Declare queues, as in 'QUEUES': {'mail': {'priority': 1}}, or leave QUEUE_MODE out."
-        top.report("E005", "QUEUE_MODE", "Mode 'CUSTOM' needs QUEUES.", hint)
+        hint = "Declare queues, as in 'QUEUES': {'mail': {'priority': 1}}, or remove QUEUE_MODE."
+        top.report("E005", "QUEUE_MODE", "The mode 'CUSTOM' requires QUEUES.", hint)
     queues = _declared_queues(top) if declared else {}
     queues.setdefault(DEFAULT_QUEUE, QueueConfig(DEFAULT_QUEUE))
     return ("CUSTOM" if declared else "DEFAULT"), MappingProxyType(queues)
@@ -36,16 +36,16 @@ def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
 def _declared_queues(top: Section) -> dict[str, QueueConfig]:
     raw = top.values["QUEUES"]
     if not isinstance(raw, Mapping):
-        top.report("E001", "QUEUES", must_be(raw, "a dict"), "Write it by name, as in {'mail': {'priority': 1}}.")
+        top.report("E001", "QUEUES", must_be(raw, "a dict"), "Use a dict by name, such as {'mail': {'priority': 1}}.")
         return {}
     if not raw:
-        top.report("E005", "QUEUES", "It declares no queue.", "Declare at least one, or leave QUEUES out.")
+        top.report("E005", "QUEUES", "QUEUES is empty.", "Declare at least one queue, or remove QUEUES.")
     queues = {}
     for name, options in raw.items():
         where = f"{top.place('QUEUES')}[{shown(name)}]"
         message = _name_problem(name)
         if message:
-            hint = "A name has 1 to 100 printable characters, no space and no comma, as in 'mail'."
+            hint = "Use 1 to 100 printable characters without spaces and commas, such as 'mail'."
             top.problems.append(Problem("E006", message, hint, where))
         queue = _queue(name, Section(options, where, QUEUE_KEYS, top.problems, "{'priority': 50}"))
         if not message:
@@ -57,14 +57,14 @@ def _name_problem(name: object) -> str | None:
     if not isinstance(name, str):
         return must_be(name, "a str")
     if not name:
-        return "A queue needs a name."
+        return "The name of a queue cannot be empty."
     if name == CLUSTER:
-        return f"No queue can be named {CLUSTER!r}: it stands for the whole cluster, whose limit is CLUSTER_WIDE_CAP."
+        return f"The name {CLUSTER!r} is reserved for the whole cluster, whose limit is CLUSTER_WIDE_CAP."
     if len(name) > 100:
-        return f"The name of this queue has {len(name)} characters."
+        return f"The name of this queue has {len(name)} characters; at most 100 are allowed."
     # A comma separates queues on the command line: `--queues=mail,bulk` could never name this one.
     if not name.isprintable() or " " in name or "," in name:
-        return "The name of this queue has a space, a comma, or a character that cannot be printed."
+        return "The name of this queue contains a space, a comma or an unprintable character."
     return None
 
 
@@ -79,7 +79,7 @@ def _queue(name: str, options: Section) -> QueueConfig:
 
 
 def _partition(options: Section) -> PartitionConfig | None:
-    """Return the partition, or None when there is none. One that splits nothing or limits nothing is a mistake."""
+    """Return the partition rule, or None if there is none. A rule without a key or without a limit is a mistake."""
     if options.values.get("partition") is None:
         return None
     part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE, prefix="partition.")
@@ -92,31 +92,31 @@ def _partition(options: Section) -> PartitionConfig | None:
     rule_is_sound, limits_are_sound = part.sound("by_args", "by_task"), part.sound("max_concurrency", "local_limit")
     if rule_is_sound and found.by_args is None and not found.by_task:
         hint = "Add 'by_args': [names of arguments], or 'by_task': True, or both."
-        options.report("E018", "partition", "It does not say what makes the partitions.", hint)
+        options.report("E018", "partition", "A partition rule requires by_args or by_task.", hint)
     if limits_are_sound and found.max_concurrency is None and found.local_limit is None:
-        hint = "Add 'max_concurrency' (over all workers) or 'local_limit' (per worker); both hold for each partition alone."
-        options.report("E018", "partition", "It limits nothing.", hint)
+        hint = "Add 'max_concurrency' (over all workers) or 'local_limit' (per worker); both apply to each partition separately."
+        options.report("E018", "partition", "A partition rule requires a limit.", hint)
     return found
 
 
 def _by_args(part: Section) -> tuple[str, ...] | None:
-    """Return the names, none of them for all arguments, or None when partitions are not made by arguments."""
+    """Return the argument names, empty for all arguments, or None if partitions do not depend on arguments."""
     names = part.values.get("by_args")
     if names is None:
         return None
-    example = "Write a list of names, as in ['customer_id'], or [] for all arguments."
+    example = "Use a list of names, such as ['customer_id'], or [] for all arguments."
     if isinstance(names, str):
-        message = f"{shown(names)} is one str, but must be a list of them."
+        message = f"{shown(names)} is a str, but must be a list of str."
         part.report("E001", "by_args", message, f"Put it into a list: [{shown(names)}].")
     elif not isinstance(names, list | tuple):
         part.report("E001", "by_args", must_be(names, "a list or a tuple of str"), example)
     elif strange := [name for name in names if not isinstance(name, str)]:
-        part.report("E001", "by_args", f"In it, {must_be(strange[0], 'a str')}", example)
+        part.report("E001", "by_args", f"Invalid entry: {must_be(strange[0], 'a str')}", example)
     elif unusable := [name for name in names if not name or not name.isprintable()]:
-        message = f"{shown(unusable[0])} cannot be the name of an argument."
-        part.report("E018", "by_args", message, "A name has printable characters only, and at least one.")
+        message = f"{shown(unusable[0])} is not a valid argument name."
+        part.report("E018", "by_args", message, "Use at least one character, and printable characters only.")
     elif twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        part.report("E018", "by_args", f"{shown(twice[0])} stands there twice.", "Name each argument once.")
+        part.report("E018", "by_args", f"{shown(twice[0])} is listed twice.", "List each argument once.")
     else:
         return tuple(str.__str__(name) for name in names)  # the plain text of members of the user's own str enum
     return None

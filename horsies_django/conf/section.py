@@ -1,4 +1,4 @@
-"""One dict of the settings: what it may hold, what it does hold, and what is wrong with that."""
+"""One dict of the settings: reads its values and collects their problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from horsies_django.conf.values import RANGES
 
-# the end of a key -> its unit, which a timedelta is counted in
+# suffix of a key -> its unit, to which a timedelta is converted
 UNITS = {
     "_MS": ("milliseconds", timedelta(milliseconds=1)),
     "_S": ("seconds", timedelta(seconds=1)),
@@ -20,7 +20,7 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in the settings that cannot work: the check's id, where it stands, what is wrong and what to do."""
+    """A problem in the settings: the id of the check, the place (``where``), what is wrong and what to do about it."""
 
     id: str
     message: str
@@ -32,9 +32,9 @@ class Problem:
 
 
 class Section:
-    """A dict of the settings: refuses unknown keys when it is made, and values as they are read.
+    """A dict of the settings. Reports unknown keys when it is created, and invalid values when they are read.
 
-    ``prefix`` tells its keys from those of the same name elsewhere in RANGES.
+    ``prefix`` distinguishes its keys from keys of the same name elsewhere in RANGES.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Section:
         self.prefix = prefix
         self.values: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
         if not isinstance(raw, Mapping):
-            problems.append(Problem("E001", must_be(raw, "a dict"), f"Write it as in {example}.", where))
+            problems.append(Problem("E001", must_be(raw, "a dict"), f"Use a dict such as {example}.", where))
         for key in self.values:
             if key not in known:
-                self.report("E002", key, "There is no such setting.", did_you_mean(key, known))
+                self.report("E002", key, "Unknown setting.", did_you_mean(key, known))
 
     def inner(self, key: str, known: Iterable[str], example: str, prefix: str = "") -> Section:
-        """Return the dict that stands under a key; an empty one when there is none."""
+        """Return the section under a key, an empty one if there is none."""
         return Section(self.values.get(key, {}), self.place(key), known, self.problems, example, prefix)
 
     def report(self, id_: str, key: object, message: str, hint: str) -> None:
@@ -61,24 +61,24 @@ class Section:
         return f"{self.where}[{shown(key)}]"
 
     def sound(self, *keys: str) -> bool:
-        """Return whether nothing is wrong with these values so far: else comparing them would only repeat the problem."""
+        """Return whether these values have no problems so far. Comparing invalid values would only report them again."""
         broken = {problem.where for problem in self.problems}
         return broken.isdisjoint({self.where, *map(self.place, keys)})
 
     def integer(self, key: str, default: int) -> int:
-        """Return the number in its range; a key that ends in one of ``UNITS`` also takes a timedelta."""
+        """Return a number in its range; a key with a suffix in ``UNITS`` also accepts a timedelta."""
         found = self._number(key, default, nullable=False)
         return default if found is None else found
 
     def integer_or_none(self, key: str, default: int | None = None, rule: str = "") -> int | None:
-        """Return the number in its range, or None when that is what stands there; ``rule`` names the range if not the key."""
+        """Return a number in its range, or None if that is the value; ``rule`` is the key in RANGES if it differs."""
         return self._number(key, default, nullable=True, rule=rule)
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self.values.get(key, default)
         if isinstance(value, bool):
             return value
-        self.report("E001", key, must_be(value, "True or False"), f"Leave it out and it is {default}.")
+        self.report("E001", key, must_be(value, "True or False"), f"Remove it to use the default, {default}.")
         return default
 
     def _number(self, key: str, default: int | None, *, nullable: bool, rule: str = "") -> int | None:
@@ -92,13 +92,13 @@ class Section:
             if isinstance(value, timedelta):
                 value, rest = divmod(value, span_of_one)
                 if rest:
-                    self.report("E003", key, f"{was} is not a whole number of {unit}.", "Round it.")
+                    self.report("E003", key, f"{was} is not a whole number of {unit}.", f"Round it to whole {unit}.")
                     return default
         low, high = RANGES[rule]
         span = f"at least {low:_}" if high is None else f"from {low:_} to {high:_}"
         span += ", or None" if nullable else ""
         usual = "None" if default is None else f"{default:_}"
-        hint = f"Write {expected} {span}, or leave it out: the default is {usual}."
+        hint = f"Use {expected} {span}, or remove it to use the default, {usual}."
         if isinstance(value, bool) or not isinstance(value, int):
             self.report("E001", key, must_be(value, f"{expected}, or None" if nullable else expected), hint)
             return default
@@ -122,4 +122,4 @@ def did_you_mean(key: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(key).casefold(), by_folded, n=1)
     if close:
         return f"Did you mean {by_folded[close[0]]!r}?"
-    return f"Known here: {', '.join(by_folded.values())}."
+    return f"Known settings: {', '.join(by_folded.values())}."

@@ -1,7 +1,7 @@
-"""What can be set: the settings as frozen values, with their defaults and their ranges.
+"""The settings as frozen values, with their defaults and ranges.
 
-A field of ``Config``, ``Resilience``, ``Recovery`` and ``Retention`` in upper case is the key in ``settings.HORSIES``; the fields
-of a queue and of its partition are their keys as they are.
+The keys in ``settings.HORSIES`` are the upper-case names of the fields of ``Config``, ``Resilience``, ``Recovery`` and
+``Retention``; the keys of a queue and of its partition rule are the names of their fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CUT_OFF = ("wait", "kill")
 LARGEST_LIMIT = 1_000_000
 HUNDRED_YEARS_MS = 100 * 365 * 24 * 60 * 60 * 1_000
 
-# key of a setting -> the least and the greatest value (None: no limit)
+# key of a setting -> smallest and largest value (None: no limit)
 RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
     {
         "priority": (1, 100),
@@ -61,9 +61,10 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class PartitionConfig:
-    """How a queue's tasks are told apart, and the limits that hold for each partition alone (S4.11).
+    """How the tasks of a queue are divided into partitions, and the limits of each partition.
 
-    ``by_args`` None is not by arguments, empty is by all of them (S4.16). A limit of None is no limit.
+    ``by_args``: argument names; empty for all arguments, None if partitions do not depend on arguments. A limit of None means
+    no limit.
     """
 
     by_args: tuple[str, ...] | None = None
@@ -74,10 +75,10 @@ class PartitionConfig:
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """A declared queue (S1.33, S4.3); priority 1 is served first, 100 last.
+    """A declared queue; priority 1 is served first, 100 last.
 
-    A limit of None is no limit and is not counted (S4.6). ``max_concurrency`` holds over all workers, 0 is a pause;
-    ``local_limit`` holds in each worker.
+    A limit of None means no limit and costs no counting. ``max_concurrency`` applies to all workers together (0 lets no task
+    start), ``local_limit`` to each worker.
     """
 
     name: str
@@ -89,7 +90,7 @@ class QueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class Resilience:
-    """How the worker behaves while the database is away (S2.16 to S2.19)."""
+    """How a worker behaves while the database cannot be reached."""
 
     db_retry_initial_ms: int = 500
     db_retry_max_ms: int = 30_000
@@ -100,10 +101,10 @@ class Resilience:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How often workers show that they live and how they are, when a silent one counts as dead, and when a task is poison.
+    """Intervals of heartbeats and snapshots, and what happens to the tasks of a worker that is lost.
 
-    ``max_crashes``: a task that took so many processes or workers with it is not run again; 0 is no bound. ``on_cut_off``:
-    whether the tasks of a worker that cannot reach the database go on ("wait") or end before others may run them.
+    ``max_crashes``: a task that has crashed this many processes or workers is not run again; 0 means no limit. ``on_cut_off``:
+    whether tasks of a worker that cannot reach the database continue ("wait") or are ended before others may run them ("kill").
     """
 
     claimer_heartbeat_interval_ms: int = 2_500
@@ -116,7 +117,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how many hours rows are kept once they are over, None for ever, and how workers delete those that are older.
+    """How many hours finished rows are kept (None: for ever), and how workers prune older ones.
 
     ``terminal_record_retention_hours`` is for finished tasks and their attempts, and for the fire times of schedules;
     ``queue_retention_hours`` (read-only) for the tasks of single queues instead.
@@ -133,13 +134,13 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. ``queues`` is read-only.
+    """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. Mappings are read-only.
 
-    ``task_timeout_ms`` holds for tasks without a timeout of their own, None is none. A task that goes on for
-    ``kill_grace_ms`` after its timeout, or after it was to be terminated, loses its process. A worker leaves a task that it does
-    not know to others for ``unknown_task_grace_ms`` after it became due. ``exception_mapper`` has classes
-    as keys, resolved already. ``prefetch_buffer`` 0 is hard mode (S0.18): a worker claims only what it starts at once, so
-    nothing waits under a lease. ``schedules`` (read-only) are definitions by name, see ``core.schedules``.
+    ``task_timeout_ms`` applies to tasks without a timeout of their own; None means no timeout. The process of a task that is
+    still running ``kill_grace_ms`` after its timeout, or after its termination was requested, is killed. For
+    ``unknown_task_grace_ms`` after a task became due, a worker that does not know the task leaves it to others. The keys of
+    ``exception_mapper`` are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts at once.
+    ``schedules`` are definitions by name, see ``core.schedules``.
     """
 
     database: str = "default"

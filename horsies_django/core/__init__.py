@@ -1,1 +1,1 @@
-"""Pure rules of the queue: no Django, no clock, no I/O."""
+"""Pure rules: no Django, no clock, no I/O."""

@@ -1,4 +1,4 @@
-"""What can go wrong, and the names it goes by: the built-in error codes by family, and the exceptions the house raises."""
+"""The built-in error codes by family, and the exceptions that horsies_django raises."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CODE_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
 
 class ErrorCode(enum.StrEnum):
-    """Base of the built-in families; their values are reserved (S3.8): user code cannot create an error that carries one."""
+    """Base of the built-in families. Their codes are reserved: user code cannot create an error with one of them."""
 
 
 class OperationalErrorCode(ErrorCode):
-    """The machinery failed, or user code failed without a code of its own."""
+    """The worker failed, or user code failed without an error code of its own."""
 
     UNHANDLED_ERROR = "UNHANDLED_ERROR"
     TASK_EXCEPTION = "TASK_EXCEPTION"
@@ -26,13 +26,13 @@ class OperationalErrorCode(ErrorCode):
 
 
 class ContractCode(ErrorCode):
-    """A task broke what its own signature declares."""
+    """A task violated its own signature."""
 
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
 
 
 class RetrievalCode(ErrorCode):
-    """A result could not be had, now or any more; the task itself may be fine."""
+    """A result is not available, at present or any more; the task itself may have succeeded."""
 
     WAIT_TIMEOUT = "WAIT_TIMEOUT"
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
@@ -40,7 +40,7 @@ class RetrievalCode(ErrorCode):
 
 
 class OutcomeCode(ErrorCode):
-    """How a task ended when neither it nor the machinery failed."""
+    """How a task ended when neither its code nor the worker failed."""
 
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_CANCELLED = "TASK_CANCELLED"
@@ -69,13 +69,13 @@ RESERVED: frozenset[str] = frozenset(code.value for family in FAMILIES for code 
 
 
 def code_problem(code: object) -> str | None:
-    """Return why ``code`` cannot be a user's error code, or None when it can."""
+    """Return why ``code`` is not a valid error code for user code, or None."""
     if not isinstance(code, str):
-        return f"an error code is a str, not {type(code).__name__}"
+        return f"an error code must be a str, not {type(code).__name__}"
     if not CODE_PATTERN.fullmatch(code):
         return f"error code {code[:120]!r}: use upper-case letters, digits and underscores, at most 100, as in 'MAILBOX_FULL'"
     if code in RESERVED:
-        return f"error code {code!r} is reserved for horsies_django itself: choose a name of your own"
+        return f"error code {code!r} is reserved for horsies_django: choose a name of your own"
     return None
 
 
@@ -84,13 +84,13 @@ class HorsiesError(Exception):
 
 
 class TaskDefinitionError(HorsiesError):
-    """A function cannot be a task as it is written; the message shows what to write instead."""
+    """A function cannot be a task; the message shows what to write instead."""
 
 
 class TaskSendError(HorsiesError):
-    """A task was not sent; nothing was written.
+    """A task was not sent, and nothing was written.
 
-    ``code`` is a TaskSendErrorCode; ``retryable`` says whether the same send may succeed later.
+    ``code`` is a TaskSendErrorCode; ``retryable`` is True if sending the same task may succeed later.
     """
 
     def __init__(self, code: TaskSendErrorCode, message: str) -> None:
@@ -101,15 +101,15 @@ class TaskSendError(HorsiesError):
 
 
 class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not a failure of the task
-    """``get()`` would wait for ever: the task was sent in this transaction, which no worker can see yet."""
+    """Raised by ``get()`` if the task was sent in a transaction that is still open, so that no worker can see it."""
 
 
 class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
-    """A task was not run again: it completed, it has not ended, or its arguments are gone."""
+    """A task was not run again: it completed, has not finished, or was redacted."""
 
 
 class TaskCopied(TaskNotRetryable):
-    """A task was not run again: that was done before, and nobody asked for another copy. ``copy`` is the id of the newest."""
+    """A task was not run again, because it has a copy already. ``copy`` is the id of the newest copy."""
 
     def __init__(self, message: str, copy: uuid.UUID) -> None:
         super().__init__(message)
@@ -117,7 +117,7 @@ class TaskCopied(TaskNotRetryable):
 
 
 class QueueError(HorsiesError):
-    """A queue was not changed: no such queue, a limit that cannot be, or limits that somebody keeps locked."""
+    """A queue was not changed: it does not exist, a value is invalid, or the limits are locked."""
 
 
 class ScheduleError(HorsiesError):
@@ -125,11 +125,11 @@ class ScheduleError(HorsiesError):
 
 
 class TaskNotFinished(HorsiesError):  # noqa: N818 - a state of the task, not a failure
-    """What was asked for can be done only once the task is finished."""
+    """An operation that requires a finished task."""
 
 
 class WorkerStartError(HorsiesError):
-    """The worker refuses to start; the message says why and what to do."""
+    """The worker cannot start; the message says why and what to do."""
 
 
 class TaskCancelled(HorsiesError):  # noqa: N818 - somebody wanted it so
@@ -137,8 +137,8 @@ class TaskCancelled(HorsiesError):  # noqa: N818 - somebody wanted it so
 
 
 class TaskTimeout(BaseException):  # noqa: N818 - the time was over; nothing broke
-    """Raised in the middle of a sync task whose ``timeout_ms`` has passed; an async one is cancelled instead.
+    """Raised in a sync task whose ``timeout_ms`` has passed; an async task is cancelled instead.
 
-    It passes ``except Exception``. Code that must clean up catches it, does so, and lets it go on: after a grace the process
-    is killed.
+    ``except Exception`` does not catch it. Code that catches it to clean up must raise it again: the process is killed if the
+    task is still running after ``KILL_GRACE_MS``.
     """

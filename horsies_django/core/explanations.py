@@ -1,4 +1,4 @@
-"""What an explanation is: why a task does not run at one moment, with a code, a sentence and the facts behind each reason."""
+"""Explanations of why a task is not running: reasons with a code, a sentence and the underlying facts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class ReasonCode(enum.StrEnum):
-    """Why a task does not run, or what it does instead; the most decisive first."""
+    """Why a task is not running, or what it is doing instead; the most decisive first."""
 
     FINISHED = "FINISHED"
     RUNNING = "RUNNING"
@@ -30,7 +30,7 @@ class ReasonCode(enum.StrEnum):
 
 
 class Reason(NamedTuple):
-    """One reason: its code, a sentence, and the facts behind it as JSON has them (ids and moments are texts)."""
+    """One reason: its code, a sentence, and the underlying facts as JSON (ids and datetimes are strings)."""
 
     code: ReasonCode
     text: str
@@ -38,7 +38,7 @@ class Reason(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a task does not run at this moment: all reasons, the most decisive first, never none. ``str()`` is for people."""
+    """Why a task is not running: at least one reason, the most decisive first. ``str()`` returns the text."""
 
     task_id: uuid.UUID
     status: str

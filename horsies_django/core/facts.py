@@ -1,4 +1,4 @@
-"""How the facts of an explanation are read and named; they are values of JSON, as the database gives them."""
+"""Reads the facts of an explanation, which are JSON values from the database."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def pick(facts: Facts, *names: str) -> dict[str, Any]:
 
 
 def moment(text: str | dt.datetime) -> dt.datetime:
-    """Return a moment as JSON has it."""
+    """Return a datetime from its JSON text."""
     return text if isinstance(text, dt.datetime) else dt.datetime.fromisoformat(text)
 
 
 def at_limit(room: int | None) -> bool:
-    """Whether there is a limit and no room under it."""
+    """Whether a limit leaves no permits; None means no limit."""
     return room is not None and room <= 0
 
 
 def worker_name(facts: Facts) -> str:
-    """Name a worker; one whose row is gone by its id."""
+    """Return the name of a worker, or its id if its row was deleted."""
     return f"{facts['hostname']}:{facts['pid']}" if facts["hostname"] else str(facts["worker_id"])
 
 
 def level_name(row: Facts) -> str:
-    """Name a queue, or the whole cluster, at the start of a sentence."""
+    """Return the name of a queue or of the whole cluster, for the start of a sentence."""
     return "The whole cluster" if row["name"] == CLUSTER else f"The queue {row['name']!r}"

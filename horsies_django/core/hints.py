@@ -1,6 +1,6 @@
-"""What other task queues call things that are called otherwise here: errors about such names say what to use.
+"""Hints for names from other task queues: errors about them say what to use instead.
 
-Only at runtime: types know nothing of these names, so that a type checker refuses them where they are written.
+The hints exist only at run time. They are not part of any type, so that type checkers report such names.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 RETRIES = "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])"
 LATER = "use delay= of with_options(...), or schedule(when, ...), at the send"
-CRASHES = "leave it out: the retry_policy says whether a task is tried again after a crash, by WORKER_CRASHED"
-STORED = "leave it out: every result is stored, and deleted after the times of HORSIES['RETENTION']"
+CRASHES = "leave it out: the retry_policy decides whether a task is retried after a crash (WORKER_CRASHED)"
+STORED = "leave it out: every result is stored, and deleted as HORSIES['RETENTION'] says"
 TIMEOUT = "use timeout_ms="
-SENT = "use send(...), which is part of the transaction that is open: the task exists once that commits"
+SENT = "use send(...), which is part of the open transaction: the task exists once it commits"
 
 VERBS = {
     "delay": "use send(...)",
@@ -32,9 +32,9 @@ VERBS = {
     "send_with_options": "use with_options(...).send(...)",
     "using": "use with_options(...)",
     "configure": "use with_options(...)",
-    "apply": "call the task as the function that it is",
-    "call_local": "call the task as the function that it is",
-    "run": "call the task as the function that it is",
+    "apply": "call the task like a function",
+    "call_local": "call the task like a function",
+    "run": "call the task like a function",
     "map": "use send_many([{...}, ...])",
     "starmap": "use send_many([{...}, ...])",
     "chunks": "use send_many([{...}, ...])",
@@ -47,9 +47,9 @@ VERBS = {
     "get_result": "use handle(task_id)",
 }
 OPTIONS = {
-    "bind": "leave it out: inside the task, current_task() tells its id and attempt, and 'raise Retry(...)' has it tried again",
-    "takes_context": "leave it out: inside the task, current_task() tells its id and attempt",
-    "rate_limit": "there is no limit per time; HORSIES['QUEUES'] bounds how many run at once, by max_concurrency",
+    "bind": "leave it out: inside the task, current_task() has its id and attempt, and 'raise Retry(...)' retries it",
+    "takes_context": "leave it out: inside the task, current_task() has its id and attempt",
+    "rate_limit": "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run at once",
     "max_retries": RETRIES,
     "retries": RETRIES,
     "retry": RETRIES,
@@ -75,8 +75,8 @@ OPTIONS = {
     "acks_late": CRASHES,
     "acks_on_failure_or_timeout": CRASHES,
     "reject_on_worker_lost": CRASHES,
-    "track_started": "leave it out: the status RUNNING and started_at are always written",
-    "serializer": "leave it out: arguments and results travel as JSON, by their annotations",
+    "track_started": "leave it out: RUNNING and started_at are always recorded",
+    "serializer": "leave it out: arguments and results are stored as JSON, by their annotations",
     "throws": "use exception_mapper={SomeError: 'SOME_CODE'}",
     "queue_name": "use queue=",
     "routing_key": "use queue=",
@@ -85,13 +85,13 @@ OPTIONS = {
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """Return the error of an attribute that there is not."""
+    """Return the AttributeError for a missing attribute, with a hint if there is one."""
     hint = f": {VERBS[name]}" if name in VERBS else ""
     return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)
 
 
 def explains_options(function: F) -> F:
-    """Have unknown keywords of a function refused with what to use instead. Its signature stays what it is."""
+    """Make a function raise TypeError with a hint for unknown keywords. Its signature is unchanged."""
     known = [name for name, one in inspect.signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY]
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""The lanes of a worker: a task is sync or async, as its function is."""
+"""The lanes of a worker: tasks with sync and with async functions have separate slots."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the payloads of notifications mean. Any role of the database may NOTIFY, so nothing here raises, whatever a payload says.
+"""Parses the payloads of notifications. Any role of the database may NOTIFY, so no payload raises an error.
 
-A payload that is not written exactly as ours are says nothing (None, or no ids): a notification only wakes, and whoever waits for
-one also polls. The senders are the functions of ``store/sql``.
+An invalid payload is ignored (None, or no ids): notifications only wake processes, which also poll. The functions in
+``store/sql`` send the payloads.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 import uuid
 from typing import NamedTuple
 
-LATEST = 253_402_300_800.0  # the year 10000, as an epoch
+LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
 LONGEST = 1_000  # characters; ours take about 250 at most
 
-# "1763748000.5 mail"; "1763748000.5!sync mail": all of it is due, in that lane; "1763748000.5+ mail": more may follow without a
-# word; "1763748000.5 behind mail": something came back there; "0 *"; "cancel <worker>". A name of a queue has no space.
-NEWS = re.compile(
+# "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5+ mail": more tasks may follow without
+# a notification; "1763748000.5 behind mail": a task was put back; "0 *"; "cancel <worker>". Names of queues contain no spaces.
+WAKEUP = re.compile(
     r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))?(?P<more>\+)? "
     r"(?P<word>(?:behind )?[^\s,]{1,100})"
 )
@@ -25,10 +25,10 @@ IDS = re.compile(f"{ID}(?: {ID})*")
 
 
 class Told(NamedTuple):
-    """What a worker was told.
+    """A notification to a worker.
 
-    ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or a worker's id. ``since``: the earliest moment that is
-    concerned, an epoch; 0 is the beginning of time. ``more``: further tasks may follow without a word.
+    ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or a worker's id. ``since``: the earliest due time of the
+    tasks, in seconds since the epoch; 0 means any time. ``more``: further tasks may follow without a notification.
     """
 
     word: str
@@ -37,10 +37,10 @@ class Told(NamedTuple):
 
 
 def read_told(payload: str) -> Told | None:
-    """Return what a payload of the channel of new tasks says, None when it says nothing."""
+    """Parse a payload of the channel of new tasks; return None if it is invalid."""
     if len(payload) > LONGEST:
         return None
-    if found := NEWS.fullmatch(payload):
+    if found := WAKEUP.fullmatch(payload):
         word = found["word"]
         if found["lane"] and not word.startswith("behind "):
             word = f"{found['lane']} {word}"
@@ -51,10 +51,10 @@ def read_told(payload: str) -> Told | None:
 
 
 def clamped(moment: float) -> float:
-    """Return a moment that a mark can hold: what lies before 1970 is the beginning of time."""
+    """Return the nearest time that a scan cursor can hold, from 1970 to the year 10000."""
     return min(max(moment, 0.0), LATEST)
 
 
 def read_ids(payload: str) -> list[uuid.UUID]:
-    """Return the ids of finished tasks that a payload names."""
+    """Return the ids of finished tasks in a payload, [] if it is invalid."""
     return [uuid.UUID(text) for text in payload.split(" ")] if IDS.fullmatch(payload) else []

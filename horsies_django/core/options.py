@@ -1,7 +1,7 @@
-"""What a task brings along beside its arguments: the JSON object in its row's ``options``.
+"""The options of a task: the JSON object in the column ``options`` of its row.
 
-Written by the sender, read by the worker that runs the task and by the statement that settles it. It carries the version of
-its own form, so that a worker can tell what was sent by a newer release than itself.
+The sender writes it; the worker that runs the task and the statement that settles it read it. It contains the version of its
+format, so that a worker recognizes tasks from a newer release.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from typing import NamedTuple
 
 from horsies_django.core.retry import RetryPolicy
 
-WIRE = 1  # grows when older workers must not run what is sent with it
+WIRE = 1  # the format version; it increases when older workers must not run such tasks
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
-MOST_BRACKETS = (
-    500  # ours have four; a text that is nested deeper than Python's stack reads differently in each version
-)
+MOST_BRACKETS = 500  # valid options have four; how deep a text may be nested depends on the version of Python
 
 
 class TaskOptions(NamedTuple):
-    """What the worker needs to know. ``timeout_ms`` None leaves it to the settings.
+    """The options that a worker needs. ``wire`` is the format version; ``timeout_ms`` None means the timeout in the settings.
 
-    ``problem`` says why the options cannot be read, None when they can. Any role that may insert writes what it likes here.
+    ``problem`` says why the options are invalid, or is None. The column may contain any JSON.
     """
 
     wire: float = WIRE
@@ -30,7 +28,7 @@ class TaskOptions(NamedTuple):
 
 
 def options_text(retry_policy: RetryPolicy | None, timeout_ms: int | None) -> str | None:
-    """Return the JSON text for a task's row, None when there is nothing to say."""
+    """Return the JSON text for the row of a task, None without options."""
     if retry_policy is None and timeout_ms is None:
         return None
     options: dict[str, object] = {"wire": WIRE}
@@ -42,24 +40,24 @@ def options_text(retry_policy: RetryPolicy | None, timeout_ms: int | None) -> st
 
 
 def read_options(text: str | None) -> TaskOptions:
-    """Return what the text says; what is not in it has its default. Raises nothing."""
+    """Parse the JSON text of options; missing options get their defaults. Never raises."""
     if text is None:
         return TaskOptions()
     if text.count("[") + text.count("{") > MOST_BRACKETS:
-        return TaskOptions(problem="they are nested too deep, or too many")
+        return TaskOptions(problem="they are nested too deeply, or too large")
     try:
         found = json.loads(text)
     except ValueError as error:  # a number of thousands of digits, say
         return TaskOptions(problem=str(error))
     if not isinstance(found, dict):
-        return TaskOptions(problem=f"they are an object, not {text:.50}")
+        return TaskOptions(problem=f"they must be an object, not {text:.50}")
     wire, timeout_ms = found.get("wire", WIRE), found.get("timeout_ms")
     if isinstance(wire, bool) or not isinstance(wire, int | float):
-        return TaskOptions(problem=f"wire is a number, not {wire!r:.50}")
+        return TaskOptions(problem=f"the format version (wire) must be a number, not {wire!r:.50}")
     if wire > WIRE:
-        return TaskOptions(wire)  # whose other options may have another form
+        return TaskOptions(wire)  # the other options may have another format
     if timeout_ms is not None and not _is_timeout(timeout_ms):
-        return TaskOptions(wire, problem=f"timeout_ms is from 1 to {LONGEST_TIMEOUT_MS:_}, not {timeout_ms!r:.50}")
+        return TaskOptions(wire, problem=f"timeout_ms must be from 1 to {LONGEST_TIMEOUT_MS:_}, not {timeout_ms!r:.50}")
     return TaskOptions(wire, timeout_ms)
 
 

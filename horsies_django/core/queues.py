@@ -1,5 +1,5 @@
-"""The name that stands for all queues."""
+"""The name of the row for the whole cluster."""
 
 from __future__ import annotations
 
-CLUSTER = "*"  # the row of limits of the whole cluster
+CLUSTER = "*"

@@ -1,7 +1,7 @@
-"""Why a task does not run, in words: facts from the database in, reasons out.
+"""Turns facts from the database into reasons why a task is not running.
 
-The facts carry verdicts that the claim's own functions gave (rooms, orphans, living workers); here they are only read, put in the
-order of how much they decide, and said. Everything that holds at the moment is told, not just the first thing.
+The functions that claim tasks also compute the facts (free permits, lost claims, live workers). Here they are only ordered, the
+most decisive first, and put into words. All reasons that apply are returned, not only the first.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from horsies_django.core.facts import Facts, at_limit, level_name, moment, pick,
 
 
 class Timing(NamedTuple):
-    """What the settings say about time, and the zone in which moments are told.
+    """Times from the settings, and the time zone of the texts.
 
-    A worker is silent after ``silence`` without a beat and counts as dead after ``threshold``; it looks for tasks every ``poll``.
-    For ``grace`` after a task became due, workers that do not know it leave it to others.
+    A worker is silent after ``silence`` without a heartbeat and counts as dead after ``threshold``; it polls for tasks every
+    ``poll``. For ``grace`` after a task became due, workers that do not know it leave it to others.
     """
 
     poll: dt.timedelta
@@ -30,7 +30,7 @@ class Timing(NamedTuple):
 
 
 def reasoned(facts: Facts, timing: Timing) -> Explanation:
-    """Return what the facts of ``horsies_explain`` say about a task."""
+    """Return the explanation for the facts that ``horsies_explain`` returned."""
     task = facts["task"]
     return Explanation(uuid.UUID(task["id"]), task["status"], tuple(Case(facts, timing).reasons()))
 
@@ -45,10 +45,10 @@ class Case:
         self.now = moment(facts["now"])
         heard = [one for one in facts.get("workers", ()) if not self.silent_since(one["beat_at"], timing.threshold)]
         self.workers: Sequence[Facts] = heard
-        self.takers = [one for one in heard if not one["strange"]] or heard  # the others leave it to these
+        self.takers = [one for one in heard if not one["strange"]] or heard  # workers that would claim it now
 
     def reasons(self) -> Iterator[Reason]:
-        """Give all reasons, the most decisive first."""
+        """Yield all reasons, the most decisive first."""
         if self.task["finished_at"]:
             yield self.finished()
         elif self.task["status"] == "RUNNING":
@@ -58,7 +58,7 @@ class Case:
             yield from found or [self.next()]
 
     def waiting(self) -> Iterator[Reason]:
-        """Give what keeps a task that has not started."""
+        """Yield the reasons why a task has not started."""
         if claimed := self.task["status"] == "CLAIMED":
             yield self.silent_holder() or self.buffered()
         yield from self.expired()
@@ -82,23 +82,23 @@ class Case:
     def running(self) -> Reason:
         child = self.facts["holder"]["child_pid"]
         where = "" if child is None else f", in process {child}"
-        text = f"It runs since {self.at(self.task['started_at'])} on {worker_name(self.facts['holder'])}{where}."
+        text = f"It has been running since {self.at(self.task['started_at'])} on {worker_name(self.facts['holder'])}{where}."
         return Reason(ReasonCode.RUNNING, text, {**self.holder(), "since": self.task["started_at"]})
 
     def buffered(self) -> Reason:
-        """A claim that waits for a slot of its worker (soft mode)."""
+        """The task is claimed and waits for a slot of its worker (soft mode)."""
         ends, where = self.task["claim_expires_at"], worker_name(self.facts["holder"])
         details = {**self.holder(), "since": self.task["claimed_at"], "lease_ends_at": ends}
         if ends is None:
             text = f"Worker {where} claimed it at {self.at(self.task['claimed_at'])} and is about to start it."
         elif moment(ends) > self.now:
-            text = f"It waits in the buffer of worker {where} for a free slot, under a lease until {self.at(ends)}."
+            text = f"Worker {where} has prefetched it, and it waits for a free slot there; its lease ends at {self.at(ends)}."
         else:
-            text = f"Its lease on worker {where} ended at {self.at(ends)}: any worker makes it claimable again soon."
+            text = f"Its lease on worker {where} ended at {self.at(ends)}: a worker will soon make it available again."
         return Reason(ReasonCode.CLAIMED_WAITING, text, details)
 
     def silent_holder(self) -> Reason | None:
-        """The worker that holds the task has not been heard for a while, is dead, or is gone."""
+        """The worker that holds the task is silent or dead, or its row is gone."""
         holder, task = self.facts["holder"], self.task
         heard = holder["beat_at"] or task["claimed_at"]
         if not (holder["orphaned"] or self.silent_since(heard, self.timing.silence)):
@@ -108,18 +108,18 @@ class Case:
             rescue += self.timing.threshold
         does = "runs" if task["status"] == "RUNNING" else "has claimed"
         becomes = "fails with WORKER_CRASHED" if task["status"] == "RUNNING" else "is pending again"
-        when = f"from {self.at(rescue)} on" if rescue > self.now else "with the next round of a reaper"
-        text = f"Worker {worker_name(holder)}, which {does} it, was last heard at {self.at(heard)}; the task {becomes} {when}."
+        when = f"after {self.at(rescue)}" if rescue > self.now else "at the next check by a live worker"
+        text = f"Worker {worker_name(holder)}, which {does} it, was last seen at {self.at(heard)}; the task {becomes} {when}."
         reapers = bool(holder["heard_at"]) and not self.silent_since(holder["heard_at"], self.timing.silence)
         if not reapers:
-            text += " But no worker lives that could rescue it: start one."
+            text += " There is no live worker to recover it: start one."
         details = {**self.holder(), **pick(holder, "beat_at", "died_at"), "rescue_at": rescue.isoformat()}
         return Reason(ReasonCode.CLAIMED_BY_SILENT_WORKER, text, {**details, "reapers": reapers})
 
     def expired(self) -> Iterator[Reason]:
         until = self.task["good_until"]
         if until and moment(until) <= self.now:
-            text = f"Its good_until passed at {self.at(until)}: it will not run, and becomes EXPIRED when a worker meets it."
+            text = f"Its good_until passed at {self.at(until)}: it will not run, and becomes EXPIRED when a worker finds it."
             yield Reason(ReasonCode.EXPIRED, text, {"good_until": until})
 
     def paused(self, level: str) -> Iterator[Reason]:
@@ -129,7 +129,7 @@ class Case:
         details = {"queue": row["name"]}
         if row["paused_at"]:
             by, since, why = row["paused_by"], row["paused_at"], row["paused_reason"]
-            said = f"is paused since {self.at(since)} by {by}"
+            said = f"has been paused since {self.at(since)} by {by}"
         elif (row["override"] or {}).get("max_concurrency") == 0:
             by, since, why = row["override_by"], row["override_at"], row["override_reason"]
             said = f"has been overridden with a cap of 0 since {self.at(since)} by {by}"
@@ -137,7 +137,7 @@ class Case:
         else:
             by = since = why = None
             said = "is declared with a cap of 0"
-        text = f"{level_name(row)} {said}{f': {why}' if why else ''}. Nothing of it starts."
+        text = f"{level_name(row)} {said}{f': {why}' if why else ''}. None of its tasks start."
         yield Reason(ReasonCode.QUEUE_PAUSED, text, {**details, "by": by, "since": since, "reason": why})
 
     def unserved(self) -> Iterator[Reason]:
@@ -147,18 +147,20 @@ class Case:
         former = [pick(one, "worker_id", "hostname", "pid", "seen_at", "stopped_at") for one in self.facts["former"]]
         details = {"queue": queue, "known": self.facts.get("queue") is not None, "former": former}
         if not details["known"]:
-            text = f"There is no queue {queue!r} in the table, so nothing of it starts: declare it and run 'migrate'."
+            text = (
+                f"There is no queue {queue!r} in the database, so its tasks do not start: declare it and run 'migrate'."
+            )
         elif former:
             text = (
-                f"No living worker serves the queue {queue!r}: the last one, {worker_name(former[0])}, "
-                f"{'stopped' if former[0]['stopped_at'] else 'was last heard'} at {self.at(former[0]['seen_at'])}."
+                f"No live worker serves the queue {queue!r}: the last one, {worker_name(former[0])}, "
+                f"{'stopped' if former[0]['stopped_at'] else 'was last seen'} at {self.at(former[0]['seen_at'])}."
             )
         else:
-            text = f"No worker serves the queue {queue!r}, and none has: start one that does."
+            text = f"No worker serves the queue {queue!r}, and none ever has: start one that does."
         yield Reason(ReasonCode.NO_LIVE_WORKER, text, details)
 
     def unknown_name(self) -> Iterator[Reason]:
-        """No worker knows the task. They leave it to others for a while; then it fails when it is claimed."""
+        """No live worker knows the task: they leave it to others for a while, then the task fails."""
         if not self.workers or any(one["knows"] for one in self.workers):
             return
         name, wire, until = (
@@ -167,10 +169,10 @@ class Case:
             moment(self.task["enqueued_at"]) + self.timing.grace,
         )
         held = all(one["strange"] for one in self.workers)
-        newer = f" as a newer release sent it (version {wire})" if wire > 1 else ""
-        wait = f"they leave it to others until {self.at(until)}, and then " if held else ""
+        newer = f" in the format of a newer release (format version {wire})" if wire > 1 else ""
+        wait = f"they leave it to others until {self.at(until)}; after that, " if held else ""
         text = (
-            f"No living worker of its queue knows a task {name!r}{newer}: {wait}whichever claims it fails it with "
+            f"No live worker of its queue knows the task {name!r}{newer}: {wait}the first to claim it fails it with "
             "WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
         )
         details = {"task_name": name, "until": until.isoformat() if held else None, "workers": self.crew(self.workers)}
@@ -191,14 +193,14 @@ class Case:
         if row is None or not row["max_concurrency"] or row["room"] > 0:
             return
         cap, taken, holders = row["max_concurrency"], row["taken"], row["holders"]
-        text = f"{level_name(row)} is at its cap: {taken} of {cap} slots are taken{self.longest(holders)}."
+        text = f"{level_name(row)} is at its cap: {taken} of {cap} permits are taken{self.longest(holders)}."
         code = ReasonCode.CLUSTER_AT_CAP if level == "cluster" else ReasonCode.QUEUE_AT_CAP
         yield Reason(code, text, {"queue": row["name"], "cap": cap, "taken": taken, "holders": holders})
 
     def crowded(self) -> Iterator[Reason]:
-        """Limits below the queue's: of the partition, of each worker, and the workers' slots.
+        """Limits below that of the queue: of the partition, of each worker, and the slots of workers.
 
-        A limit that holds in each worker keeps the task only when every worker has one against it.
+        A limit per worker is a reason only if no worker can take the task.
         """
         full = [one for one in self.takers if at_limit(one["partition_room"])]
         local = [one for one in self.takers if at_limit(one["room"])]
@@ -218,7 +220,7 @@ class Case:
             yield Reason(ReasonCode.NO_FREE_SLOT, text, details)
 
     def partition(self, full: Sequence[Facts]) -> Iterator[Reason]:
-        """The partition is full: for all workers together, or in each; or it was, and the task is parked still."""
+        """The partition is at its limit, in total or in each worker; or it was, and the task is still parked."""
         found = self.facts.get("partition") or {"partition": None, "room": None, "taken": 0, "holders": []}
         crowded = at_limit(found["room"])
         if not (crowded or full or self.task["parked"]):
@@ -227,27 +229,27 @@ class Case:
         name = f"The partition {found['partition']} of queue {queue!r}" if found["partition"] else "Its partition"
         longest = self.longest(found["holders"])
         if crowded:
-            text = f"{name} is at its limit: {found['taken']} of {limit} slots are taken{longest}."
+            text = f"{name} is at its limit: {found['taken']} of {limit} permits are taken{longest}."
         elif full:
             limit = self.facts["queue"]["partition_local_limit"]
             text = f"{name} is at its limit of {limit} in each worker{longest}."
         else:
-            text = f"{name} was at its limit when a worker came to the task; now there is room, and it gets in within 30 seconds."
+            text = f"{name} was at its limit when a worker last checked. A permit is free now; the task is freed within 30 s."
         details = {"queue": queue, **pick(found, "partition", "taken", "holders"), "limit": limit}
         yield Reason(ReasonCode.PARTITION_AT_LIMIT, text, {**details, "workers": self.crew(full)})
 
     def behind(self) -> Iterator[Reason]:
         count, bound = self.facts.get("before") or 0, self.facts["bound"]
         if count:
-            shown = "1 task stands" if count == 1 else f"{count:,} tasks stand"
+            shown = "1 task is" if count == 1 else f"{count:,} tasks are"
             if more := count > bound:
-                shown = f"More than {bound:,} tasks stand"
+                shown = f"More than {bound:,} tasks are"
             details = {"count": min(count, bound), "more": more}
-            yield Reason(ReasonCode.BEHIND_OTHERS, f"{shown} before it and may start earlier.", details)
+            yield Reason(ReasonCode.BEHIND_OTHERS, f"{shown} ahead of it and may start first.", details)
 
     def next(self) -> Reason:
         seconds = self.timing.poll.total_seconds()
-        text = f"Nothing holds it up: it is the next in line, and should start within {seconds:g} s."
+        text = f"Nothing holds it back: it is next in line and should start within {seconds:g} s."
         return Reason(ReasonCode.NEXT, text, {"workers": self.crew(self.takers), "poll_seconds": seconds})
 
     def holder(self) -> dict[str, Any]:
@@ -257,24 +259,24 @@ class Case:
         return moment(heard) < self.now - patience
 
     def at(self, text: str | dt.datetime) -> str:
-        """Tell a moment: the time alone on the day of the explanation."""
+        """Return a datetime as text, without the date if it is today."""
         told, now = (moment(one).astimezone(self.timing.zone) for one in (text, self.now))
         return f"{told:%H:%M:%S}" if told.date() == now.date() else f"{told:%Y-%m-%d %H:%M:%S}"
 
     def longest(self, holders: Sequence[Facts]) -> str:
-        """Tell who holds a permit for longest; nobody, when it came free a moment ago."""
+        """Return the task that has held its permit the longest, "" if there is none."""
         if not holders:
             return ""
         first = holders[0]
         return f", the longest since {self.at(first['since'])} by task {first['task_id']} on {worker_name(first)}"
 
     def share(self, some: Sequence[Facts]) -> str:
-        """Tell how many of the workers that could take it some are."""
+        """Return which share of the workers that could take the task ``some`` are."""
         many, few = len(self.takers), len(self.takers) < len(self.workers)
         if many == 1:
-            return f"The one living worker that serves its queue{' and knows it' if few else ''} is"
+            return f"The only live worker that serves its queue{' and knows it' if few else ''} is"
         who = f"All {many}" if len(some) == many else f"{len(some)} of the {many}"
-        return f"{who} living workers that serve its queue{' and know it' if few else ''} are"
+        return f"{who} live workers that serve its queue{' and know it' if few else ''} are"
 
     def crew(self, workers: Sequence[Facts], *more: str) -> list[dict[str, Any]]:
         return [pick(one, "worker_id", "hostname", "pid", *more) for one in workers]

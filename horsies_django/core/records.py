@@ -1,4 +1,4 @@
-"""The frozen records that travel between floors: NewTasks go in, a Claim comes out, an Outcome goes back."""
+"""Immutable records: NewTasks are sent, a Claim is run by a worker, an Outcome is written back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ Reply = tuple[  # the fields of Outcome, status to classes
 
 
 class NewTasks(NamedTuple):
-    """Tasks of one function as the sender made them: checked, encoded, not written yet.
+    """Tasks of one function, validated and encoded, before they are written.
 
-    ``ids`` and ``kwargs`` (JSON texts) run side by side; the rest holds for all of them. At most one of ``delay`` (from
-    now, on the database's clock) and ``due_at`` (aware) is set, and likewise of ``good_for`` and ``good_until``. ``options`` is
-    the JSON text of what travels with the task to the worker (``core/options.py``), None when there is nothing. ``now`` stands
-    in for the database's clock, in tests.
+    ``ids`` and ``kwargs`` (JSON texts) are parallel lists; the other fields apply to all tasks. At most one of ``delay`` (from
+    now, by the database's clock) and ``due_at`` (aware) is set, and at most one of ``good_for`` and ``good_until``. ``options``
+    is the JSON text of ``core/options.py``, or None. In tests, ``now`` replaces the database's clock.
     """
 
     task_name: str
@@ -36,10 +35,10 @@ class NewTasks(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A task that this worker holds: what a child needs to run it, and the generation that fences every later write.
+    """A task that this worker has claimed; ``generation`` fences every later write.
 
-    ``kwargs`` stays the JSON text that the database sent; only the child decodes it. ``attempt`` counts from 1; ``options``
-    is the JSON text that was sent along, mostly None. ``queue_name`` is for the log.
+    ``kwargs`` is JSON text, which only the child decodes. ``attempt`` counts from 1; ``options`` is the JSON text of the options,
+    usually None. ``queue_name`` is for the log.
     """
 
     id: uuid.UUID
@@ -53,7 +52,7 @@ class Claim(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a worker can take in one pass: free slots per lane, places in its buffer, and how many tasks in all and per queue.
+    """What a worker can claim in one pass: free slots by lane, tasks to prefetch, and the maximum in total and per queue.
 
     ``prefetch`` and ``lease`` belong to soft mode: tasks taken ahead wait CLAIMED under that lease. ``batch`` 0 is no limit.
     """
@@ -67,13 +66,13 @@ class Wanted(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What shall become of a running task.
+    """The outcome of an attempt, to be written to the database.
 
     ``status`` is COMPLETED, FAILED or CANCELLED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
-    ``retry`` is True, or a number of seconds, for a task that asked to be tried again; a policy may retry others as well.
-    ``returned`` marks an error that the task returned. ``classes`` are the names of the exception's class and its bases, for an
-    attempt that raised; a policy may list them. ``crashed`` marks an attempt that ended with its process. What follows is for the
-    log, ``seconds`` is how long the task had its slot.
+    ``retry`` is True, or a retry delay in seconds, for a task that raised Retry; the retry policy may retry others too.
+    ``returned``: the task returned the error. ``classes``: the names of the exception's class and its bases, to which a policy
+    may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log; ``seconds`` is how long the
+    task occupied its slot.
     """
 
     id: uuid.UUID
@@ -102,13 +101,13 @@ class Outcome(NamedTuple):
         crashed: bool = False,
         seconds: float | None = None,
     ) -> Outcome:
-        """Join a reply with the claim that it answers."""
+        """Combine a claim with the reply to it."""
         name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
         return cls(claim.id, claim.generation, *reply, child_pid, crashed, name, queue, attempt, seconds)
 
 
 class TaskAttemptInfo(NamedTuple):
-    """One finished attempt of a task, as ``handle.info()`` tells it."""
+    """One finished attempt of a task, as returned by ``handle.info()``."""
 
     attempt: int
     outcome: str
@@ -122,7 +121,7 @@ class TaskAttemptInfo(NamedTuple):
 
 
 class TaskInfo(NamedTuple):
-    """A task's row in plain values, as ``handle.info()`` tells it; ``result`` stays the stored envelope."""
+    """The row of a task as plain values, as returned by ``handle.info()``; ``result`` is the stored JSON envelope."""
 
     task_id: uuid.UUID
     task_name: str

@@ -1,4 +1,4 @@
-"""What a task came to: a TaskResult that is either an ok value or a TaskError, never both and never neither."""
+"""TaskResult, the result of a task: either an ok value or a TaskError."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ABSENT: Any = object()
 class TaskError:
     """Why a task failed.
 
-    ``error_code`` names the kind ("MAILBOX_FULL", "WORKER_CRASHED"), ``message`` says it in words, ``data`` is any JSON
-    value of the task's own, ``exception`` describes the exception behind it (type, module, message, repr, traceback).
-    Built-in codes are reserved: raises ValueError when user code passes one, or one that is not upper case (S3.8).
+    ``error_code`` is the kind of error ("MAILBOX_FULL", "WORKER_CRASHED"), ``message`` a text, ``data`` any JSON value of the
+    task, ``exception`` describes the exception (type, module, message, repr, traceback). Raises ValueError for a built-in code,
+    which is reserved, and for a code that is not upper case.
     """
 
     error_code: str
@@ -44,7 +44,7 @@ class TaskError:
         data: Any = None,
         exception: Mapping[str, str] | None = None,
     ) -> TaskError:
-        """Make an error that carries a reserved code; for the house, and for reading what it stored."""
+        """Create an error with a built-in code; for horsies_django only."""
         error = object.__new__(cls)
         values = {"error_code": str(code), "message": message, "data": data, "exception": exception}
         for name, value in values.items():
@@ -65,7 +65,7 @@ class TaskFailed(HorsiesError):  # noqa: N818 - the task failed; the caller did 
 
 
 class TaskResult(Generic[T, E]):
-    """The outcome of a task: built with exactly one of ``ok=`` and ``err=`` (ValueError otherwise), S3.7."""
+    """The result of a task. Takes exactly one of ``ok=`` and ``err=``; raises ValueError otherwise."""
 
     __slots__ = ("_err", "_ok")
 
@@ -82,7 +82,7 @@ class TaskResult(Generic[T, E]):
         return self._err is _ABSENT
 
     def is_err(self) -> bool:
-        """Whether the task failed, or its result could not be had."""
+        """Whether the task failed, or its result is not available."""
         return self._err is not _ABSENT
 
     @property

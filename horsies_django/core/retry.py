@@ -1,11 +1,10 @@
-"""Retries: which failures are tried again, how often, and after how long a pause.
+"""Retries: which failures are retried, how often, and after which retry delay.
 
-A policy is sent along with the task and lies in its row: the statement that writes a failure down decides, on the database's
-clock, whether it is the last one. So the same rules hold for a task that raised, one whose process died, and one whose worker
-is gone.
+A policy is stored in the row of the task. The statement that records a failure decides whether the task is retried, so the same
+rules apply to a task that raised, one whose process died, and one whose worker is lost.
 
-What a policy lists lies there as texts: error codes, and the dotted names of exception classes. An attempt that raised tells
-the names of its exception's class and of all bases of it, so that a base class covers what is derived from it.
+A policy is stored as error codes and dotted names of exception classes. An attempt that raised records the names of the class of
+its exception and of all its bases, so a policy that lists a base class covers its subclasses.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any
 from horsies_django.core.errors import RESERVED, HorsiesError, OperationalErrorCode, OutcomeCode, code_problem
 
 MOST_RETRIES = 100
-LONGEST_PAUSE = 30 * 86_400  # seconds
-LARGEST_DOUBLING = 40  # beyond it every pause is longer than the longest
+LONGEST_DELAY = 30 * 86_400  # seconds
+LARGEST_DOUBLING = 40  # beyond it every delay is longer than LONGEST_DELAY
 Kind = str | type[BaseException]
-# What a policy without a list retries: an error that a task returned is its answer, all else may go better the next time.
+# What a policy without a list retries: everything except errors that the task returned.
 USUAL: tuple[Kind, ...] = (
     Exception,
     OperationalErrorCode.WORKER_CRASHED.value,
@@ -30,20 +29,19 @@ USUAL: tuple[Kind, ...] = (
 
 
 class Retry(HorsiesError):  # noqa: N818 - raised to ask for something, not because something broke
-    """Raised by a task that wants to be tried again: ``raise Retry(delay_seconds=30) from error``.
+    """Raised by a task to request a retry: ``raise Retry(delay_seconds=30) from error``.
 
-    ``delay_seconds`` None leaves the pause to the task's retry policy, which also says how often. ``code`` is an error code
-    of the project's own, RETRY_REQUESTED without one; with ``message`` and ``data`` it is what the attempt, and the task if
-    it was the last one, failed with. Raises ValueError for a code that cannot be used or a pause that is not from 0 seconds
-    to 30 days.
+    ``delay_seconds`` None means the retry delay of the task's policy, which also limits the number of retries. ``code`` is an
+    error code of the project, RETRY_REQUESTED by default; the attempt fails with it, ``message`` and ``data``, and so does the
+    task after the last attempt. Raises ValueError for an invalid code, or a delay that is not from 0 seconds to 30 days.
     """
 
     def __init__(
         self, message: str = "", *, delay_seconds: float | None = None, code: str | None = None, data: Any = None
     ) -> None:
-        super().__init__(message or "the task asked to be tried again")
-        if delay_seconds is not None and not _is_number(delay_seconds, 0, LONGEST_PAUSE):
-            raise ValueError(f"delay_seconds is a number from 0 to {LONGEST_PAUSE:_} (30 days), not {delay_seconds!r}")
+        super().__init__(message or "the task requested a retry")
+        if delay_seconds is not None and not _is_number(delay_seconds, 0, LONGEST_DELAY):
+            raise ValueError(f"delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not {delay_seconds!r}")
         if code is not None and (problem := code_problem(code)):
             raise ValueError(problem)
         self.message = str(self)
@@ -54,13 +52,13 @@ class Retry(HorsiesError):  # noqa: N818 - raised to ask for something, not beca
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a task is tried again, after what pauses in seconds, and which failures are worth it.
+    """How often a task is retried, after which delays in seconds, and for which failures.
 
-    Made by ``fixed`` and ``exponential``. ``auto_retry_for`` lists error codes, built in or the project's own, and exception
-    classes, which cover the classes derived from them; a class may be given by its dotted path. Without a list, exceptions,
-    crashes and timeouts are retried, errors that the task returned are not: ``[Exception, "WORKER_CRASHED", "TASK_TIMEOUT"]``.
-    With an empty one only a task that raises ``Retry`` is tried again. With ``jitter`` each pause is up to a quarter shorter or
-    longer, so that what failed together does not come back together. No pause is longer than ``max_delay_seconds``.
+    Created by ``fixed`` and ``exponential``. ``auto_retry_for`` lists error codes, built in or of the project, and exception
+    classes, which include their subclasses; a class may be given by its dotted path. The default, ``[Exception, "WORKER_CRASHED",
+    "TASK_TIMEOUT"]``, retries exceptions, crashes and timeouts, but not errors that the task returned. With an empty list, only a
+    task that raises ``Retry`` is retried. With ``jitter``, each delay is up to a quarter shorter or longer, so that tasks that
+    failed together are not retried together. No delay is longer than ``max_delay_seconds``.
     """
 
     strategy: str
@@ -78,9 +76,9 @@ class RetryPolicy:
     def fixed(
         cls, intervals: Sequence[float], *, auto_retry_for: Kind | Iterable[Kind] = USUAL, jitter: bool = True
     ) -> RetryPolicy:
-        """Retry once per pause in ``intervals``, in seconds. Raises ValueError, naming all that is wrong."""
-        pauses = tuple(intervals) if isinstance(intervals, list | tuple) else ()
-        return cls("fixed", pauses, len(pauses), _kinds(auto_retry_for), jitter)
+        """Retry once per delay in ``intervals``, in seconds. Raises ValueError with all problems."""
+        delays = tuple(intervals) if isinstance(intervals, list | tuple) else ()
+        return cls("fixed", delays, len(delays), _kinds(auto_retry_for), jitter)
 
     @classmethod
     def exponential(
@@ -92,48 +90,48 @@ class RetryPolicy:
         auto_retry_for: Kind | Iterable[Kind] = USUAL,
         jitter: bool = True,
     ) -> RetryPolicy:
-        """Retry ``max_retries`` times, after ``base_seconds`` first and twice as long each time.
+        """Retry ``max_retries`` times, first after ``base_seconds``, then after twice as long each time.
 
-        Raises ValueError, naming all that is wrong.
+        Raises ValueError with all problems.
         """
         return cls("exponential", (base_seconds,), max_retries, _kinds(auto_retry_for), jitter, max_delay_seconds)
 
     def _problems(self) -> Iterable[str]:
         if self.strategy == "fixed" and not self.intervals:
-            yield "intervals is a list of at least one pause in seconds, as in [60, 300, 900]"
-        for pause in self.intervals:
-            if not _is_number(pause, 0, LONGEST_PAUSE):
-                yield f"a pause is a number of seconds from 0 to {LONGEST_PAUSE:_} (30 days), not {pause!r}"
+            yield "intervals must be a list of at least one retry delay in seconds, as in [60, 300, 900]"
+        for delay in self.intervals:
+            if not _is_number(delay, 0, LONGEST_DELAY):
+                yield f"a retry delay must be from 0 to {LONGEST_DELAY:_} seconds (30 days), not {delay!r}"
         if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
-            yield f"max_retries is an int, not {self.max_retries!r}"
+            yield f"max_retries must be an int, not {self.max_retries!r}"
         elif self.intervals and not 1 <= self.max_retries <= MOST_RETRIES:
-            yield f"max_retries: a task is retried from 1 to {MOST_RETRIES} times, not {self.max_retries}"
-        if self.max_delay_seconds is not None and not _is_number(self.max_delay_seconds, 0, LONGEST_PAUSE):
-            yield f"max_delay_seconds is a number from 0 to {LONGEST_PAUSE:_} (30 days), not {self.max_delay_seconds!r}"
+            yield f"max_retries must be from 1 to {MOST_RETRIES}, not {self.max_retries}"
+        if self.max_delay_seconds is not None and not _is_number(self.max_delay_seconds, 0, LONGEST_DELAY):
+            yield f"max_delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not {self.max_delay_seconds!r}"
         for kind in self.auto_retry_for:
             if problem := _kind_problem(kind):
                 yield f"auto_retry_for: {problem}"
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The error codes among what is listed."""
+        """The error codes in ``auto_retry_for``."""
         return tuple(kind for kind in self.auto_retry_for if isinstance(kind, str))
 
     @property
     def listed(self) -> list[str]:
-        """What is listed, as texts: codes, and the dotted names of classes."""
+        """The entries of ``auto_retry_for`` as text: error codes, and dotted names of classes."""
         return [kind if isinstance(kind, str) else class_name(kind) for kind in self.auto_retry_for]
 
-    def pause(self, retry: int) -> float:
-        """Return the seconds before retry number ``retry``, the first is 1, without jitter."""
+    def delay(self, retry: int) -> float:
+        """Return the delay in seconds before retry number ``retry``, counted from 1, without jitter."""
         if self.strategy == "fixed":
             seconds = self.intervals[min(retry, len(self.intervals)) - 1]
         else:
             seconds = self.intervals[0] * 2 ** min(retry - 1, LARGEST_DOUBLING)
-        return min(seconds, LONGEST_PAUSE if self.max_delay_seconds is None else self.max_delay_seconds)
+        return min(seconds, LONGEST_DELAY if self.max_delay_seconds is None else self.max_delay_seconds)
 
     def stored(self) -> dict[str, Any]:
-        """Return the policy as it lies in a task's row."""
+        """Return the policy as it is stored in the row of a task."""
         return {
             "strategy": self.strategy,
             "intervals": list(self.intervals),
@@ -144,23 +142,23 @@ class RetryPolicy:
 
 
 def class_name(kind: type[BaseException]) -> str:
-    """Return the dotted name by which a class lies in a task's row; no error code has a dot."""
+    """Return the dotted name by which a class is stored. Error codes contain no dots."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def class_names(error: BaseException) -> tuple[str, ...]:
-    """Return the names of an exception's class and of its bases that are exceptions."""
+    """Return the names of the class of an exception and of its exception bases."""
     return tuple(class_name(base) for base in type(error).__mro__ if issubclass(base, BaseException))
 
 
 def _kinds(given: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
-    """Return codes as plain texts and classes as classes; a single one is taken for what it was meant to be."""
+    """Return error codes as str and dotted paths as classes. Accepts a single entry too."""
     kinds = [given] if isinstance(given, str | type) else given
     return tuple(_resolved(str.__str__(kind)) if isinstance(kind, str) else kind for kind in kinds)
 
 
 def _resolved(text: str) -> Kind:
-    """Return the class that a dotted path names, any other text as it is. Raises ValueError for a path that leads nowhere."""
+    """Return the class at a dotted path, or a text without a dot unchanged. Raises ValueError if the import fails."""
     module, dot, name = text.rpartition(".")
     if not dot:
         return text

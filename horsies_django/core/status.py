@@ -1,4 +1,4 @@
-"""The statuses of a task; only the statements of the store write them."""
+"""The statuses of a task. Only SQL statements change them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Status(enum.StrEnum):
-    """Where a task stands. The last four are final: such a task never changes again."""
+    """The status of a task. The last four are final."""
 
     PENDING = "PENDING"
     CLAIMED = "CLAIMED"

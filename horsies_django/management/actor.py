@@ -7,7 +7,7 @@ import socket
 
 
 def actor() -> str:
-    """Return who does this, as the audit names them; a user without an entry has a number only, in containers for instance."""
+    """Return the name for the audit. In a container, the user may have no login name."""
     try:
         login = getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -1,4 +1,4 @@
-"""What ``migrate`` is kept from: a database that was migrated before the first release."""
+"""Keeps ``migrate`` from a database that was migrated before the first release."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from horsies_django.store.schema import unpublished
 
 
 def refuse_unpublished(*, using: str, **kwargs: Any) -> None:
-    """Raise CommandError before anything of such a database is changed; a receiver of ``pre_migrate``."""
+    """Raise CommandError for such a database before it is changed; a receiver of ``pre_migrate``."""
     if using == config().database and (problem := unpublished(connections[using])):
         raise CommandError(problem)

@@ -1,4 +1,4 @@
-"""Types of options that are numbers: what is none, or lies out of range, is refused in a sentence."""
+"""Types of command-line options that are numbers, with error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Make the type of an option that takes a whole number of at least ``least``."""
+    """Return the type of an option that takes a whole number of at least ``least``."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -29,7 +29,7 @@ def seconds(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """Parse an option that takes a TCP port; 0 is any free one."""
+    """Parse an option that takes a TCP port; 0 means any free one."""
     if not text.isdecimal() or int(text) > 65_535:
         raise ArgumentTypeError(f"{text!r} is not a port: a whole number from 0 to 65535")
     return int(text)

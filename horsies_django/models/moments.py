@@ -1,4 +1,4 @@
-"""Moments as the ORM gives them."""
+"""Datetimes from the ORM."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from django.utils import timezone
 
 
 def aware(value: dt.datetime) -> dt.datetime:
-    """Return a moment with its time zone, which the ORM leaves out when USE_TZ is off."""
+    """Return an aware datetime; with USE_TZ off, the ORM returns naive ones."""
     return timezone.make_aware(value) if timezone.is_naive(value) else value

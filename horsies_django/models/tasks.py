@@ -1,6 +1,6 @@
-"""Tasks and their attempts: the two tables that every statement of the engine is about.
+"""Tasks and their attempts: the tables that the engine reads and writes.
 
-Two predicates carry the whole protocol. A row is *claimable* while nobody owns it and it has not finished, *in flight* while
+Two conditions define the protocol. A row is *claimable* while nobody owns it and it has not finished, *in flight* while
 a worker owns it and it has not finished; each has a partial index that holds just those rows, so neither history nor backlog
 slows a claim or a count. The check constraint, which calls the function ``horsies_fits``, ties ``status`` to the same
 columns: the indexes cannot disagree with it.
@@ -62,7 +62,7 @@ class ReadOnlyRow(models.Model):
 
 
 class Task(ReadOnlyRow):
-    """A task, all its life."""
+    """A task."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     task_name = models.CharField(_("name"), max_length=255)

@@ -69,7 +69,7 @@ class Heartbeat(models.Model):
 
 
 class WorkerState(models.Model):
-    """How a worker was at one moment: what it held, its memory (S1.17) and CPU. Written now and then, never changed."""
+    """How a worker was at one moment: what it held, its memory and CPU. Written now and then, never changed."""
 
     id = models.BigAutoField(primary_key=True)
     worker_id = models.UUIDField(_("worker"))

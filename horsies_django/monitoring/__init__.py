@@ -1,1 +1,1 @@
-"""How queues, tasks, schedules, workers and the database are. It reads, and locks nothing."""
+"""The state of queues, tasks, schedules, workers and the database. Only reads, without locks."""

@@ -1,4 +1,4 @@
-"""Why is this task not running? It reads, and locks nothing."""
+"""Explains why a task is not running. Only reads, without locks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from horsies_django.tasks.handle import TaskHandle
 
 __all__ = ["Explanation", "Reason", "ReasonCode", "explain"]
 
-MISSED_BEATS = 2  # after so many a worker is called silent; it counts as dead later
+MISSED_BEATS = 2  # missed heartbeats after which a worker is called silent; it counts as dead later
 
 
 def explain(task_id: uuid.UUID | str) -> Explanation:
-    """Say why a task does not run at this moment, or what it does instead (S0.45, S1.52).
+    """Explain why a task is not running, or what it is doing instead.
 
-    The answer has all reasons that hold, the most decisive first; ``str()`` makes a text of it. Raises LookupError when there is
-    no such task, ValueError for an id that is no UUID.
+    Returns all reasons that apply, the most decisive first; ``str()`` gives them as text. Raises LookupError if there is no such
+    task, ValueError for an id that is not a UUID.
     """
     id_ = TaskHandle(task_id).task_id
     conf = config()
@@ -38,7 +38,7 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
 
 
 def timing(conf: Config) -> Timing:
-    """Return what the settings say about time."""
+    """Return the times in the settings."""
     return Timing(
         poll=dt.timedelta(milliseconds=conf.resilience.notify_poll_interval_ms),
         silence=dt.timedelta(milliseconds=conf.recovery.claimer_heartbeat_interval_ms * MISSED_BEATS),

@@ -1,4 +1,4 @@
-"""How the queues, the workers and the database do, and what of it needs somebody. It reads, and locks nothing."""
+"""The state of queues, workers and the database, and the problems in it. Only reads, without locks."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ __all__ = [
     "problems",
 ]
 
-NOTIFY_SHARE = 0.5  # of the queue of notifications; when it is full, no transaction that sends can commit
+NOTIFY_SHARE = 0.5  # of the notification queue; when it is full, transactions that send tasks cannot commit
 CONNECTION_SHARE = 0.9
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
 XMIN_SECONDS = 3_600.0
-XMIN_LEAST = 1_000  # so few transactions leave too few dead rows to matter, however long they take
-XMIN_TRANSACTIONS = 10_000_000  # where a role cannot see for how long, this many count as long
+XMIN_LEAST = 1_000  # fewer transactions leave too few dead rows to matter
+XMIN_TRANSACTIONS = 10_000_000  # the limit if the role cannot see the start time
 
 
 class QueueHealth(NamedTuple):
     """A queue, or the cluster as ``*``.
 
-    ``pending`` tasks are due and wait, counted up to 10,000. ``oldest_seconds`` is for how long the oldest of them waits, but for
-    those whose partition is at its limit; None when there is none. ``workers`` counts the living ones that serve the queue.
+    ``pending`` counts the due tasks that wait, up to 10,000. ``oldest_seconds`` is how long the oldest of them has been waiting,
+    without those whose partition is at its limit; None if there is none. ``workers`` counts the live workers of the queue.
     """
 
     name: str
@@ -54,9 +54,9 @@ class QueueHealth(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How everything does at one moment; of schedules, those that do not do well.
+    """The state at one moment; ``schedules`` has only those that are late or failing.
 
-    ``clock_skew_seconds`` is how far this host's clock is ahead of the database's.
+    ``clock_skew_seconds`` is how far the clock of this host is ahead of the database's.
     """
 
     queues: list[QueueHealth]
@@ -67,7 +67,7 @@ class Health(NamedTuple):
 
 
 class ProblemCode(enum.StrEnum):
-    """What can be wrong; the names stay what they are."""
+    """Kinds of problems; the names are stable."""
 
     READ_ONLY = "READ_ONLY"
     NOTIFY_QUEUE = "NOTIFY_QUEUE"
@@ -81,14 +81,14 @@ class ProblemCode(enum.StrEnum):
 
 
 class Problem(NamedTuple):
-    """Something that needs somebody: ``code`` for machines, ``text`` says what is wrong and what to do."""
+    """A problem that needs attention: ``code`` is for programs, ``text`` says what is wrong and what to do."""
 
     code: ProblemCode
     text: str
 
 
 def examine(connection: Connection) -> Health:
-    """Look at everything once, on the given connection. Raises the driver's errors."""
+    """Read the state on the given connection. Raises the errors of the driver."""
     conf, store = config(), HealthStore(connection)
     asked = time.time()
     database = store.database()
@@ -101,7 +101,7 @@ def examine(connection: Connection) -> Health:
 
 
 def _queue(queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHealth]) -> QueueHealth:
-    """Return a queue as probes see it: silent workers do not serve it, whether others have judged them already or not."""
+    """Return the health of a queue. Silent workers do not count, even if they are not yet declared dead."""
     everywhere = queue.name == CLUSTER
     return QueueHealth(
         name=queue.name,
@@ -116,10 +116,9 @@ def _queue(queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHe
 
 
 def problems(health: Health, *, max_wait_seconds: float | None = None) -> list[Problem]:
-    """Return what needs somebody, the database's own troubles first; [] when all is well.
+    """Return the problems, those of the database first; [] if there are none.
 
-    ``max_wait_seconds``: a due task that waits longer is one. What waits in a paused queue is none:
-    a pause is somebody's wish.
+    A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue is paused.
     """
     return [
         *_of_database(health.database),
@@ -135,25 +134,25 @@ def _of_database(database: DatabaseHealth) -> Iterator[Problem]:
             ProblemCode.READ_ONLY,
             "the database is read-only, "
             + ("because it is a replica" if database.in_recovery else "by default_transaction_read_only")
-            + ": nothing can be sent, claimed or finished. Let DATABASES name the primary, or make it writable",
+            + ": no task can be sent, claimed or finished. Point DATABASES to the primary, or make the database writable",
         )
     if database.notify_queue > NOTIFY_SHARE:
         yield Problem(
             ProblemCode.NOTIFY_QUEUE,
-            f"the queue of notifications is {database.notify_queue:.0%} full; when it is full, no transaction that sends can "
-            "commit. A session that listens has a transaction open: find the oldest in pg_stat_activity and end it",
+            f"PostgreSQL's notification queue is {database.notify_queue:.0%} full; when it is full, transactions that send tasks "
+            "cannot commit. A listening session has a transaction open: find the oldest one in pg_stat_activity and end it",
         )
     if database.connections > CONNECTION_SHARE * database.max_connections:
         yield Problem(
             ProblemCode.CONNECTIONS,
-            f"{database.connections} of {database.max_connections} connections are in use: soon workers and sites cannot "
-            "connect. Lower --threads and CONN_MAX_AGE, pool connections, or raise max_connections",
+            f"{database.connections} of {database.max_connections} connections are in use: soon workers and sites "
+            "cannot connect. Lower --threads and CONN_MAX_AGE, pool connections, or raise max_connections",
         )
     for holder in database.xmin_holders:
         if _holds_too_long(holder):
             yield Problem(
                 ProblemCode.XMIN_HELD,
-                f"{named(holder)} keeps dead rows from being removed for {_age(holder)}: claims become slower. {_remedy(holder)}",
+                f"{named(holder)} has kept dead rows from being removed for {_age(holder)}: claims slow down. {_remedy(holder)}",
             )
 
 
@@ -164,7 +163,7 @@ def _holds_too_long(holder: XminHolder) -> bool:
 
 
 def named(holder: XminHolder) -> str:
-    """Return who keeps dead rows."""
+    """Return the name of an xmin holder."""
     who = f"{holder.kind} {holder.name!r}" if holder.name else f"a {holder.kind} without a name"
     return who + (f" of process {holder.pid}" if holder.pid else "")
 
@@ -176,12 +175,12 @@ def _age(holder: XminHolder) -> str:
 
 def _remedy(holder: XminHolder) -> str:
     if holder.kind == "prepared transaction":
-        return "If nobody will end it any more: ROLLBACK PREPARED"
+        return "If it is abandoned, run ROLLBACK PREPARED"
     if holder.kind == "replication slot":
-        return "If its replica is gone for good: pg_drop_replication_slot"
+        return "If its replica no longer exists, call pg_drop_replication_slot"
     if holder.kind == "standby":
-        return "A query on the replica holds it (hot_standby_feedback): end that one there"
-    return f"If it may be lost: SELECT pg_terminate_backend({holder.pid})"
+        return "A query on the replica holds it (hot_standby_feedback): end that query there"
+    return f"If its work may be lost, run SELECT pg_terminate_backend({holder.pid})"
 
 
 def _of_workers(workers: list[WorkerHealth]) -> Iterator[Problem]:
@@ -189,8 +188,8 @@ def _of_workers(workers: list[WorkerHealth]) -> Iterator[Problem]:
         if worker.holds and worker.state != "living":
             yield Problem(
                 ProblemCode.STALE_WORKER,
-                f"worker {worker.hostname}:{worker.pid} is {worker.state}, last heard of {worker.silent_seconds:,.0f} s ago, and "
-                f"holds {_tasks(worker.holds)}. Any living worker brings them back: start one, or see in its log why it does not",
+                f"worker {worker.hostname}:{worker.pid} is {worker.state}, was last seen {worker.silent_seconds:,.0f} s ago, and "
+                f"holds {_tasks(worker.holds)}. Any live worker recovers them: start one, or see in its log why it does not",
             )
 
 
@@ -204,14 +203,15 @@ def _of_queues(queues: list[QueueHealth], max_wait_seconds: float | None) -> Ite
             count = f"more than {queue.pending:,} tasks" if queue.pending_more else _tasks(queue.pending)
             yield Problem(
                 ProblemCode.NO_LIVING_WORKER,
-                f"queue {queue.name} has {count} due and no living worker: start one that serves it, as in "
+                f"queue {queue.name} has {count} due and no live worker: start one that serves it, as in "
                 f"'manage.py horsies_worker --queues={queue.name}'",
             )
         if max_wait_seconds is not None and (queue.oldest_seconds or 0) > max_wait_seconds:
             yield Problem(
                 ProblemCode.WAITS_TOO_LONG,
-                f"a due task of queue {queue.name} waits for {queue.oldest_seconds:,.0f} s, longer than {max_wait_seconds:g} s: "
-                "start more workers, or raise the limit that keeps it; 'manage.py horsies_explain ID' says what does",
+                f"a due task of queue {queue.name} has been waiting for {queue.oldest_seconds:,.0f} s, longer than "
+                f"{max_wait_seconds:g} s: start more workers, or raise the limit that holds it back; "
+                "'manage.py horsies_explain ID' shows the reason",
             )
 
 

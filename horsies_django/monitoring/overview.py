@@ -1,4 +1,4 @@
-"""How queues and schedules stand: limits, what runs and waits, what comes next; and copies of tasks. It only reads."""
+"""Overviews of queues and schedules, permit holders, partitions, and copies of tasks. Only reads."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ class ScheduleOverview(NamedTuple):
 
 
 def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
-    """Return how queues stand: those of ``names`` that exist, or all (S4.23).
+    """Return the overviews of the queues in ``names`` that exist, or of all queues.
 
-    The whole cluster, named ``*``, comes first; without ``names`` only if it has a cap or an override. Then by priority and name.
+    The whole cluster, named ``*``, is first; without ``names`` only if it has a cap or an override. Then by priority and name.
     """
     return _store().queues(names, claimed=_claims_hold_permits())
 
 
 def slots(queue: str, limit: int = 100) -> list[SlotHolder]:
-    """Return the tasks that hold a queue's permits now, the longest-held first; those of the whole cluster for ``*``."""
+    """Return the tasks that hold permits of a queue (``*``: of any queue), the longest-held first."""
     return _store().slots(queue, limit)
 
 
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
-    """Return the partitions of a queue that hold permits, the busiest first."""
+    """Return the partitions of a queue whose tasks hold permits, the busiest first."""
     return _store().partitions(queue, limit, claimed=_claims_hold_permits())
 
 
@@ -103,7 +103,7 @@ def changed_keys(schedule: Schedule) -> list[str]:
 
 
 def as_object(value: object) -> dict[str, Any]:
-    """Return what should be a JSON object, {} for what is none: a row may have any shape."""
+    """Return a JSON object, {} for any other value: stored JSON may have any shape."""
     return value if isinstance(value, dict) else {}
 
 
@@ -121,12 +121,12 @@ def _store() -> OverviewStore:
 
 
 def _claims_hold_permits() -> bool:
-    """Return whether caps count claims: not in soft mode, where what waits in a buffer is looked at again before it starts."""
+    """Return whether claims hold permits. In soft mode they do not: prefetched tasks are checked again before they start."""
     return not config().prefetch_buffer
 
 
 def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
-    """Return the copies of tasks that were run again, the newest first, without arguments and results."""
+    """Return the copies of tasks that were run again, newest first, without arguments and results."""
     found: dict[uuid.UUID, list[Task]] = {}
     rows = Task.objects.using(config().database).filter(copy_of__in=list(task_ids)).order_by("-pk")
     for row in rows.only("task_name", "status", "sent_at", "copy_of"):

@@ -1,1 +1,1 @@
-"""Tasks: how they are declared, sent, waited for, cancelled and redacted. Importing this package imports none of its modules."""
+"""Tasks: declaring, sending, waiting, cancelling, redacting. Importing this package imports none of its modules."""

@@ -1,4 +1,4 @@
-"""``current_task()``: what code that runs inside a task may ask about that very run."""
+"""``current_task()``: information about the running task, for code inside it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from horsies_django.core.errors import TaskCancelled
 
 
 class CurrentTask:
-    """One attempt of a task, as its own code sees it.
+    """The running attempt of a task.
 
-    ``name``, ``queue_name`` and ``attempt`` (from 1) say what runs. ``cancel_requested`` becomes True when somebody cancels
-    the task while it runs; code that runs long asks now and then, or calls ``raise_if_cancelled``. Outside a worker, where a
-    task function is just called, ``task_id`` is None and nobody cancels.
+    It has ``name``, ``queue_name`` and ``attempt`` (counted from 1). ``cancel_requested`` becomes True if the task is cancelled
+    while it runs; long-running code should check it regularly, or call ``raise_if_cancelled``. Outside a worker, ``task_id`` is
+    None and ``cancel_requested`` stays False.
     """
 
     __slots__ = ("_id", "attempt", "cancel_requested", "name", "queue_name")
@@ -28,11 +28,11 @@ class CurrentTask:
 
     @property
     def task_id(self) -> uuid.UUID | None:
-        """The task's id; ``get_handle`` takes it."""
+        """The id of the task, None outside a worker."""
         return None if self._id is None else uuid.UUID(self._id)
 
     def about(self) -> dict[str, str | int]:
-        """Return what a record of the log says about it."""
+        """Return the attributes for log records."""
         return {
             "task_id": self._id or "-",
             "task_name": self.name,
@@ -41,7 +41,7 @@ class CurrentTask:
         }
 
     def raise_if_cancelled(self) -> None:
-        """Raise TaskCancelled if somebody cancelled this task: uncaught, it ends CANCELLED."""
+        """Raise TaskCancelled if this task was cancelled; if not caught, the task ends as CANCELLED."""
         if self.cancel_requested:
             raise TaskCancelled("the task was cancelled while it ran, and stopped itself")
 
@@ -53,7 +53,7 @@ running: ContextVar[CurrentTask | None] = ContextVar("horsies_current_task", def
 
 
 def current_task() -> CurrentTask:
-    """Return the run that this code belongs to; one without an id where no worker runs it."""
+    """Return the running task of the calling code; outside a worker, one without an id."""
     return running.get() or CurrentTask()
 
 
@@ -61,10 +61,10 @@ NOWHERE: dict[str, str | int] = {"task_id": "-", "task_name": "-", "queue_name":
 
 
 class TaskContextFilter(logging.Filter):
-    """Gives every record ``task_id``, ``task_name``, ``queue_name`` and ``attempt``; lets all of them pass.
+    """Adds ``task_id``, ``task_name``, ``queue_name`` and ``attempt`` to every log record. Discards no record.
 
-    They are those of the task whose code logs, or that a line of the worker is about. Where there is none they are "-", and 0 for
-    the attempt.
+    They describe the running task, or the task that a log line of the worker is about. Without a task they are "-", and the
+    attempt is 0.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

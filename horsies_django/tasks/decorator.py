@@ -1,4 +1,4 @@
-"""``@task``: a function that can be sent as well as called."""
+"""``@task``: turns a function into a task."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class Sender(Generic[P, T]):
-    """The verbs that send a task, with options that hold for each of them.
+    """Methods that send a task, with options for all of them.
 
-    Every verb raises TaskSendError, and nothing is written then. A send is part of the caller's transaction on the alias
-    HORSIES["DATABASE"]: the task exists if and only if that transaction commits.
+    Every method raises TaskSendError if the task cannot be sent; nothing is written then. Sending is part of the caller's
+    transaction on the alias HORSIES["DATABASE"]: the task exists if and only if that transaction commits.
     """
 
     def __init__(self, task: TaskDefinition, options: SendOptions) -> None:
@@ -38,7 +38,7 @@ class Sender(Generic[P, T]):
         self._options = options
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
-        """Send the task to run as soon as a slot is free (S3.12)."""
+        """Send the task to run as soon as a slot is free."""
         refuse_running_loop(self._task, "send")
         return self._handle(send_call(self._task, self._options, args, kwargs))
 
@@ -48,12 +48,12 @@ class Sender(Generic[P, T]):
         return self._handle(send_call(self._task, self._options, args, kwargs, when))
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """Send one task per dict of arguments, all or none, and return their handles in the same order."""
+        """Send one task per dict of arguments, all or none; return the handles in the same order."""
         refuse_running_loop(self._task, "send_many")
         return self._handles(send_calls(self._task, self._options, calls))
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
-        """Send from async code; the insert runs on Django's own thread for the caller, as its ORM calls do."""
+        """Send from async code; the insert runs in Django's thread for sync code, like ORM calls."""
         return self._handle(await sync_to_async(send_call)(self._task, self._options, args, kwargs))
 
     async def aschedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
@@ -75,11 +75,11 @@ class Sender(Generic[P, T]):
         timeout_ms: int | timedelta | None = None,
         delay: When | None = None,
     ) -> Sender[P, T]:
-        """Return the same verbs with other options: those of the decorator, ``good_until`` and ``delay``.
+        """Return the same methods with other options: those of the decorator, ``good_until`` and ``delay``.
 
-        ``good_until`` is an aware datetime, or a timedelta from the send on; a task not started by then becomes EXPIRED and never
-        runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from the send on, or an
-        aware datetime. The verbs raise TaskSendError for options that cannot be.
+        ``good_until`` is an aware datetime, or a timedelta from sending; a task that has not started by then becomes EXPIRED and
+        never runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from sending, or an
+        aware datetime. The methods raise TaskSendError for invalid options.
         """
         options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay)
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
@@ -99,9 +99,9 @@ class Sender(Generic[P, T]):
 
 
 class TaskFunction(Sender[P, T]):
-    """A function registered as a task. Calling it runs it here and now; the verbs of Sender send it.
+    """A function registered as a task. Calling it runs the function directly; the methods of Sender send it.
 
-    ``definition`` is the task, ``name`` the name by which it travels.
+    ``definition`` is its TaskDefinition, ``name`` the name under which it is sent.
     """
 
     def __init__(self, definition: TaskDefinition) -> None:
@@ -111,11 +111,11 @@ class TaskFunction(Sender[P, T]):
         functools.update_wrapper(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function here and now, without the queue; an ``async def`` returns its coroutine."""
+        """Call the function directly, without the queue; an ``async def`` returns its coroutine."""
         return self.definition.function(*args, **kwargs)
 
     def handle(self, task_id: UUID | str) -> TaskHandle[T]:
-        """Return the handle of a task of this function that was sent earlier, perhaps by another process."""
+        """Return the typed handle of a task of this function that was sent earlier, in any process."""
         return TaskHandle(task_id, self.definition.result)
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class TaskFunction(Sender[P, T]):
 
 
 class Decorator:
-    """What ``@task(...)`` returns: waits for the function."""
+    """The decorator that ``@task(...)`` returns."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -176,13 +176,13 @@ def task(
     timeout_ms: int | timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
 ) -> Any:
-    """Make a task of a function, plain (``@task``) or with options (``@task(queue="mail")``).
+    """Turn a function into a task: ``@task``, or with options ``@task(queue="mail")``.
 
-    ``name`` defaults to the function's dotted path, ``queue`` to "default"; ``priority`` orders the tasks of a queue, from
-    1 (first) to 100. ``retry_policy`` says which failures are tried again; ``exception_mapper`` gives exception classes
-    error codes, before the mapper of the settings; ``timeout_ms`` ends an attempt that takes longer. ``schedule`` has it sent
-    again and again: a pattern, its text, or a dict as in HORSIES["SCHEDULES"]. Parameters and the return value need
-    annotations: they say how values travel. Raises TaskDefinitionError with what to write instead.
+    ``name`` defaults to the dotted path of the function, ``queue`` to "default"; ``priority`` orders the tasks of a queue, from 1
+    (first) to 100. ``retry_policy`` says which failures are retried; ``exception_mapper`` maps exception classes to error codes,
+    before the mapper of the settings; ``timeout_ms`` (milliseconds or a timedelta) limits each attempt. ``schedule`` sends the
+    task regularly: a pattern, its text, or a dict as in HORSIES["SCHEDULES"]. Parameters and the return value need annotations,
+    which say how values are encoded. Raises TaskDefinitionError, whose message says what to write instead.
     """
     decorator = Decorator(
         name=name, queue=queue, priority=priority, retry_policy=retry_policy, exception_mapper=exception_mapper,

@@ -1,4 +1,4 @@
-"""What a task is: a function, the name by which it travels, how it runs and how its values are stored."""
+"""The definition of a task: its function, its name, its options and its codecs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from horsies_django.core.schedules import as_texts, read_definition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskDefinition:
-    """A task as the decorator declares it. ``origin`` is where its function stands, ``schedule`` the definition of its own
-    schedule, if it has one; ``arguments`` and ``result`` turn values into JSON and back."""
+    """A task as declared by the decorator.
+
+    ``origin`` is the dotted path of the function, ``schedule`` the definition of its own schedule, if any; ``arguments`` and
+    ``result`` encode and decode values.
+    """
 
     function: Callable[..., Any]
     origin: str
@@ -47,9 +50,11 @@ def define(
     timeout_ms: int | dt.timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
 ) -> TaskDefinition:
-    """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError, with what to write."""
+    """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
     if not inspect.isfunction(function):
-        raise TaskDefinitionError(f"@task goes on a function ('def' or 'async def'), not on {type(function).__name__}")
+        raise TaskDefinitionError(
+            f"@task must be used on a function ('def' or 'async def'), not on {type(function).__name__}"
+        )
     origin = f"{function.__module__}.{function.__qualname__}"
     name = origin if name is None else name
     definition = _schedule(origin, name, schedule)
@@ -57,9 +62,9 @@ def define(
         raise TaskDefinitionError(f"{origin} is a generator: a task returns one value, so it cannot yield")
     _refuse_name(origin, name)
     if queue is not None and (not isinstance(queue, str) or not queue):
-        raise TaskDefinitionError(f"{origin}: queue is the name of a queue (a str), not {queue!r}")
+        raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")
     if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
-        raise TaskDefinitionError(f"{origin}: priority is an int from 1 (first) to 100, not {priority!r}")
+        raise TaskDefinitionError(f"{origin}: priority must be an int from 1 (first) to 100, not {priority!r}")
     if problem := policy_problem(retry_policy) or timeout_problem(timeout_ms):
         raise TaskDefinitionError(f"{origin}: {problem}")
     if problems := mapper_problems(exception_mapper):
@@ -88,7 +93,7 @@ def _refuse_name(origin: str, name: object) -> None:
         shown = repr(name)
         shown = shown if len(shown) <= 80 else f"{shown[:60]}... ({len(shown):,} characters)"
         raise TaskDefinitionError(
-            f"{origin[:300]}: a task's name is a str of 1 to 255 printable characters, not {shown}"
+            f"{origin[:300]}: a task's name must be a str of 1 to 255 printable characters, not {shown}"
         )
 
 
@@ -96,7 +101,7 @@ def policy_problem(policy: object) -> str | None:
     """Return what is wrong with a retry policy, or None."""
     if policy is None or isinstance(policy, RetryPolicy):
         return None
-    return f"retry_policy is made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
+    return f"retry_policy must be made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
 
 
 def timeout_problem(timeout: object) -> str | None:
@@ -105,9 +110,9 @@ def timeout_problem(timeout: object) -> str | None:
     span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
     if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
         return None
-    return f"timeout_ms is an int of milliseconds or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
+    return f"timeout_ms must be milliseconds (an int) or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
 
 
 def milliseconds(span: int | dt.timedelta | None) -> int | None:
-    """Return a span in whole milliseconds."""
+    """Return a duration in whole milliseconds."""
     return span // dt.timedelta(milliseconds=1) if isinstance(span, dt.timedelta) else span

@@ -1,4 +1,4 @@
-"""Send: from a call's arguments to rows in the caller's own transaction."""
+"""Sends tasks: encodes the arguments and inserts rows in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from horsies_django.tasks.options import (
 
 logger = logging.getLogger("horsies.send")
 
-CHUNK = 5_000  # rows per INSERT of send_many: few round trips, and no statement of a size that hurts
-CHUNK_CHARACTERS = 16_777_216  # of arguments: an array of jsonb takes 256 MiB
+CHUNK = 5_000  # rows per INSERT of send_many: few round trips, and statements of a moderate size
+CHUNK_CHARACTERS = 16_777_216  # of arguments per INSERT: an array of jsonb is limited to 256 MiB
 WARN_BYTES = 1_048_576
 _warned: set[str] = set()
 
@@ -61,7 +61,7 @@ def send_calls(task: TaskDefinition, options: SendOptions, calls: Iterable[Mappi
     """Send one task per mapping of arguments, all or none, and return their ids in order. Raises TaskSendError."""
     refuse_suppressed(task)
     template = prepare(task, options, None)
-    # All calls are made before anything is written: what makes them may use the connection, which is a pipeline soon.
+    # The calls are consumed before anything is written: producing them may use the connection, which becomes a pipeline.
     chunks = encoded(task, template, list(calls))
     first, second = next(chunks, None), next(chunks, None)
     if first is None:
@@ -74,7 +74,7 @@ def send_calls(task: TaskDefinition, options: SendOptions, calls: Iterable[Mappi
 
 
 def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:
-    """Encode calls, and give them in portions for one INSERT each. Raises TaskSendError that names the call."""
+    """Encode calls and yield them in chunks for one INSERT each. Raises TaskSendError with the position of the call."""
     texts: list[str] = []
     size = 0
     for position, call in enumerate(calls):
@@ -97,11 +97,11 @@ def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[st
 
 
 def refuse_suppressed(task: TaskDefinition) -> None:
-    """Raise TaskSendError when this is no time to send."""
+    """Raise TaskSendError while Django is loading, or if the task is in the main module."""
     if not apps.ready or registry.discovering():
         raise refuse(
-            f"{task.name} was sent while Django was still loading, or while task modules were being imported. Code at the top "
-            "of a module runs again in every process that imports it: send from a view, a signal or a command instead",
+            f"{task.name} was sent while Django was still loading, or while task modules were being imported. Module-level code "
+            "runs again in every process that imports the module: send from a view, a signal or a command instead",
             TaskSendErrorCode.SEND_SUPPRESSED,
         )
     if problem := registry.main_module_problem([task] if task.name.startswith("__main__.") else []):
@@ -109,7 +109,7 @@ def refuse_suppressed(task: TaskDefinition) -> None:
 
 
 def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
-    """Raise TaskSendError when a sync verb is called on a running event loop, which it would block."""
+    """Raise TaskSendError if a sync method is called in a running event loop, which it would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -122,7 +122,7 @@ def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
 
 
 def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a call's arguments as JSON text, checked against the task's signature and the size limit."""
+    """Return the arguments of a call as JSON text. Raises TaskSendError if they are invalid or too large."""
     try:
         text = task.arguments.encode(args, kwargs)
     except CodecError as error:
@@ -138,7 +138,7 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if size > WARN_BYTES and task.name not in _warned:
             _warned.add(task.name)
             logger.warning(
-                "%s was sent with %s bytes of arguments; better store the data and pass its key", task.name, size
+                "%s was sent with %s bytes of arguments; consider storing the data and passing its key", task.name, size
             )
     return text
 
@@ -158,22 +158,22 @@ def write_one(new: NewTasks) -> None:
 
 
 def in_transaction(connection: Any) -> bool:
-    """Return whether the next statement does not commit by itself; the driver also knows of a BEGIN that Django did not send."""
+    """Return whether a transaction is open; the driver also knows of a BEGIN that Django did not send."""
     return not connection.get_autocommit() or connection.connection.pgconn.transaction_status != TransactionStatus.IDLE
 
 
 def announce(store: TaskStore, queue: str, table: int) -> None:
-    """Announce a task that is committed. Without that it waits for the next poll: no reason to tell its sender of a failure."""
+    """Notify workers of a committed task. If that fails, the task only waits for the next poll, so no error is raised."""
     try:
         store.announce(queue, table)
     except Error as error:
-        logger.warning("a task in queue %r was sent, but could not be announced: %s", queue, error)
+        logger.warning("a task in queue %r was sent, but workers could not be notified: %s", queue, error)
 
 
 def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
     """Insert tasks on the caller's connection, in its transaction if it has one, and return their ids. Raises TaskSendError.
 
-    While the server inserts one portion, the next one is encoded.
+    While the server inserts one chunk, the next one is encoded.
     """
     alias = config().database
     connection, ids = connections[alias], list[uuid.UUID]()
@@ -186,19 +186,21 @@ def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
 
 
 def pipelined(connection: Any) -> Any:
-    """Return what has a connection take statements without waiting for what becomes of them; a libpq too old for it waits."""
+    """Return a context in which statements do not wait for their results, if libpq supports that."""
     return connection.connection.pipeline() if Pipeline.is_supported() else nullcontext()
 
 
 @contextmanager
 def taken() -> Iterator[None]:
-    """Turn what the database has against the tasks into a TaskSendError."""
+    """Turn database errors into TaskSendError."""
     try:
         yield
     except (OperationalError, InterfaceError, DataError) as error:
-        raise refuse(f"the database did not take the task: {said(error)}", TaskSendErrorCode.ENQUEUE_FAILED) from error
+        raise refuse(
+            f"the database did not accept the task: {said(error)}", TaskSendErrorCode.ENQUEUE_FAILED
+        ) from error
     except ProgrammingError as error:
-        # a pipeline hears of it only at its end, outside of the store
+        # a pipeline reports it only at its end, outside of the store
         found = error if isinstance(error, NotMigrated) else not_migrated(connections[config().database], error)
         if found is None:
             raise

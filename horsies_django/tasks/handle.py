@@ -1,4 +1,4 @@
-"""Handles: ask later, from anywhere, what became of a task."""
+"""Handles: results and states of tasks that were sent."""
 
 from __future__ import annotations
 
@@ -21,35 +21,33 @@ from horsies_django.core.records import TaskAttemptInfo, TaskInfo
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.store.tasks import Found, TaskStore
 from horsies_django.tasks.operations import cancel
-from horsies_django.tasks.result_listener import FINAL, News, waiting_room
+from horsies_django.tasks.result_listener import FINAL, Update, get_listener
 
 T = TypeVar("T")
 
-POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # without a connection to listen on; the last one repeats
+POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # if the listening connection is lost; the last one repeats
 
 
 class TaskHandle(Generic[T]):
-    """A task that was sent: ``task_id``, its result, its row. Raises ValueError for an id that is no UUID.
+    """A task that was sent. ``task_id`` is its UUID. Raises ValueError for an id that is not a UUID.
 
-    A final result is kept: later calls return it without the database.
+    A final result is cached: later calls return it without a query.
     """
 
     def __init__(self, task_id: uuid.UUID | str, codec: ResultCodec | None = None) -> None:
         try:
             self.task_id = task_id if isinstance(task_id, uuid.UUID) else uuid.UUID(task_id)
         except (ValueError, AttributeError, TypeError):
-            raise ValueError(
-                f"{str(task_id)[:100]!r} is no task id: pass the UUID that send() gave, handle.task_id"
-            ) from None
+            raise ValueError(f"{str(task_id)[:100]!r} is not a task id: pass the UUID in handle.task_id") from None
         self._codec = codec
         self._final: TaskResult[T] | None = None
 
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
-        """Wait for the result and return it; never raises for what the task did (S3.13).
+        """Wait for the result and return it. A failed task does not raise; its error is in the result.
 
-        ``timeout_ms`` is in milliseconds (or a timedelta); 0 looks once, None waits without limit. When it passes, the error is
-        WAIT_TIMEOUT; for an id that does not exist TASK_NOT_FOUND; neither is kept. Raises TaskNotCommitted when the task was
-        sent in the transaction that is still open here, RuntimeError on a running event loop (await aget() there).
+        ``timeout_ms`` is in milliseconds (or a timedelta); 0 looks once, None waits without limit. After the timeout the error is
+        WAIT_TIMEOUT, for an unknown id TASK_NOT_FOUND; neither is cached. Raises TaskNotCommitted if the task was sent in a
+        transaction that is still open here, RuntimeError in a running event loop (use aget() there).
         """
         refuse_loop("get")
         deadline = deadline_of(timeout_ms)
@@ -58,11 +56,11 @@ class TaskHandle(Generic[T]):
         seen = look(self.task_id)
         if (seen is not None and seen.status in FINAL) or deadline == 0.0:
             return self._tell(seen)
-        news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        with waiting_room().expecting(self.task_id, news.put):
+        updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
+        with get_listener().expecting(self.task_id, updates.put):
             while True:
                 try:
-                    item = news.get(timeout=remaining(deadline))
+                    item = updates.get(timeout=remaining(deadline))
                 except queue.Empty:
                     return self._timed_out()
                 if isinstance(item, Exception):
@@ -71,8 +69,8 @@ class TaskHandle(Generic[T]):
                     return self._tell(self._visible_here_only())
                 if item.status in FINAL:
                     return self._tell(item)
-        for pause in pauses(deadline):
-            time.sleep(pause)
+        for seconds in poll_intervals(deadline):
+            time.sleep(seconds)
             seen = look(self.task_id)
             if seen is None or seen.status in FINAL:
                 return self._tell(seen)
@@ -87,15 +85,15 @@ class TaskHandle(Generic[T]):
         if (seen is not None and seen.status in FINAL) or deadline == 0.0:
             return self._tell(seen)
         loop = asyncio.get_running_loop()
-        news: asyncio.Queue[News] = asyncio.Queue()
+        updates: asyncio.Queue[Update] = asyncio.Queue()
 
-        def deliver(item: News) -> None:
-            loop.call_soon_threadsafe(news.put_nowait, item)
+        def deliver(item: Update) -> None:
+            loop.call_soon_threadsafe(updates.put_nowait, item)
 
-        with waiting_room().expecting(self.task_id, deliver):
+        with get_listener().expecting(self.task_id, deliver):
             while True:
                 try:
-                    item = await asyncio.wait_for(news.get(), remaining(deadline))
+                    item = await asyncio.wait_for(updates.get(), remaining(deadline))
                 except TimeoutError:
                     return self._timed_out()
                 if isinstance(item, Exception):
@@ -104,18 +102,19 @@ class TaskHandle(Generic[T]):
                     return self._tell(await sync_to_async(self._visible_here_only)())
                 if item.status in FINAL:
                     return self._tell(item)
-        for pause in pauses(deadline):
-            await asyncio.sleep(pause)
+        for seconds in poll_intervals(deadline):
+            await asyncio.sleep(seconds)
             seen = await sync_to_async(look)(self.task_id)
             if seen is None or seen.status in FINAL:
                 return self._tell(seen)
         return self._timed_out()
 
     def cancel(self, *, terminate: bool = False) -> str:
-        """Cancel the task, in the transaction that is open here, if any, and return what that did.
+        """Cancel the task, in the open transaction, if any, and return the outcome.
 
-        "CANCELLED": it had not started and never will. "REQUESTED": it runs, and hears of it; with ``terminate`` its process is
-        killed if it goes on for KILL_GRACE_MS. "FINISHED": it was over already. Raises LookupError when there is no such task.
+        "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to stop; with ``terminate`` its
+        process is killed if it is still running after KILL_GRACE_MS. "FINISHED": it had already finished. Raises LookupError if
+        there is no such task.
         """
         verdict = cancel([self.task_id], terminate=terminate).get(self.task_id)
         if verdict is None:
@@ -127,7 +126,7 @@ class TaskHandle(Generic[T]):
         return await sync_to_async(self.cancel)(terminate=terminate)
 
     def info(self) -> TaskInfo | None:
-        """Return the task's row and its attempts in plain values, or None when there is no such task."""
+        """Return the row of the task and its attempts as plain values, or None if there is no such task."""
         from horsies_django.models import Task, TaskAttempt
 
         alias = config().database
@@ -154,7 +153,7 @@ class TaskHandle(Generic[T]):
         return await sync_to_async(self.info)()
 
     def _visible_here_only(self) -> Found | None:
-        """Look again at a task that the waiting connection does not see. Raises TaskNotCommitted if this connection does."""
+        """Look up a task that the listening connection cannot see. Raises TaskNotCommitted if this connection can."""
         seen = look(self.task_id)
         if seen is not None and seen.status not in FINAL:
             raise TaskNotCommitted(
@@ -188,24 +187,24 @@ class TaskHandle(Generic[T]):
 
 
 def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
-    """Return a handle that knows no types: its ok value is the plain JSON. Raises ValueError for an id that is no UUID."""
+    """Return a handle without types: its ok value is plain JSON. Raises ValueError for an id that is not a UUID."""
     return TaskHandle(task_id)
 
 
 def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
-    """Read a stored envelope; what cannot be read becomes the error RESULT_DESERIALIZATION_ERROR."""
+    """Decode a stored envelope. The result is RESULT_DESERIALIZATION_ERROR if that fails."""
     try:
         envelope = json.loads(text or "null")
         if codec is None:
             return TaskResult(ok=envelope["ok"]) if "ok" in envelope else TaskResult(err=stored_error(envelope["err"]))
         return codec.decode(envelope)
     except Exception as error:
-        message = f"the stored result cannot be read as what the task declares now: {error}"
+        message = f"the stored result does not fit the current annotation of the task: {error}"
         return TaskResult(err=TaskError.built_in(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, message))
 
 
 def stored_error(stored: dict[str, Any]) -> TaskError:
-    """Read the error in a stored envelope."""
+    """Return the error in a stored envelope."""
     names = ("message", "data", "exception")
     return TaskError.built_in(
         stored["error_code"], **{name: stored[name] for name in names if stored.get(name) is not None}
@@ -213,12 +212,12 @@ def stored_error(stored: dict[str, Any]) -> TaskError:
 
 
 def look(task_id: uuid.UUID) -> Found | None:
-    """Look at a task through the caller's own connection."""
+    """Look up a task on the caller's connection."""
     return TaskStore(connections[config().database]).find([task_id]).get(task_id)
 
 
 def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
-    """Return the monotonic time at which waiting ends: None for never, 0.0 for at once. Raises ValueError, TypeError."""
+    """Return the end of the wait by the monotonic clock; None: no limit, 0.0: at once. Raises ValueError, TypeError."""
     if timeout_ms is None:
         return None
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float | dt.timedelta):
@@ -226,28 +225,28 @@ def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
     seconds = timeout_ms.total_seconds() if isinstance(timeout_ms, dt.timedelta) else timeout_ms / 1000
     if not 0 <= seconds < 1e9:
         raise ValueError(
-            f"timeout_ms={timeout_ms!r} is not a time to wait: pass 0 or more, or None to wait without limit"
+            f"timeout_ms={timeout_ms!r} is not a valid timeout: pass 0 or more, or None to wait without limit"
         )
     return time.monotonic() + seconds if seconds else 0.0
 
 
 def remaining(deadline: float | None) -> float | None:
-    """Return the seconds left."""
+    """Return the seconds until the deadline, None without one."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def pauses(deadline: float | None) -> Iterator[float]:
-    """Give the pauses between looks until the deadline."""
+def poll_intervals(deadline: float | None) -> Iterator[float]:
+    """Yield the seconds to sleep before each poll until the deadline."""
     step = 0
     while deadline is None or time.monotonic() < deadline:
-        pause = POLL_SECONDS[min(step, len(POLL_SECONDS) - 1)]
+        seconds = POLL_SECONDS[min(step, len(POLL_SECONDS) - 1)]
         left = remaining(deadline)
-        yield pause if left is None else min(pause, left)
+        yield seconds if left is None else min(seconds, left)
         step += 1
 
 
 def refuse_loop(verb: str) -> None:
-    """Raise RuntimeError on a running event loop, which a sync verb would block."""
+    """Raise RuntimeError in a running event loop, which a sync method would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Task ids: UUIDs of version 7, growing within a process, so that tasks of one transaction keep the order of their sends."""
+"""Task ids: UUIDs of version 7 that increase within a process, so that tasks of one transaction keep their order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ COUNTER_BITS = 42
 
 
 class Clockwork:
-    """Hands out UUIDs that never go back: the millisecond, a counter seeded at random in each, and 32 random bits."""
+    """Generates increasing UUIDs: the millisecond, a counter with a random start in each, and 32 random bits."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.last = 0  # millisecond and counter as one number: a counter that is full moves on to the next millisecond
+        self.last = 0  # millisecond and counter as one number; a full counter continues in the next millisecond
 
     def next(self) -> uuid.UUID:
         """Return the next id."""
@@ -25,9 +25,7 @@ class Clockwork:
     def take(self, count: int) -> list[uuid.UUID]:
         """Return the next ``count`` ids."""
         random = os.urandom(6 + 4 * count)
-        seed = (
-            int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1
-        )  # the top bit stays free to count up into
+        seed = int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1  # the top bit is left free for counting
         with self.lock:
             now = time.time_ns() // 1_000_000
             first = now << COUNTER_BITS | seed if now > self.last >> COUNTER_BITS else self.last + 1
@@ -36,7 +34,7 @@ class Clockwork:
 
 
 def uuid_of(number: int, tail: int) -> uuid.UUID:
-    """Return the UUID of version 7 with a millisecond and a counter in one number, and 32 bits behind them."""
+    """Return the UUID with millisecond and counter in ``number`` and 32 random bits in ``tail``."""
     high, low = number >> 30, number & (1 << 30) - 1  # of the counter, 12 bits go before the variant
     return uuid.UUID(int=high >> 12 << 80 | 7 << 76 | (high & 0xFFF) << 64 | 2 << 62 | low << 32 | tail)
 
@@ -47,7 +45,7 @@ uuid7s = clockwork.take
 
 
 def forked() -> None:
-    """Give a forked child a lock that nobody holds."""
+    """Give a forked child a new lock."""
     clockwork.lock = threading.Lock()
 
 

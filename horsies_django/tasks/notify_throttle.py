@@ -1,15 +1,14 @@
-"""Which sends wake the workers: all, but those of a burst that follow right behind one that did.
+"""Decides which sends notify workers: all, except sends in a burst that directly follow a send that did.
 
-PostgreSQL commits transactions that NOTIFY one after the other, so a NOTIFY costs not only its sender: it ends group commit among
-all of them. In a burst (sends from one process to one lane of a queue, each a transaction of its own) most of them wake nobody
-who is not awake already. So there a send that is announced says that more may follow without a word, those that begin within
-HOLD do, and whoever heard it looks again after each time of AGAIN. A send inside a transaction is always announced: there is
-nothing to find before a commit that this sender does not see. So is one of a task with a moment of its own: workers look for it
-elsewhere, or have to hear when it is due.
+PostgreSQL serializes the commits of transactions that NOTIFY, which prevents group commit for all senders. In a burst (sends from
+one process to one lane of a queue, each in a transaction of its own) most notifications would wake no further worker. So a send
+in a burst announces that more tasks may follow without a notification; sends that begin within HOLD_SECONDS are quiet, and
+workers look again after each of AGAIN_SECONDS. A send inside a transaction always notifies, because the time of its commit is
+unknown. So does a task with a due time, for which workers wait differently.
 
-A quiet send sees to it that its task is found. A worker cannot hear the announcement before that was begun, and looks for the
-last time AGAIN[-1] after it heard; what committed within AGAIN[-1] of that beginning is found by then. So a quiet send that
-returns later announces its task after all. It seldom has to: behind one that took more than half of that time, none is quiet.
+The task of a quiet send is always found. A worker receives the announcement after it began, and looks for the last time
+AGAIN_SECONDS[-1] after that. So tasks that committed within AGAIN_SECONDS[-1] of that beginning are found, and a quiet send that
+returns later notifies after all. That is rare: after an announcement that took more than half of that time, no send is quiet.
 """
 
 from __future__ import annotations
@@ -18,16 +17,18 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-HOLD_SECONDS = 0.005  # from the return of an announced send on: what begins meanwhile is quiet
-# Announced sends no further apart are a burst: only then may others follow, so a lone send makes nobody look again.
+HOLD_SECONDS = 0.005  # after an announced send has returned; sends that begin meanwhile are quiet
+# Announced sends with at most this distance are a burst. After a single send, workers need not look again.
 BURST_SECONDS = 0.01
 AGAIN_SECONDS = (0.01, 0.02, 0.04)
 PROMPT_SECONDS = AGAIN_SECONDS[-1] / 2
 
 
 class Announced(NamedTuple):
-    """The last announced send to a lane of a queue: when it began, and returned; the number of the table it went to; whether
-    others may follow without a word."""
+    """The last announced send to a lane of a queue.
+
+    ``began`` and ``ended`` are by the monotonic clock, ``table`` is the OID of the table, ``open``: quiet sends may follow.
+    """
 
     began: float
     ended: float
@@ -36,10 +37,10 @@ class Announced(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A send to a lane of a queue, under way.
+    """A send to a lane of a queue that has begun.
 
-    ``told`` goes into the statement: the number of the table whose workers know already (then it is quiet), 0 to say that more
-    may follow without a word, None to say nothing of others. ``since``: when the send that told them began.
+    ``told`` is a parameter of the statement: the OID of the table whose workers are already notified (a quiet send), 0 to
+    announce that quiet sends may follow, None for a plain notification. ``since``: when the announcing send began.
     """
 
     queue: str
@@ -50,14 +51,14 @@ class Turn(NamedTuple):
 
 
 class Announcements:
-    """What this process announced. Threads share it: each entry is replaced as a whole, and the last one wins."""
+    """The announcements of this process. Threads share them; entries are replaced as a whole."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.last: dict[tuple[str, str], Announced] = {}
 
     def begin(self, queue: str, lane: str) -> Turn:
-        """Say how a send to ``lane`` of ``queue`` that is a transaction of its own is to be announced."""
+        """Begin a send to ``lane`` of ``queue`` in a transaction of its own; return how it is announced."""
         now, last = self.clock(), self.last.get((queue, lane))
         if last is None or now - last.ended > BURST_SECONDS:
             return Turn(queue, lane, now, None)
@@ -65,7 +66,7 @@ class Announcements:
         return Turn(queue, lane, now, last.table if quiet else 0, last.began)
 
     def end(self, turn: Turn, table: int) -> bool:
-        """Note that the send has committed, into ``table``. Returns whether it is to be announced after all."""
+        """Record that the send has committed, into ``table``. Return whether it must notify after all."""
         now = self.clock()
         if turn.told == table:
             return now - turn.since > AGAIN_SECONDS[-1]

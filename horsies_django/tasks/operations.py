@@ -1,4 +1,4 @@
-"""What somebody does to a task that was sent: cancel it, or run it again. Handles, the admin and ``horsies_task`` come here."""
+"""Operations on tasks that were sent: cancel and run again. Used by handles, the admin and ``horsies_task``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from horsies_django.tasks.ids import uuid7
 def cancel(
     task_ids: Iterable[uuid.UUID], *, terminate: bool = False, actor: str | None = None, reason: str | None = None
 ) -> dict[uuid.UUID, str]:
-    """Cancel tasks, in the caller's transaction if it has one, and return the verdict on each that exists.
+    """Cancel tasks, in the caller's transaction if it has one, and return the outcome for each task that exists.
 
-    "CANCELLED": it had not started and never will. "REQUESTED": it runs, and hears of it (``current_task().cancel_requested``, a
-    CancelledError in async code); with ``terminate`` its process is killed if it goes on. "FINISHED": it was over. With an
-    ``actor`` the audit names who and why.
+    "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to stop
+    (``current_task().cancel_requested``, a CancelledError in async code); with ``terminate`` its process is killed if it does not
+    stop. "FINISHED": it had already finished. With an ``actor``, the operation is audited with ``reason``.
     """
     alias = config().database
     connection = connections[alias]
@@ -35,12 +35,12 @@ def cancel(
 
 
 def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None, again: bool = False) -> uuid.UUID:
-    """Run a task again and return the id under which it runs; the audit names who and why.
+    """Run a task again and return the id under which it runs. The operation is audited with ``actor`` and ``reason``.
 
-    One that waits for its next attempt is due at once. One that failed, expired or was cancelled is sent once more, under a new
-    id and with the arguments and options that it had; the old one stays as it is. Raises LookupError when there is no such task,
-    TaskNotRetryable for one that completed, that has not ended, or whose arguments were redacted, and TaskCopied for one that was
-    sent once more before, unless ``again``.
+    A task that waits for a retry becomes due now. A task that failed, expired or was cancelled is sent again under a new id, with
+    the same arguments and options; the old task is unchanged. Raises LookupError if there is no such task, TaskNotRetryable for
+    one that completed, has not finished, or was redacted, and TaskCopied for one that has already been sent again, unless
+    ``again``.
     """
     alias = config().database
     connection = connections[alias]
@@ -54,17 +54,19 @@ def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None, again: b
         if found is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
         if found.copy is not None and not again:
-            raise TaskCopied(f"task {task_id} was run again before: {found.copy} is {found.copy_status}", found.copy)
+            raise TaskCopied(
+                f"task {task_id} has already been run again: {found.copy} is {found.copy_status}", found.copy
+            )
         if not found.copied:
             raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(found.status, IN_HAND).format(status=found.status)}")
         store.note(task_id, "task.retry", actor, reason, {"new": str(new)})
         return new
 
 
-IN_HAND = "is {status}: it runs or will run; cancel it first if it shall start anew"
+IN_HAND = "is {status}: cancel it before running it again"
 REFUSALS = {
-    "COMPLETED": "completed: send it again if it shall do its work twice",
-    "FAILED": "was redacted: its arguments are gone",
-    "CANCELLED": "was redacted: its arguments are gone",
-    "EXPIRED": "was redacted: its arguments are gone",
+    "COMPLETED": "completed: send a new task to repeat its work",
+    "FAILED": "was redacted, so its arguments are gone",
+    "CANCELLED": "was redacted, so its arguments are gone",
+    "EXPIRED": "was redacted, so its arguments are gone",
 }

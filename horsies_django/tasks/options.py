@@ -1,4 +1,4 @@
-"""What a send may choose beside its arguments, and why a choice is refused."""
+"""The options of a send, and their validation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from horsies_django.tasks.definition import TaskDefinition, milliseconds, policy
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
-# The moment that a test has come to by drain(until=...); None, as everywhere else: the database's clock says what time it is.
-moment: ContextVar[dt.datetime | None] = ContextVar("horsies_moment", default=None)
+# The current time in a test that uses drain(until=...); None: the database's clock.
+simulated_now: ContextVar[dt.datetime | None] = ContextVar("horsies_simulated_now", default=None)
 
 
 class SendOptions(NamedTuple):
-    """What a send may choose beside its arguments; None leaves the task's own choice."""
+    """The options of a send; None means the option of the task."""
 
     queue: str | None = None
     priority: int | None = None
@@ -31,12 +31,12 @@ class SendOptions(NamedTuple):
 
 
 def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
-    """Make the error of a send that is refused."""
+    """Return the error of a refused send."""
     return TaskSendError(code, message)
 
 
 def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> NewTasks:
-    """Check what is common to all calls of a send and return them with no call in them yet."""
+    """Validate the options of a send; return NewTasks without calls. Raises TaskSendError."""
     conf = config()
     queue = options.queue or task.queue or "default"
     if queue not in conf.queues:
@@ -51,19 +51,17 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     if problem := policy_problem(policy) or timeout_problem(timeout):
         raise refuse(f"{task.name}: {problem}")
     if when is not None and options.delay is not None:
-        raise refuse(
-            f"{task.name}: the moment is given twice, as with_options(delay=...) and schedule(when): leave one out"
-        )
+        raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
     delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     good_until, good_for = deadline(task, options.good_until)
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
-        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout)), good_for, moment.get(),
+        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout)), good_for, simulated_now.get(),
     )  # fmt: skip
 
 
 def due(task: TaskDefinition, name: str, when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:
-    """Return the delay or the moment that ``when`` means. ``name``: what the caller calls it."""
+    """Return the delay or the datetime for ``when``. ``name`` is the name of the option in messages."""
     if when is None:
         return None, None
     if isinstance(when, dt.datetime):
@@ -73,7 +71,7 @@ def due(task: TaskDefinition, name: str, when: When | None) -> tuple[dt.timedelt
         try:
             when = dt.timedelta(seconds=when)
         except (OverflowError, ValueError) as error:
-            raise refuse(f"{task.name}: {name}={when!r} is not a number of seconds that can be waited") from error
+            raise refuse(f"{task.name}: {name}={when!r} is not a valid number of seconds") from error
     if not isinstance(when, dt.timedelta):
         raise refuse(
             f"{task.name}: {name} must be seconds, a timedelta or an aware datetime, not {type(when).__name__}"
@@ -86,7 +84,7 @@ def due(task: TaskDefinition, name: str, when: When | None) -> tuple[dt.timedelt
 def deadline(
     task: TaskDefinition, good_until: dt.datetime | dt.timedelta | None
 ) -> tuple[dt.datetime | None, dt.timedelta | None]:
-    """Return the moment of a deadline, or the time until then."""
+    """Return the datetime of a deadline, or the time until then."""
     if not isinstance(good_until, dt.timedelta):
         if good_until is not None:
             refuse_naive(task, "good_until", good_until)
@@ -98,15 +96,15 @@ def deadline(
     return None, good_until
 
 
-def refuse_naive(task: TaskDefinition, name: str, moment: object) -> None:
-    """Raise TaskSendError unless ``moment`` is a datetime that knows its time zone."""
-    if not isinstance(moment, dt.datetime):
+def refuse_naive(task: TaskDefinition, name: str, value: object) -> None:
+    """Raise TaskSendError unless ``value`` is an aware datetime between the years 3 and 9998."""
+    if not isinstance(value, dt.datetime):
         kind = "an aware datetime or a timedelta" if name == "good_until" else "an aware datetime"
-        raise refuse(f"{task.name}: {name} must be {kind}, not {type(moment).__name__}")
-    if moment.utcoffset() is None:
+        raise refuse(f"{task.name}: {name} must be {kind}, not {type(value).__name__}")
+    if value.utcoffset() is None:
         raise refuse(
-            f"{task.name}: {name}={moment.isoformat()} has no time zone, so it could mean several moments. "
+            f"{task.name}: {name}={value.isoformat()} has no time zone, so it is ambiguous. "
             "Pass an aware datetime, as django.utils.timezone.now() gives when USE_TZ is on"
         )
-    if not 2 < moment.year < 9999:
-        raise refuse(f"{task.name}: {name}={moment.isoformat()} is not between the years 3 and 9998")
+    if not 2 < value.year < 9999:
+        raise refuse(f"{task.name}: {name}={value.isoformat()} is not between the years 3 and 9998")

@@ -1,8 +1,8 @@
-"""Which error codes a project can produce: one that a retry policy lists and nothing produces is probably misspelt.
+"""Finds error codes in retry policies that nothing in the project produces, because they are probably misspelt.
 
-A code is only a text, so this reads source files, and in doubt it says nothing. A code counts as produced when it stands as a
-word, in a string or as a name, anywhere in the project's code outside of ``auto_retry_for=``; also when such a word begins or
-ends it at an underscore, as in ``f"HTTP_{status}"``.
+It searches source files, and reports nothing in case of doubt. A code counts as produced if it is a word in a string or a name
+anywhere in the project's code outside of ``auto_retry_for=``, or if such a word is its beginning or end at an underscore, as in
+``f"HTTP_{status}"``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib
 
 
 def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
-    """Return each task with each code that its policy lists and that is neither ``known`` nor in the project's code."""
+    """Return pairs of a task and a code in its policy that is neither ``known`` nor in the project's code."""
     listed = [
         (task, code)
         for task in registry.tasks()
@@ -42,8 +42,7 @@ def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
 
 
 def sources(modules: Collection[str]) -> Iterator[Path]:
-    """Give the files of the project's code, the likely ones first: these modules, what is loaded, and what else lies in the
-    packages of these modules."""
+    """Yield the source files of the project: those of ``modules`` first, then loaded modules and the rest of their packages."""
     packages = {name.partition(".")[0] for name in modules}
     loaded = sorted(
         sys.modules.items(), key=lambda item: (item[0] not in modules, item[0].partition(".")[0] not in packages)
@@ -62,22 +61,22 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
 
 
 def produced(path: Path, codes: Collection[str]) -> set[str]:
-    """Return those of the codes that the file may produce."""
+    """Return the codes that the file may produce."""
     text = text_of(path)
     if not any(part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])):
         return set()
     try:
-        with warnings.catch_warnings(action="ignore"):  # of strings with a wrong escape
+        with warnings.catch_warnings(action="ignore"):  # about invalid escapes in strings
             found = set(words(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):
-        return set(codes)  # nobody knows
+        return set(codes)  # cannot be parsed: assume that it produces all
     begin = tuple(word for word in found if word.endswith("_") and word.strip("_"))
     end = tuple(word for word in found if word.startswith("_") and word.strip("_"))
     return {code for code in codes if code in found or code.startswith(begin) or code.endswith(end)}
 
 
 def words(tree: ast.AST) -> Iterator[str]:
-    """Give the upper-case words of strings and names, but for those in lists of codes to retry."""
+    """Yield the upper-case words in strings and names, except in ``auto_retry_for=``."""
     nodes = [tree]
     while nodes:
         node = nodes.pop()
@@ -92,7 +91,7 @@ def words(tree: ast.AST) -> Iterator[str]:
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text, nothing when it cannot be read."""
+    """Return the text of a file, "" if it cannot be read."""
     try:
         with tokenize.open(path) as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""Personal data that has to go: a finished task loses what its caller and its code put into it, and keeps what it was."""
+"""Removes personal data from finished tasks: arguments, results and messages."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FINAL = frozenset(status.value for status in TERMINAL)
 
 
 def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
-    """Remove arguments, result, messages and a partition made of arguments from a finished task; the audit names who and why.
+    """Remove arguments, result, messages and a partition key made of arguments from a finished task. The operation is audited.
 
-    Returns False when it was redacted before. Afterwards ``get()`` gives the error RESULT_REDACTED for a task that completed, and
-    the task's own error without its message, data and exception for one that did not. Runs in the transaction that is open, if
-    any. Raises LookupError when there is no such task, TaskNotFinished while it waits or runs, ValueError for an id that is no
-    UUID and without a reason.
+    Returns False if the task is already redacted. Afterwards ``get()`` returns the error RESULT_REDACTED for a completed task,
+    and the error of the task without message, data and exception for any other. Runs in the open transaction, if any. Raises
+    LookupError if there is no such task, TaskNotFinished while it waits or runs, ValueError for an id that is not a UUID or an
+    empty reason.
     """
     id_ = TaskHandle(task_id).task_id
     if not reason.strip():
         raise ValueError(
-            "a redaction needs a reason, for whoever finds it later; the audit keeps it, so name nobody in it"
+            "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
         )
     alias = config().database
     status, redacted = RetentionStore(connections[alias]).redact(id_, actor=actor, reason=reason)
@@ -38,6 +38,6 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
         )
     if not redacted and status not in FINAL:
         raise TaskNotFinished(
-            f"task {id_} is {status}: only a finished task can be redacted; cancel it first, or wait for its end"
+            f"task {id_} is {status}: only a finished task can be redacted; cancel it first, or wait until it has finished"
         )
     return redacted

@@ -19,7 +19,7 @@ from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.tasks.definition import TaskDefinition
 
 _tasks: dict[str, TaskDefinition] = {}
-OWN_APP = "horsies_django"  # whose ``tasks`` is a package of its code
+OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
 
 _discovering = threading.local()
 
@@ -32,7 +32,7 @@ class ImportProblem(NamedTuple):
 
 
 def register(task: TaskDefinition) -> None:
-    """Add a task. Raises TaskDefinitionError when another function has its name; the same one again (a reload) replaces it."""
+    """Add a task; a reloaded function replaces the old one. Raises TaskDefinitionError if another function has its name."""
     known = _tasks.get(task.name)
     if known is not None and known.origin != task.origin:
         raise TaskDefinitionError(
@@ -47,7 +47,7 @@ def find(name: str) -> TaskDefinition | None:
 
 
 def find_or_import(name: str) -> TaskDefinition | None:
-    """Return the task of that name, or None. A site imports the ``tasks`` modules when it needs them, not when it starts."""
+    """Return the task of that name, or None. Imports the ``tasks`` modules if the name is unknown."""
     if name not in _tasks:
         autodiscover()
     return _tasks.get(name)
@@ -64,12 +64,12 @@ def tasks() -> list[TaskDefinition]:
 
 
 def in_main_module() -> list[TaskDefinition]:
-    """Return the tasks that are defined in the main module of this process."""
+    """Return the tasks defined in the main module of this process."""
     return [task for task in tasks() if task.function.__module__ == "__main__"]
 
 
 def main_module_problem(found: list[TaskDefinition]) -> str | None:
-    """Say what is wrong with tasks of the main module: it has another name, or is another one, wherever they shall run."""
+    """Return the problem with tasks of the main module, which the processes that run tasks do not import; None without any."""
     if not found:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)
@@ -80,7 +80,7 @@ def main_module_problem(found: list[TaskDefinition]) -> str | None:
 
 
 def autodiscover() -> list[ImportProblem]:
-    """Import the ``tasks`` modules of installed apps, not ours, and return those that failed. Sends are refused meanwhile."""
+    """Import the ``tasks`` modules of the installed apps; return those that failed. Meanwhile, this thread cannot send."""
     problems = []
     with suppressed_sends():
         for config in apps.get_app_configs():
@@ -96,7 +96,7 @@ def autodiscover() -> list[ImportProblem]:
 
 @contextmanager
 def suppressed_sends() -> Iterator[None]:
-    """Refuse sends of this thread while modules are being imported."""
+    """Refuse to send tasks in this thread during the block."""
     before = discovering()
     _discovering.active = True
     try:

@@ -1,9 +1,9 @@
-"""The waiting room: where this process waits for tasks that workers finish.
+"""The result listener: waits for tasks that workers finish.
 
-One direct connection per process and alias listens for all who wait; it opens at the first wait (so after a fork, never before)
-and closes a minute after the last. The order matters: LISTEN, then a committed row in ``horsies_waiters`` that makes workers
-announce what they finish, then a look at the task, then the wait. A worker that settled between its look at the waiters
-and its commit may still stay silent, so the room looks again shortly after the row is new, and then at every poll.
+One direct connection per process and alias listens for all callers. It is opened for the first one (so after a fork, never
+before) and closed a minute after the last. The order matters: LISTEN, commit a row in ``horsies_waiters`` that makes workers
+notify of finished tasks, read the task, then wait. A worker that read the waiters before that commit may not notify, so the
+listener reads again shortly after adding the row, and then at every poll.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ RENEW_SECONDS = 20.0
 SECOND_LOOK_SECONDS = 0.05
 FINAL = frozenset(status.value for status in TERMINAL)
 
-# What a waiting caller is told: the task as it stands, None when it is not there, or the error that closed the room
-News = Found | None | Exception
-Deliver = Callable[[News], None]
+# What a waiting caller receives: the task, None if it does not exist, or the error that stopped the listener
+Update = Found | None | Exception
+Deliver = Callable[[Update], None]
 
 
-class WaitingRoom:
-    """Waits, on a thread of its own, for the tasks that callers of this process wait for."""
+class ResultListener:
+    """Waits, in its own thread, for the tasks that callers in this process wait for."""
 
     def __init__(self, conf: Config) -> None:
         self.alias = conf.listen_database or conf.database
@@ -53,19 +53,19 @@ class WaitingRoom:
         self.thread: threading.Thread | None = None
         self.callers: dict[uuid.UUID, list[Deliver]] = defaultdict(list)
         self.arrived: set[uuid.UUID] = set()
-        self.bell: socket.socket | None = None
+        self.waker: socket.socket | None = None
 
     @contextmanager
     def expecting(self, task_id: uuid.UUID, deliver: Deliver) -> Iterator[None]:
-        """Have ``deliver`` called, on the room's thread, with how the task stands now and at each news of it."""
+        """During the block, call ``deliver`` in the listener's thread with the task now and after each notification."""
         with self.lock:
             self.callers[task_id].append(deliver)
             self.arrived.add(task_id)
             if self.thread is None:
                 self.thread = threading.Thread(target=self._serve, name="horsies-waiting", daemon=True)
                 self.thread.start()
-            elif self.bell is not None:
-                self._ring()
+            elif self.waker is not None:
+                self._wake()
         try:
             yield
         finally:
@@ -74,53 +74,53 @@ class WaitingRoom:
                 if not self.callers[task_id]:
                     del self.callers[task_id]
                 thread = self.thread
-                if self.bell is not None and linger_seconds() == 0:
-                    self._ring()
+                if self.waker is not None and linger_seconds() == 0:
+                    self._wake()
             if thread is not None and linger_seconds() == 0 and not self.callers:
                 thread.join(5)
 
-    def _ring(self) -> None:
-        assert self.bell is not None
+    def _wake(self) -> None:
+        assert self.waker is not None
         try:
-            self.bell.send(b".")
+            self.waker.send(b".")
         except BlockingIOError:
-            return  # it rings already
+            return  # the thread is being woken already
 
     def _serve(self) -> None:
         listener = Listener(self.alias, "_done", application_name="horsies waiting")
-        heard, bell = socket.socketpair()
-        heard.setblocking(False)
-        bell.setblocking(False)
+        wakeup, waker = socket.socketpair()
+        wakeup.setblocking(False)
+        waker.setblocking(False)
         with self.lock:
-            self.bell = bell
+            self.waker = waker
         try:
             listener.open()
-            self._wait(listener, heard)
+            self._wait(listener, wakeup)
         except psycopg.Error as error:
             logger.warning(
                 "the connection that waits for results was lost; callers poll instead: %s", str(error).strip()
             )
             self._leave(error)
         except BaseException as error:
-            self._leave(RuntimeError(f"the waiting room closed: {error!r}"))
+            self._leave(RuntimeError(f"the result listener stopped: {error!r}"))
             raise
         finally:
             listener.close()
-            heard.close()
-            bell.close()
+            wakeup.close()
+            waker.close()
 
     def _leave(self, error: Exception | None) -> bool:
-        """Let the next caller start afresh; without an error only when nobody waits. Return whether the room is left."""
+        """Stop the listener, if there is an error or no caller; the next caller starts another. Return whether it stopped."""
         with self.lock:
             if error is None and self.callers:
                 return False
             for delivers in self.callers.values():
                 for deliver in delivers:
                     deliver(error)
-            self.thread = self.bell = None
+            self.thread = self.waker = None
             return True
 
-    def _wait(self, listener: Listener, heard: socket.socket) -> None:
+    def _wait(self, listener: Listener, wakeup: socket.socket) -> None:
         connection = listener.connection
         assert connection is not None
         tasks, waiters = TaskStore(connection), WaiterStore(connection)
@@ -140,15 +140,15 @@ class WaitingRoom:
             elif now >= look_at:
                 look_at, arrived = now + self.poll_seconds, wanted
             self._tell(tasks, arrived & wanted)
-            # What was announced while the statements above ran has left the socket: select would not see it.
+            # Notifications that arrived with the statements above are no longer in the socket: select would miss them.
             if not self._note(listener.payloads()):
                 patience = min(renew_at, look_at if wanted else last_wanted + linger_seconds()) - time.monotonic()
-                select.select([connection.fileno(), heard.fileno()], [], [], max(0.0, patience))
-                drain(heard)
+                select.select([connection.fileno(), wakeup.fileno()], [], [], max(0.0, patience))
+                drain(wakeup)
                 self._note(listener.payloads())
 
     def _note(self, payloads: list[str]) -> bool:
-        """Note which of the announced tasks somebody waits for, and return whether anything was announced."""
+        """Record the finished tasks for which callers wait; return whether there were any notifications."""
         announced = {id_ for payload in payloads for id_ in read_ids(payload)}
         with self.lock:
             self.arrived |= announced & self.callers.keys()
@@ -170,36 +170,36 @@ class WaitingRoom:
                     deliver(found.get(id_))
 
 
-def drain(heard: socket.socket) -> None:
-    """Take the rings that gathered."""
+def drain(wakeup: socket.socket) -> None:
+    """Read the pending wake-ups."""
     try:
-        heard.recv(4096)
+        wakeup.recv(4096)
     except BlockingIOError:
         return
 
 
 def linger_seconds() -> float:
-    """Return how long the connection outlives the last wait; in tests not at all, or the test database could not be dropped."""
+    """Return how long the connection stays open after the last wait; 0 in tests, so that the test database can be dropped."""
     test_state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
     return 0.0 if hasattr(test_state, "saved_data") else LINGER_SECONDS
 
 
-_rooms: dict[tuple[str, float], WaitingRoom] = {}
-_inherited: list[WaitingRoom] = []
+_listeners: dict[tuple[str, float], ResultListener] = {}
+_inherited: list[ResultListener] = []
 
 
-def waiting_room() -> WaitingRoom:
-    """Return this process's waiting room for the database that the settings name."""
+def get_listener() -> ResultListener:
+    """Return the result listener of this process for the database in the settings."""
     conf = config()
     key = (conf.listen_database or conf.database, conf.resilience.notify_poll_interval_ms / 1000)
-    room = _rooms.get(key)
-    return room if room is not None else _rooms.setdefault(key, WaitingRoom(conf))
+    found = _listeners.get(key)
+    return found if found is not None else _listeners.setdefault(key, ResultListener(conf))
 
 
 def forked() -> None:
-    """Forget, in a forked child, rooms whose threads stayed behind; their connections belong to the parent and stay untouched."""
-    _inherited.extend(_rooms.values())
-    _rooms.clear()
+    """Drop the listeners in a forked child. Their threads and connections belong to the parent."""
+    _inherited.extend(_listeners.values())
+    _listeners.clear()
 
 
 os.register_at_fork(after_in_child=forked)

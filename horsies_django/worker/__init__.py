@@ -1,4 +1,4 @@
-"""The worker: an engine that claims and settles, a pool of processes that run user code, a heartbeat that says they live."""
+"""The worker: an engine that claims and settles tasks, a pool of processes that run them, and heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a worker or a scheduler from a script of your own, as ``manage.py horsies_worker`` and ``horsies_scheduler`` do."""
+"""Runs a worker or a scheduler from code, like ``manage.py horsies_worker`` and ``horsies_scheduler``."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def run(
     health_port: int | None = None,
     health_host: str = "127.0.0.1",
 ) -> int:
-    """Run a worker in this process until it is told to stop, and return its exit code; the options are those of horsies_worker.
+    """Run a worker in this process until it is stopped, and return its exit code. The options are those of horsies_worker.
 
-    It takes the signals of the process meanwhile, so it has to be called on the main thread. Django is set up if it is not yet.
-    With ``processes=0``, tasks that were ended may go on running on daemon threads until the process ends.
+    It handles the signals of the process, so it must be called in the main thread. It sets Django up if necessary. With
+    ``processes=0``, tasks that were ended may continue in daemon threads until the process ends.
 
-    Raises WorkerStartError when it refuses to start, and ImproperlyConfigured for wrong settings.
+    Raises WorkerStartError if it cannot start, ImproperlyConfigured for invalid settings.
     """
 
     def action(stopping: Shutdown) -> int:
@@ -90,7 +90,7 @@ def run_scheduler(*, loglevel: str = "INFO") -> int:
 
 
 def set_django_up() -> None:
-    """Set Django up, if nobody has yet. Raises ImproperlyConfigured without settings."""
+    """Set Django up if necessary. Raises ImproperlyConfigured without settings."""
     if not apps.ready:
         django.setup()
 
@@ -100,16 +100,16 @@ def under_signals(
     loglevel: str,
     *,
     ends_process: bool = False,
-    last_words: str = WORKER_HANGS,
+    final_message: str = WORKER_HANGS,
     nothing_was: str = "claimed",
 ) -> int:
-    """Take the signals of this process while ``action`` runs, and return its exit code: 0 when one came before it had started.
+    """Handle the signals of this process while ``action`` runs; return its exit code, 0 after a signal before it had started.
 
-    Raises WorkerStartError on any thread but the main one, as no other can take signals.
+    Raises WorkerStartError in any thread but the main one, where signals cannot be handled.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise WorkerStartError("it takes the signals of its process, so it has to run on the main thread")
-    with Shutdown(ends_process=ends_process, last_words=last_words) as stopping:
+        raise WorkerStartError("it handles the signals of its process, so it must run in the main thread")
+    with Shutdown(ends_process=ends_process, final_message=final_message) as stopping:
         try:
             with stopping.interruptible():
                 return action(stopping)
@@ -121,4 +121,4 @@ def under_signals(
 
 def under_signals_of_scheduler(action: Callable[[Shutdown], int], loglevel: str, *, ends_process: bool = False) -> int:
     """Do the same for a scheduler."""
-    return under_signals(action, loglevel, ends_process=ends_process, last_words=SCHEDULER_HANGS, nothing_was="sent")
+    return under_signals(action, loglevel, ends_process=ends_process, final_message=SCHEDULER_HANGS, nothing_was="sent")

@@ -1,4 +1,4 @@
-"""What the commands and ``horsies_django.worker.run`` have in common: from options to the exit code."""
+"""Runs a worker or a scheduler, for the commands and for ``horsies_django.worker``."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ schedule_logger = logging.getLogger("horsies.scheduler")
 
 
 def work(stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | None, **others: Any) -> int:
-    """Run a worker until a signal comes, and return its exit code; ``others`` are the options of ``WorkerOptions``.
+    """Run a worker until a signal stops it; return its exit code. ``others`` are the options of ``WorkerOptions``.
 
-    Raises HorsiesError, and ImproperlyConfigured for wrong settings.
+    Raises HorsiesError, and ImproperlyConfigured for invalid settings.
     """
     if isinstance(queues, str):
-        raise WorkerStartError(f"queues is a list of names, not the str {queues!r}")
+        raise WorkerStartError(f"queues must be a list of names, not the str {queues!r}")
     options = WorkerOptions(
         queues=tuple(dict.fromkeys(queues or sorted(config().queues))),
         processes=usable_cpus() if processes is None else processes,
@@ -59,31 +59,31 @@ def work(stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | N
 
 
 def schedule(stopping: Shutdown, loglevel: str) -> int:
-    """Run a scheduler until a signal comes, and return its exit code.
+    """Run a scheduler until a signal stops it; return its exit code.
 
     Raises HorsiesError, ImproperlyConfigured and DatabaseError.
     """
     if loglevel not in LEVELS:
-        raise WorkerStartError(f"--loglevel: {loglevel!r} is none of {', '.join(LEVELS)}")
+        raise WorkerStartError(f"--loglevel: {loglevel!r} is not one of {', '.join(LEVELS)}")
     configure_logging(loglevel)
     refuse_main_module()
     actor = f"scheduler on {socket.gethostname()}"
     scheduler_loop = SchedulerLoop(config(), actor, gives_up=True, wakeup=stopping.wakeup)
     with relayed_logs():
         try:
-            run_timetable(scheduler_loop, stopping)
+            run_scheduler_loop(scheduler_loop, stopping)
         except DatabaseGaveUp as error:
             schedule_logger.critical("%s", error)
             return 1
     return 0
 
 
-def run_timetable(scheduler_loop: SchedulerLoop, stopping: Shutdown) -> None:
-    """Start once the database is there, and send until a signal comes. Raises HorsiesError and DatabaseError."""
+def run_scheduler_loop(scheduler_loop: SchedulerLoop, stopping: Shutdown) -> None:
+    """Wait for the database, then send tasks until a signal stops it. Raises HorsiesError and DatabaseError."""
     with stopping.interruptible():
-        beginning = Start(scheduler_loop, scheduler_loop.config.resilience, stopping)
-        beginning.persist(lambda: refuse_unready_project(scheduler_loop.config), connected=False)
-        beginning.persist(scheduler_loop.declare, connected=False)
+        start = Start(scheduler_loop, scheduler_loop.config.resilience, stopping)
+        start.persist(lambda: refuse_unready_project(scheduler_loop.config), connected=False)
+        start.persist(scheduler_loop.declare, connected=False)
     stopping.on_stop = scheduler_loop.stop
     if stopping.seen:
         scheduler_loop.stop()

@@ -1,7 +1,7 @@
-"""Startup: what needs the database before there is anything to lose is tried until it succeeds, or a signal comes.
+"""Startup: steps that need the database are retried until they succeed or a signal stops the process.
 
-A machine that boots starts its worker before its database as often as after it. So a worker or scheduler that cannot reach the
-database is patient at its start too, as RESILIENCE says. A database that answers, and has not what it needs, is refused at once.
+After a boot, the worker may start before its database. So a worker or scheduler that cannot reach the database retries as
+RESILIENCE says. If the database can be reached but is not usable, the process ends at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError,
 
 
 class Link(Protocol):
-    """What starts over a connection: a worker's ledger, a scheduler's timetable."""
+    """A part that starts with a connection: the outbox of a worker, the loop of a scheduler."""
 
     alias: str
     connection: psycopg.Connection[Any] | None
@@ -40,7 +40,7 @@ class Link(Protocol):
 
 
 class Start:
-    """The patience of a process that starts; ``stopping`` interrupts it (``Shutdown.interruptible``)."""
+    """Retries the steps of a start; ``stopping`` interrupts it (``Shutdown.interruptible``)."""
 
     def __init__(self, link: Link, resilience: Resilience, stopping: Shutdown) -> None:
         self.link = link
@@ -48,9 +48,9 @@ class Start:
         self.stopping = stopping
 
     def persist(self, action: Callable[[], None], *, connected: bool = True) -> None:
-        """Do something that needs the database, as often as it takes; with the link ``connected``, if it needs that.
+        """Call ``action`` until the database can be reached; with ``connected``, connect the link first.
 
-        Raises DatabaseGaveUp when RESILIENCE allows no further try, WorkerStartError when the database refuses it.
+        Raises DatabaseGaveUp if RESILIENCE allows no further try, WorkerStartError for other database errors.
         """
         backoff = Backoff(self.resilience)
         while not self._done(action, connected, backoff):
@@ -70,7 +70,7 @@ class Start:
                 ) from error
             wait = backoff.failed()
             logger.warning("the database %r cannot be reached, next try in %.1f s: %s", self.link.alias, wait, message)
-            self.stopping.pause(wait)
+            self.stopping.wait(wait)
         except psycopg.Error as error:
             raise WorkerStartError(
                 f"the database {self.link.alias!r} refuses this process: {str(error).strip()}"
@@ -81,23 +81,23 @@ class Start:
 
 
 def refuse_settings_without_module() -> None:
-    """Raise WorkerStartError when the settings were made by ``settings.configure()``: children, which start anew, have none."""
+    """Raise WorkerStartError if the settings were made by ``settings.configure()``: child processes cannot load them."""
     if getattr(settings, "SETTINGS_MODULE") is None and not os.environ.get("DJANGO_SETTINGS_MODULE"):  # noqa: B009 - stubs say str
         raise WorkerStartError(
-            "the settings were made by settings.configure() in this process, and its children, which are processes of their "
-            "own, cannot load them: put the settings into a module and name it in DJANGO_SETTINGS_MODULE, or run tasks in this "
+            "the settings were made by settings.configure() in this process, and its child processes cannot load them: "
+            "put the settings into a module and name it in DJANGO_SETTINGS_MODULE, or run tasks in this "
             "process with --processes=0"
         )
 
 
 def refuse_main_module() -> None:
-    """Raise WorkerStartError when tasks are defined in the main module of this process, which no other process imports."""
+    """Raise WorkerStartError if tasks are defined in the main module of this process, which no other process imports."""
     if problem := registry.main_module_problem(registry.in_main_module()):
         raise WorkerStartError(problem)
 
 
 def refuse_unready_project(config: Config) -> None:
-    """Raise WorkerStartError when the database, its schema or the project's tasks are not there."""
+    """Raise WorkerStartError if the database, its schema or the tasks of the project are not usable."""
     connection = connections[config.database]
     try:
         connection.ensure_connection()
@@ -113,7 +113,7 @@ def refuse_unready_project(config: Config) -> None:
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]
     except (OperationalError, InterfaceError):
-        raise  # it is away: the caller tries again
+        raise  # cannot be reached: the caller tries again
     except DatabaseError as error:
         raise WorkerStartError(f"the database {config.database!r} cannot be used: {str(error).strip()}") from error
     finally:

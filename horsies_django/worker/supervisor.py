@@ -1,4 +1,4 @@
-"""The supervisor: checks that the worker can run, puts its parts together, and takes them apart again."""
+"""The supervisor: checks that the worker can run, and builds, starts and stops its parts."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from horsies_django.worker.startup import Start, refuse_unready_project
 
 logger = logging.getLogger("horsies.worker")
 
-GUARD_SHARE = 0.8  # of the time after which others take this worker for dead: then the children of a stopped one end
-LAST_PASSES_SECONDS = 3.0  # how long what is left to write may take once the tasks were ended
+GUARD_SHARE = 0.8  # of the dead-worker threshold: then the children of a stopped worker are killed
+LAST_PASSES_SECONDS = 3.0  # time for writing the outcomes of tasks that were ended
 
 
 class Supervisor:
-    """One run of one worker. ``run`` returns the exit code: 0 when every task it started was finished and written.
+    """One run of a worker. ``run`` returns the exit code: 0 if every task that it started was finished and written.
 
-    A run has one life as a rule. A worker that others declared dead ends its processes and starts another life, under a new id.
+    A worker that others declared dead ends its processes and starts again under a new id.
     """
 
     def __init__(self, config: Config, options: WorkerOptions, stopping: Shutdown | None = None) -> None:
@@ -68,7 +68,7 @@ class Supervisor:
         self.build()
 
     def build(self) -> None:
-        """Put the parts of one life together; nothing is started or opened yet."""
+        """Create the parts, without starting or opening them."""
         config, worker, direct = self.config, uuid.uuid4(), self.config.listen_database or self.config.database
         self.worker = worker
         self.selector = selectors.DefaultSelector()
@@ -100,36 +100,34 @@ class Supervisor:
         forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for)
         pruner = Pruner(config.retention)
-        self.services = MaintenanceThread(direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner)
+        self.maintenance = MaintenanceThread(
+            direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner
+        )
         kill = config.recovery.on_cut_off == "kill"
-        self.watchdog = Watchdog(self.engine, self.services, self.kill_timer, self.wind, kill=kill)
+        self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, self.wind, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.kill_timer.seconds
         self.scheduler_loop = SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
 
     def stop(self) -> None:
-        """Let nothing more start: of the life that it has now, in a signal handler."""
+        """Stop starting tasks; called in a signal handler."""
         self.engine.stop()
         if self.scheduler_loop is not None:
             self.scheduler_loop.stop()
 
     def wind(self, since: float) -> None:
-        """Let the children live on for as long as others take a worker for alive that beat at ``since``."""
+        """Re-arm the kill timer after a heartbeat sent at ``since``, by the monotonic clock."""
         self.kill_timer.rearm(self.pool.options, since)
 
     def run(self) -> int:
-        """Start, work, stop.
-
-        Raises WorkerStartError, StopRequested when a signal came before it had started, and DatabaseGaveUp when the database
-        stays away too long.
-        """
+        """Run the worker until it is stopped. Raises WorkerStartError, StopRequested and DatabaseGaveUp."""
         gc.collect()
-        gc.freeze()  # the project stays loaded: no collection has to look at it again
+        gc.freeze()  # the garbage collector need not examine the loaded project again
         with probed(self.options, lambda: self.engine):
             return self.live()
 
     def live(self) -> int:
-        """Live until told to stop; start anew when others declared this life dead."""
+        """Work until stopped; start again under a new id if others declared this worker dead."""
         while True:
             try:
                 self.start()
@@ -146,20 +144,20 @@ class Supervisor:
             self.build()
 
     def start(self) -> None:
-        """Open the connections, start the pool, and appear in the tables. Raises WorkerStartError and StopRequested."""
+        """Open the connections, start the pool, and register the worker. Raises WorkerStartError and StopRequested."""
         try:
             with self.stopping.interruptible():
                 self.open()
         except StopRequested:
             self.pool.kill("was not needed any more")
-            for process in multiprocessing.active_children():  # one that the pool had no time to take in
+            for process in multiprocessing.active_children():  # one that the pool has not recorded yet
                 process.kill()
             raise
         if self.stopping.seen:
             self.stop()
 
     def open(self) -> None:
-        """Do what ``start`` does, while signals may interrupt it."""
+        """Do the steps of ``start``, which signals may interrupt."""
         self.beginning.persist(lambda: refuse_unready_project(self.config), connected=False)
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
@@ -172,13 +170,13 @@ class Supervisor:
         self.beginning.persist(self.register)
         self.engine.trust(time.monotonic() + self.kill_timer.seconds)
         self.engine.publish()
-        self.services.start()
+        self.maintenance.start()
         self.watchdog.start()
         if self.scheduler_loop is not None:
             self.scheduler_loop.start()
 
     def register(self) -> None:
-        """Appear in the tables."""
+        """Add the rows of the worker."""
         WorkerStore(self.outbox.connection_or_raise()).register(
             self.worker,
             hostname=socket.gethostname(),
@@ -193,9 +191,9 @@ class Supervisor:
         )
 
     def insert_missing_queues(self) -> None:
-        """Add queues that are not in the table; say where table and settings differ, and leave the table as it is.
+        """Add missing queues to the database; log where it differs from the settings, without changing it.
 
-        A worker that was started with old settings must not flip a limit back: the table counts, for all workers.
+        A worker that was started with old settings must not undo a change: the values in the database apply.
         """
         store = QueueStore(self.outbox.connection_or_raise())
         wanted = declared(self.config)
@@ -213,7 +211,7 @@ class Supervisor:
                 )
 
     def announce(self) -> None:
-        """Log how this worker is set up (S1.51)."""
+        """Log the configuration of this worker."""
         options = self.options
         logger.info(
             "Concurrency config: processes=%s, cluster_wide_cap=%s, max_claim_per_worker=%s, max_claim_batch=%s",
@@ -235,7 +233,7 @@ class Supervisor:
             )
 
     def end_tasks(self) -> int:
-        """End the running tasks, which count as crashed, write that down if the database is there, and return 1."""
+        """End the running tasks, which count as crashed, record that if the database can be reached, and return 1."""
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now; ending %s running task(s)", count)
         self.pool.kill("was ended while the worker shut down")
@@ -249,7 +247,7 @@ class Supervisor:
         return 1
 
     def close(self) -> None:
-        """End the pool, the heartbeat and the connections; the worker's row says that it stopped."""
+        """Stop the pool, the threads and the connections, and record that the worker stopped."""
         self.pool.stop()
         self.kill_timer.disarm()
         if self.watchdog.is_alive():
@@ -257,8 +255,8 @@ class Supervisor:
         if self.scheduler_loop is not None and self.scheduler_loop.is_alive():
             self.scheduler_loop.stop()
             self.scheduler_loop.join(5)
-        if self.services.is_alive():
-            self.services.stop()
+        if self.maintenance.is_alive():
+            self.maintenance.stop()
             logger.info("Worker stopped")
         self.log_unwritten()
         try:
@@ -271,7 +269,7 @@ class Supervisor:
         self.selector.close()
 
     def log_unwritten(self) -> None:
-        """Say what this worker goes without having written."""
+        """Log the outcomes that could not be written."""
         if self.outbox.owes:
             logger.error(
                 "%s outcome(s) of tasks were not written and %s task(s) not given back: other workers find these tasks and take "
@@ -282,7 +280,7 @@ class Supervisor:
 
 
 def actor_name() -> str:
-    """Return who a worker is in the audit."""
+    """Return the name of a worker in the audit."""
     return f"worker on {socket.gethostname()}"
 
 

@@ -69,7 +69,7 @@ def test_a_task_that_nothing_holds_up_is_next() -> None:
 def test_an_unknown_id_and_no_id_at_all_are_errors_that_say_so() -> None:
     with pytest.raises(LookupError, match="there is no task .* in the database 'default'"):
         explain(uuid.uuid4())
-    with pytest.raises(ValueError, match="'17' is no task id"):
+    with pytest.raises(ValueError, match="'17' is not a task id"):
         explain("17")
 
 
@@ -98,13 +98,13 @@ def test_a_task_held_by_a_worker_that_stopped_beating_says_when_it_is_rescued() 
     assert codes(task.id) == ["RUNNING"]
     beats.update(sent_at=now() - dt.timedelta(seconds=5))
     found = reason(task.id, "CLAIMED_BY_SILENT_WORKER")
-    assert "which runs it, was last heard at" in found.text
-    assert "the task fails with WORKER_CRASHED from " in found.text
+    assert "which runs it, was last seen at" in found.text
+    assert "the task fails with WORKER_CRASHED after " in found.text
     assert found.details["reapers"] is True
     rescue = dt.datetime.fromisoformat(found.details["rescue_at"])
     assert rescue - dt.datetime.fromisoformat(found.details["beat_at"]) == dt.timedelta(seconds=10)
     beats.update(died_at=now())
-    assert "with the next round of a reaper" in reason(task.id, "CLAIMED_BY_SILENT_WORKER").text
+    assert "at the next check by a live worker" in reason(task.id, "CLAIMED_BY_SILENT_WORKER").text
     Heartbeat.objects.filter(pk=other.id).delete()
     assert "start one" in reason(task.id, "CLAIMED_BY_SILENT_WORKER").text
     beats.update(died_at=None, sent_at=now())
@@ -125,7 +125,7 @@ def test_a_claim_that_waits_in_a_buffer_says_so_until_its_lease_ends() -> None:
     worker = serving()
     task = TaskFactory(status="CLAIMED", claimed_by=worker.id, claim_expires_at=now() + HOUR)
     found = reason(task.id, "CLAIMED_WAITING")
-    assert f"buffer of worker web-1:{worker.pid}" in found.text
+    assert f"Worker web-1:{worker.pid} has prefetched it" in found.text
     assert found.details["lease_ends_at"]
     assert codes(task.id) == ["CLAIMED_WAITING"]
     limit("default", paused_at="now", paused_by="ann")
@@ -144,7 +144,7 @@ def test_a_paused_queue_says_who_and_why_and_a_resumed_one_nothing() -> None:
     limit("default", paused_at="now", paused_by="ann", paused_reason="the disk is full")
     found = reason(id_, "QUEUE_PAUSED")
     assert re.fullmatch(
-        r"The queue 'default' is paused since \d\d:\d\d:\d\d by ann: the disk is full. Nothing of it starts.",
+        r"The queue 'default' has been paused since \d\d:\d\d:\d\d by ann: the disk is full. None of its tasks start.",
         found.text,
     )
     assert (found.details["by"], found.details["reason"]) == ("ann", "the disk is full")
@@ -164,7 +164,7 @@ def test_a_cap_of_0_is_a_pause_whoever_set_it() -> None:
     limit("default", override={"max_concurrency": None}, **overridden)
     assert codes(id_) == ["NEXT"]
     limit("*", paused_at="now", paused_by="ann")
-    assert reason(id_, "QUEUE_PAUSED").text.startswith("The whole cluster is paused since")
+    assert reason(id_, "QUEUE_PAUSED").text.startswith("The whole cluster has been paused since")
 
 
 def test_a_task_that_is_not_due_says_when_and_a_retry_which() -> None:
@@ -201,13 +201,13 @@ def test_a_cap_that_is_reached_names_who_holds_it(claimer: Claimers, name: str, 
     found = reason(ids[2], code)
     host = f"web-1:{Worker.objects.get().pid}"
     assert re.fullmatch(
-        rf"{re.escape(who)} is at its cap: 2 of 2 slots are taken, the longest since [\d:]+ by task {ids[0]} on {host}\.",
+        rf"{re.escape(who)} is at its cap: 2 of 2 permits are taken, the longest since [\d:]+ by task {ids[0]} on {host}\.",
         found.text,
     )
     assert (found.details["cap"], found.details["taken"]) == (2, 2)
     assert [holder["task_id"] for holder in found.details["holders"]] == [str(ids[0]), str(ids[1])]
     limit(name, max_concurrency=1)
-    assert "2 of 1 slots are taken" in reason(ids[2], code).text
+    assert "2 of 1 permits are taken" in reason(ids[2], code).text
     worker.run_pass(outcomes=done(claims[:2]))
     assert codes(ids[2]) == ["NEXT"]
 
@@ -231,7 +231,9 @@ def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_no
     (other,) = tenant("b")
     for id_ in (ids[1], new):
         found = reason(id_, "PARTITION_AT_LIMIT")
-        assert found.text.startswith('The partition {"tenant": "a"} of queue \'default\' is at its limit: 1 of 1 slots')
+        assert found.text.startswith(
+            'The partition {"tenant": "a"} of queue \'default\' is at its limit: 1 of 1 permits'
+        )
         assert [holder["task_id"] for holder in found.details["holders"]] == [str(ids[0])]
     assert reason(new, "BEHIND_OTHERS").details["count"] == 1
     assert codes(other) == ["NEXT"], "what stands before it cannot start"
@@ -245,7 +247,7 @@ def test_a_parked_task_of_a_partition_with_room_waits_for_the_sweep(claimer: Cla
     ids = tenant("a", 2)
     worker.run_pass(sync=9)
     limit("default", partition_max_concurrency=2)
-    assert "now there is room" in reason(ids[1], "PARTITION_AT_LIMIT").text
+    assert "A permit is free now" in reason(ids[1], "PARTITION_AT_LIMIT").text
     assert worker.run_pass(sync=9).claims == []
 
 
@@ -256,7 +258,7 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
     first.run_pass(sync=1)
     assert codes(ids[1]) == ["NEXT"], "the second worker can take it"
     second.run_pass(sync=1)
-    assert "2 of 2 slots" in reason(ids[2], "PARTITION_AT_LIMIT").text
+    assert "2 of 2 permits" in reason(ids[2], "PARTITION_AT_LIMIT").text
     Worker.objects.filter(pk=second.id).update(threads=1)
     Task.objects.filter(pk=ids[1]).update(queue_name="mail")
     found = explain(ids[2]).reasons
@@ -264,7 +266,7 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
         "one worker has one against it, one the other"
     )
     assert "is at its limit of 1 in each worker" in found[0].text
-    assert found[1].text.startswith("1 of the 2 living workers that serve its queue are without a free slot")
+    assert found[1].text.startswith("1 of the 2 live workers that serve its queue are without a free slot")
 
 
 def test_workers_at_their_own_limit_are_named_once_all_are(claimer: Claimers) -> None:
@@ -275,7 +277,7 @@ def test_workers_at_their_own_limit_are_named_once_all_are(claimer: Claimers) ->
     assert codes(ids[1]) == ["NEXT"]
     second.run_pass(sync=2)
     found = reason(ids[2], "WORKERS_AT_LOCAL_LIMIT")
-    assert found.text == "All 2 living workers that serve its queue are at the limit of 1 per worker."
+    assert found.text == "All 2 live workers that serve its queue are at the limit of 1 per worker."
     assert {worker["worker_id"] for worker in found.details["workers"]} == {str(first.id), str(second.id)}
 
 
@@ -285,7 +287,7 @@ def test_workers_without_a_free_slot_of_the_lane_are_named(claimer: Claimers) ->
     claims = worker.run_pass(sync=2).claims
     found = reason(ids[2], "NO_FREE_SLOT")
     assert found.text == (
-        "The one living worker that serves its queue is without a free slot for sync tasks: 2 of 2 are taken."
+        "The only live worker that serves its queue is without a free slot for sync tasks: 2 of 2 are taken."
     )
     assert (found.details["workers"][0]["busy"], found.details["lane"]) == (2, "sync")
     assert codes(other) == ["NEXT"]
@@ -296,9 +298,8 @@ def test_workers_without_a_free_slot_of_the_lane_are_named(claimer: Claimers) ->
 def test_a_queue_that_nobody_serves_names_who_did_last() -> None:
     (id_,) = put()
     serving("mail")
-    assert (
-        reason(id_, "NO_LIVE_WORKER").text == "No worker serves the queue 'default', and none has: start one that does."
-    )
+    text = reason(id_, "NO_LIVE_WORKER").text
+    assert text == "No worker serves the queue 'default', and none ever has: start one that does."
     worker = serving()
     assert codes(id_) == ["NEXT"]
     WorkerStore(connection).stop(worker.id)
@@ -311,7 +312,7 @@ def test_a_worker_that_was_not_heard_for_long_serves_nothing_even_if_nobody_is_t
     (id_,) = put()
     worker = serving()
     Heartbeat.objects.filter(pk=worker.id).update(sent_at=now() - dt.timedelta(seconds=11))
-    assert "was last heard at" in reason(id_, "NO_LIVE_WORKER").text
+    assert "was last seen at" in reason(id_, "NO_LIVE_WORKER").text
     Heartbeat.objects.filter(pk=worker.id).update(sent_at=now())
     assert codes(id_) == ["NEXT"]
     Heartbeat.objects.filter(pk=worker.id).update(died_at=now())
@@ -322,7 +323,7 @@ def test_a_queue_that_is_not_in_the_table_is_named() -> None:
     serving("nowhere")
     (id_,) = put(queue="mail")
     Task.objects.filter(pk=id_).update(queue_name="nowhere")
-    assert "There is no queue 'nowhere' in the table" in reason(id_, "NO_LIVE_WORKER").text
+    assert "There is no queue 'nowhere' in the database" in reason(id_, "NO_LIVE_WORKER").text
 
 
 def test_a_name_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> None:
@@ -334,7 +335,7 @@ def test_a_name_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> 
     assert found.details["workers"][0]["worker_id"] == str(old.id)
     Task.objects.filter(pk=id_).update(enqueued_at=now() - HOUR)
     found = reason(id_, "UNKNOWN_TASK_NAME")
-    assert "'shop.tasks.new': whichever claims it fails it with WORKER_RESOLUTION_ERROR" in found.text
+    assert "'shop.tasks.new': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in found.text
     Task.objects.filter(pk=id_).update(enqueued_at=now())
     new = serving(task_names=["shop.tasks.new", "shop.tasks.old"])
     assert codes(id_) == ["NEXT"]
@@ -354,7 +355,7 @@ def test_what_a_worker_leaves_to_others_does_not_stand_before_what_it_knows() ->
 def test_a_task_in_a_form_that_no_worker_reads_waits_like_one_that_none_knows() -> None:
     serving(wire=1)
     (id_,) = put(options='{"wire": 2}')
-    assert "as a newer release sent it (version 2)" in reason(id_, "UNKNOWN_TASK_NAME").text
+    assert "in the format of a newer release (format version 2)" in reason(id_, "UNKNOWN_TASK_NAME").text
     serving(wire=2)
     assert codes(id_) == ["NEXT"]
 
@@ -366,7 +367,7 @@ def test_those_that_stand_before_it_are_counted_in_the_order_of_the_claim() -> N
     first, last = put(2, queue="bulk")
     serving("bulk", "mail", "twin")
     assert codes(first) == ["NEXT"]
-    assert reason(last, "BEHIND_OTHERS").text == "1 task stands before it and may start earlier."
+    assert reason(last, "BEHIND_OTHERS").text == "1 task is ahead of it and may start first."
     put(2, queue="mail")
     put(queue="twin", priority=1)
     put(queue="bulk", priority=1, delay=HOUR)
@@ -384,7 +385,7 @@ def test_those_before_it_are_counted_up_to_a_thousand() -> None:
     serving()
     put(1_001)
     (id_,) = put()
-    assert reason(id_, "BEHIND_OTHERS").text.startswith("More than 1,000 tasks stand before it")
+    assert reason(id_, "BEHIND_OTHERS").text.startswith("More than 1,000 tasks are ahead of it")
     put(600, priority=1, good_until=dt.datetime.now(dt.UTC) - HOUR)
     assert reason(id_, "BEHIND_OTHERS").details == {"count": 1_000, "more": True}
 

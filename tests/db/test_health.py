@@ -204,7 +204,7 @@ def a_holder(**columns: Any) -> XminHolder:
 @pytest.mark.parametrize(
     ("holder", "words"),
     [
-        (a_holder(), "transaction 'report' of process 7 keeps dead rows from being removed for 120 minutes"),
+        (a_holder(), "transaction 'report' of process 7 has kept dead rows from being removed for 120 minutes"),
         (a_holder(), "pg_terminate_backend(7)"),
         (a_holder(seconds=None, transactions=20_000_000), "for 20,000,000 transactions"),
         (a_holder(kind="prepared transaction", pid=None), "ROLLBACK PREPARED"),

@@ -180,4 +180,4 @@ def test_a_committed_task_that_cannot_be_announced_is_sent_all_the_same(
     handle = tasks.add.send(3)
     connection.close()
     assert get_handle(handle.task_id).info().status == "PENDING"
-    assert "could not be announced" in caplog.text
+    assert "workers could not be notified" in caplog.text

@@ -132,7 +132,7 @@ def test_what_is_no_task_or_has_no_reason_is_refused_by_name() -> None:
     missing = uuid.uuid4()
     with pytest.raises(LookupError, match=f"no task {missing}"):
         redact(missing, **WHY)
-    with pytest.raises(ValueError, match="'five' is no task id"):
+    with pytest.raises(ValueError, match="'five' is not a task id"):
         redact("five", **WHY)
     with pytest.raises(ValueError, match="needs a reason"):
         redact(told(status="COMPLETED").pk, actor="ada", reason=" ")
@@ -143,9 +143,13 @@ def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     out = io.StringIO()
     for _ in range(2):
         call_command("horsies_task", "redact", str(task.pk), "--reason=request 17", stdout=out)
-    assert out.getvalue().splitlines() == [f"Task {task.pk} is redacted.", "Nothing changed: it was redacted before."]
+    assert out.getvalue().splitlines() == [f"Task {task.pk} is redacted.", "Nothing changed: it is already redacted."]
     assert AuditEntry.objects.latest("pk").actor.startswith("shell:")
-    for id_, said in ((str(waits.pk), "is PENDING"), (str(uuid.uuid4()), "there is no task"), ("five", "no task id")):
+    for id_, said in (
+        (str(waits.pk), "is PENDING"),
+        (str(uuid.uuid4()), "there is no task"),
+        ("five", "is not a task id"),
+    ):
         with pytest.raises(CommandError, match=f"horsies_task: .*{said}"):
             call_command("horsies_task", "redact", id_, "--reason=request 17")
     with pytest.raises(CommandError, match="--reason"):

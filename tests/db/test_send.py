@@ -192,7 +192,7 @@ def test_schedule_counts_a_delay_from_now_and_takes_aware_moments() -> None:
     [
         (-1, "in the future"),
         (dt.timedelta(days=40_000), "in the future"),
-        (float("nan"), "not a number of seconds"),
+        (float("nan"), "not a valid number of seconds"),
         (True, "bool"),
         ("soon", "str"),
         (dt.datetime(2030, 1, 1), "no time zone"),
@@ -302,7 +302,7 @@ def test_a_send_while_apps_load_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_send_while_task_modules_are_imported_is_refused_in_that_thread_only() -> None:
     with registry.suppressed_sends():
-        refused(lambda: tasks.add.send(1), "SEND_SUPPRESSED", "top of a module")
+        refused(lambda: tasks.add.send(1), "SEND_SUPPRESSED", "Module-level code")
         other = threading.Thread(target=lambda: seen.append(registry.discovering()))
         seen: list[bool] = []
         other.start()
@@ -333,7 +333,7 @@ def test_what_the_database_says_comes_without_the_statement_and_its_arguments(
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL lock_timeout = '100ms'")
         tasks.echo.send("a secret")
-    assert caught.value.message == "the database did not take the task: canceling statement due to lock timeout"
+    assert caught.value.message == "the database did not accept the task: canceling statement due to lock timeout"
 
 
 PLAIN = {"dbname", "user", "password", "host", "port"}

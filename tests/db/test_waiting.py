@@ -114,7 +114,7 @@ def test_an_id_that_does_not_exist_is_told_at_once(claimer: Claimers) -> None:
 
 @pytest.mark.parametrize("bad", ["", "7", None, 12, "x" * 5000])
 def test_an_id_that_is_no_uuid_is_refused(bad: Any) -> None:
-    with pytest.raises(ValueError, match="is no task id"):
+    with pytest.raises(ValueError, match="is not a task id"):
         get_handle(bad)
 
 
@@ -140,7 +140,7 @@ def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None
 
 def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer: Claimers) -> None:
     waiters = [Waiting(tasks.add.send(number)) for number in range(20)]
-    wait_until(lambda: len(result_listener.waiting_room().callers) == 20, "all twenty wait")
+    wait_until(lambda: len(result_listener.get_listener().callers) == 20, "all twenty wait")
     assert connections_of("horsies waiting") == 1
     worker = claimer()
     claims = worker.run_pass(sync=100).claims
@@ -236,7 +236,7 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimer
     wait_until(Waiter.objects.exists, "the parent waits")
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(write, b"0" if result_listener._rooms else b"1")
+        os.write(write, b"0" if result_listener._listeners else b"1")
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(read, 1) == b"1"

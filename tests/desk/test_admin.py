@@ -224,7 +224,7 @@ def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: C
     evil = "</pre><script>alert(1)</script><b>&amp;" * 1_000
     row = TaskFactory(status="FAILED", kwargs={"evil": evil}, error_code="EVIL", result=error("EVIL", evil, data=evil))
     html = body(boss, page_of(row))
-    assert html.count("The first 20,000 of") == 3
+    assert html.count("Showing the first 20,000 of") == 3
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;&lt;b&gt;&amp;amp;") > 1_000
     for markup in ("<script>alert", "</pre><script", "</script><b>"):
         assert markup not in html, markup
@@ -232,7 +232,7 @@ def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: C
 
 def test_a_value_too_long_for_a_page_is_cut_and_says_so(boss: Client) -> None:
     html = body(boss, page_of(TaskFactory(kwargs={"text": "x" * 499_997})))
-    assert "The first 20,000 of 500,013 characters." in html
+    assert "Showing the first 20,000 of 500,013 characters." in html
     assert len(html) < 100_000
 
 

@@ -201,9 +201,9 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(boss: Client, f
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({}, "Give at least one limit"),
-        ({"max_concurrency": "4", "until": "2001-01-01T10:00"}, "is over already"),
-        ({"max_concurrency": "4", "until": "0001-01-02T00:00"}, "is over already"),
+        ({}, "Enter at least one limit"),
+        ({"max_concurrency": "4", "until": "2001-01-01T10:00"}, "is in the past"),
+        ({"max_concurrency": "4", "until": "0001-01-02T00:00"}, "is in the past"),
     ],
 )
 def test_what_the_queue_refuses_is_told_above_the_form(boss: Client, values: dict[str, str], told: str) -> None:
@@ -230,7 +230,9 @@ def test_a_queue_is_paused_resumed_and_its_override_cleared(boss: Client) -> Non
 
 
 def test_to_ask_for_what_is_so_already_says_so(boss: Client) -> None:
-    assert messages(post(boss, "clear")) == [("Queue mail: nothing to change, it is so already.", "info")]
+    assert messages(post(boss, "clear")) == [
+        ("Queue mail: nothing was changed, because it already has these values.", "info")
+    ]
     assert not AuditEntry.objects.filter(actor="boss").exists()
 
 
@@ -240,8 +242,8 @@ def test_what_others_changed_while_the_form_was_open_is_told_and_the_last_write_
     values = {"seen": seen, "max_concurrency": "4", "reason": WHY}
     others, mine = messages(boss.post(url("override"), values, follow=True))
     assert others == (
-        "While the form was open, ada changed queue mail too: Overridden; concurrency (override): – → 9. "
-        "What was written last holds.",
+        "While the form was open, ada also changed queue mail: Overridden; concurrency (override): – → 9. "
+        "The last change applies.",
         "warning",
     )
     assert mine == ("Queue mail: Overridden; concurrency (override): 9 → 4.", "success")

@@ -1,4 +1,4 @@
-"""The admin shows how queues stand: which limits hold and why, who holds the slots, what was changed."""
+"""The admin shows how queues stand: which limits hold and why, who holds the permits, what was changed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Clien
     assert "stop" in html
 
 
-def test_a_queue_shows_who_holds_each_slot() -> None:
+def test_a_queue_shows_who_holds_each_permit() -> None:
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
     alive, silent = serve("mail", hostname="web-1", pid=11), serve("mail", hostname="web-2", pid=22)
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
@@ -132,11 +132,11 @@ def test_a_queue_shows_who_holds_each_slot() -> None:
     assert "horsies.view_payload" in plain
 
 
-def test_no_more_than_a_hundred_slots_are_listed(boss: Client) -> None:
+def test_no_more_than_a_hundred_permits_are_listed(boss: Client) -> None:
     TaskFactory.create_batch(101, queue_name="mail", status="RUNNING")
     response = boss.get(url("change"))
-    assert len(response.context["slots"]) == 100
-    assert "The 100 that have held theirs the longest." in response.content.decode()
+    assert len(response.context["permits"]) == 100
+    assert "Only the 100 permits held the longest are shown." in response.content.decode()
 
 
 def test_a_queue_shows_its_busiest_partitions(boss: Client) -> None:
@@ -163,8 +163,8 @@ def test_a_queue_with_nothing_to_tell_says_so(boss: Client) -> None:
     limit("quiet", partition_by_task=True, partition_max_concurrency=2)
     AuditEntry.objects.all().delete()
     html = body(boss, url("change", "quiet"))
-    assert "Nobody: no task of this queue runs or is claimed." in html
-    assert "No partition holds a slot." in html
+    assert "None: no task of this queue is running or claimed." in html
+    assert "No partition holds a permit." in html
     assert "None." in html
 
 
@@ -189,7 +189,7 @@ def test_numbers_that_take_too_long_are_given_up_and_the_pages_stay(
     with keeper.transaction():
         keeper.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         for address in (reverse(LIST), url("change")):
-            assert "The numbers are missing: to count took longer than three seconds." in body(boss, address)
-        assert body(boss, url("change")).count("To read this took longer than three seconds; it was given up.") == 1
+            assert "The counts are missing, because counting took longer than three seconds." in body(boss, address)
+        assert body(boss, url("change")).count("Reading this took longer than three seconds and was stopped.") == 1
         post(boss, "pause", reason=WHY)
     assert Queue.objects.get(name="mail").paused_by == "boss"

@@ -56,7 +56,7 @@ def test_who_holds_the_slots_is_linked_for_those_who_may_go_there() -> None:
 
 def test_a_running_task_says_where_it_runs_and_a_finished_one_nothing(boss: Client) -> None:
     running = TaskFactory(status="RUNNING")
-    assert "Where does it run?" in body(boss, page_of(running))
+    assert "Where is it running?" in body(boss, page_of(running))
     for status in ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED"):
         finished = TaskFactory(status=status)
         assert boss.get(page_of(finished)).context["panel"] is None
@@ -87,14 +87,14 @@ def test_without_the_payload_permission_a_reason_does_not_tell_the_partition() -
     plain, reader = client_with("view_task"), client_with("view_task", "view_payload")
     assert "PARTITION_AT_LIMIT" in codes(plain, task)
     assert "s3cret" not in body(plain, page_of(task))
-    assert "is at its limit: 1 of 1 slots are taken" in body(reader, page_of(task))
+    assert "is at its limit: 1 of 1 permits are taken" in body(reader, page_of(task))
 
 
 def test_what_others_wrote_arrives_as_text(boss: Client) -> None:
     queue = EVIL[:20]
     limit(queue, max_concurrency=0, paused_at="now", paused_by=EVIL, paused_reason=EVIL)
     html = body(boss, page_of(TaskFactory(queue_name=queue, task_name=EVIL)))
-    assert "is paused since" in html
+    assert "has been paused since" in html
     assert "&lt;script&gt;alert(1)" in html
     assert "<script>alert" not in html
 
@@ -109,6 +109,6 @@ def test_an_explanation_that_takes_too_long_is_given_up_and_the_page_stays(
     with keeper.transaction():
         keeper.execute("LOCK TABLE horsies_workers IN ACCESS EXCLUSIVE MODE")
         html = body(boss, page_of(task))
-    assert "To find out took the database longer than a second" in html
+    assert "Finding the reasons took longer than a second" in html
     assert "still here" in html
     assert "horsies-reasons" in html

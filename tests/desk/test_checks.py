@@ -172,7 +172,7 @@ def test_another_alias_without_the_router_is_an_error(settings: Any) -> None:
 @pytest.mark.usefixtures("second_alias")
 def test_a_router_that_reads_the_queue_from_a_replica_is_an_error(settings: Any) -> None:
     settings.DATABASE_ROUTERS = [f"{__name__}.Replica"]
-    assert "models are read from 'second'." in found("E010").msg
+    assert "models of horsies are read from 'second'." in found("E010").msg
     settings.DATABASE_ROUTERS = ["horsies_django.routers.HorsiesRouter", f"{__name__}.Replica"]
     assert run_checks(tags=[checks.TAG]) == []
 
@@ -187,7 +187,7 @@ def test_a_warning_when_the_projects_models_are_written_to_another_alias(setting
     add_app("shop_a", models=MODELS.format(name="Order", app="shop_a"))
     settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
     message = found("W001")
-    assert "Tasks are sent on 'default'" in message.msg
+    assert "Tasks are sent to 'default'" in message.msg
     assert "written to 'second'" in message.msg
     assert "'second'" in str(message.hint)
 
@@ -310,7 +310,7 @@ def test_a_transaction_above_the_task_is_an_error_that_says_to_swap_the_lines(ad
     add_app("shop_m", tasks=WRAPPED.format(f"{above}\n@task"))
     message = found("E023")
     assert message.obj == "shop_m.tasks.charge"
-    assert "workers run the task without it" in message.msg
+    assert "workers run the task without the decorator" in message.msg
     assert "Swap the two lines" in str(message.hint)
 
 

@@ -94,7 +94,7 @@ def test_the_hours_of_a_queue_take_their_range_and_nothing_beyond(value: object,
     problem = only_problem(by_queue(mail=value))
     assert (problem.id, problem.where) == (id_, f"{PLACE}['QUEUE_RETENTION_HOURS']['mail']")
     assert "from 1 to 43_800, or None" in problem.hint
-    assert "the default is 720" in problem.hint
+    assert "the default, 720" in problem.hint
 
 
 @pytest.mark.parametrize(

@@ -86,22 +86,22 @@ def test_a_second_copy_is_made_only_after_a_question_that_names_the_first() -> N
     (first,) = copies_of(again)
     response = act(client, [again, fresh, other])
     html = response.content.decode()
-    assert "1 of the chosen tasks was run again before." in html
+    assert "1 of the selected tasks has already been run again." in html
     assert f'<a href="{page(first)}">{first}</a>' in html
     assert (copies_of(again), copies_of(fresh)) == ([first], []), "nothing was sent before the answer"
     fields = as_asked(html)
     assert (fields["asked"], len(fields["_selected_action"])) == ([str(again)], 3)
 
-    assert "2 tasks run again." in client.post(LIST, {**fields, "again_others": "x"}, follow=True).content.decode()
+    assert "2 tasks will run again." in client.post(LIST, {**fields, "again_others": "x"}, follow=True).content.decode()
     assert [len(copies_of(id_)) for id_ in (again, fresh, other)] == [1, 1, 1]
 
     fields = as_asked(act(client, [again]).content.decode())
-    assert "1 task runs again." in client.post(LIST, {**fields, "again_all": "x"}, follow=True).content.decode()
+    assert "1 task will run again." in client.post(LIST, {**fields, "again_all": "x"}, follow=True).content.decode()
     assert len(copies_of(again)) == 2
     html = client.get(page(again)).content.decode()
     assert html.index(str(copies_of(again)[0])) < html.index(str(first)), "the newest copy stands first"
     html = act(client, [again]).content.decode()
-    assert "and 1 before" in html
+    assert "and 1 earlier" in html
     assert "Run only" not in html, "there are no others"
 
 
@@ -112,7 +112,7 @@ def test_an_answer_counts_for_the_tasks_that_were_asked_about_only() -> None:
     fields = as_asked(act(client, [asked, meanwhile]).content.decode())
     copy = operations.retry(meanwhile, actor="somebody else")
     html = client.post(LIST, {**fields, "again_all": "x"}, follow=True).content.decode()
-    assert f"was run again before: {copy} is PENDING" in html
+    assert f"has already been run again: {copy} is PENDING" in html
     assert (len(copies_of(asked)), copies_of(meanwhile)) == (2, [copy])
 
 
@@ -193,4 +193,4 @@ def test_many_copies_are_not_all_listed() -> None:
         operations.retry(id_, actor="ada", again=True)
     html = client.get(page(id_)).content.decode()
     assert html.count("/admin/horsies/task/") >= 20
-    assert "and 3 before" in html
+    assert "and 3 earlier" in html

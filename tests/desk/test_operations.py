@@ -116,14 +116,14 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
     assert (found["status"], found["attempts"][0]["outcome"]) == ("FAILED", "FAILED")
     assert "result" not in found
     again = shell("retry", handle.task_id, "--reason", "try").strip().rpartition(" ")[2]
-    assert "it never started" in shell("cancel", again, "--reason", "enough")
+    assert "cancelled before it started" in shell("cancel", again, "--reason", "enough")
     assert "nothing changed" in shell("cancel", again)
     assert list(OF_TASKS.order_by("pk").values_list("action", "reason")) == [
         ("task.retry", "try"), ("task.cancel", "enough"),
     ]  # fmt: skip
     with pytest.raises(CommandError, match="there is no task"):
         shell("show", uuid.uuid4())
-    with pytest.raises(CommandError, match="is no task id"):
+    with pytest.raises(CommandError, match="is not a task id"):
         shell("cancel", "7")
 
 
@@ -144,8 +144,8 @@ def test_whoever_may_operate_tasks_cancels_and_runs_them_again_in_the_admin() ->
     client = operator("view_task", "operate_task")
     waits, over = tasks.noop.schedule(dt.timedelta(hours=1)), failed()
     assert 'value="cancel_tasks"' in client.get(LIST).content.decode()
-    assert "1 cancelled, 0 running and asked to end, 1 over already." in act(client, "cancel_tasks", waits, over)
-    assert "1 task runs again." in act(client, "retry_tasks", over)
+    assert "1 cancelled, 0 running and asked to stop, 1 already finished." in act(client, "cancel_tasks", waits, over)
+    assert "1 task will run again." in act(client, "retry_tasks", over)
     assert status(waits) == "CANCELLED"
     entries = OF_TASKS.order_by("pk").values_list("actor", "action", "subject")
     assert list(entries) == [("ada", "task.cancel", str(waits.task_id)), ("ada", "task.retry", str(over.task_id))]

@@ -100,7 +100,9 @@ def test_limits_that_somebody_keeps_locked_are_named_as_the_cause(connect: Conne
     pass_ = connect()
     with pass_.transaction():
         pass_.execute("SELECT FROM horsies_limits")
-        with pytest.raises(QueueError, match="queue 'mail' was not changed: some transaction keeps the limits locked"):
+        with pytest.raises(
+            QueueError, match="queue 'mail' was not changed: another transaction keeps the limits locked"
+        ):
             if inside:
                 with transaction.atomic():
                     queues.change("mail", {"max_concurrency": 3}, actor="ann")
@@ -119,7 +121,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("verb", UNKNOWN, ids=["set", "pause", "resume", "override", "clear"])
 def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object]) -> None:
-    with pytest.raises(QueueError, match=r"no queue 'nowhere' in the table; declare it in HORSIES\['QUEUES'\]"):
+    with pytest.raises(QueueError, match=r"no queue 'nowhere' in the database; declare it in HORSIES\['QUEUES'\]"):
         verb()
     assert not Queue.objects.filter(pk="nowhere").exists()
 
@@ -128,7 +130,10 @@ def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object])
     ("columns", "words"),
     [
         ({}, "nothing to change"),
-        ({"max_concurrency": -1}, "max_concurrency must be a whole number from 0 to 1_000_000, or None"),
+        (
+            {"max_concurrency": -1},
+            r"max_concurrency must be a whole number from 0 to 1_000_000 \(0 lets no task start\)",
+        ),
         ({"max_concurrency": 1_000_001}, "not 1000001"),
         ({"max_concurrency": "3"}, "not '3'"),
         ({"max_concurrency": 3.0}, "not 3.0"),
@@ -145,8 +150,8 @@ def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object])
         ({"partition_by_args": ["a\x00"]}, "must be a list of argument names"),
         ({"partition_by_args": ["a", "a"]}, "name each argument once"),
         ({"partition_by_task": 1}, "partition_by_task must be True or False"),
-        ({"max_concurency": 1}, "nothing is called 'max_concurency'"),
-        ({"name": "other"}, "nothing is called 'name'"),
+        ({"max_concurency": 1}, "queue 'mail' has no value 'max_concurency'"),
+        ({"name": "other"}, "queue 'mail' has no value 'name'"),
     ],
     ids=str,
 )
@@ -159,13 +164,13 @@ def test_a_value_that_cannot_be_is_refused_and_nothing_changes(columns: dict[str
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"limits": {}}, "an override needs a limit"),
+        ({"limits": {}}, "an override needs at least one of max_concurrency"),
         ({"reason": "  "}, "an override needs a reason"),
-        ({"limits": {"priority": 1}}, "there is no limit 'priority'"),
+        ({"limits": {"priority": 1}}, "unknown limit 'priority'"),
         ({"limits": {"max_concurrency": -1}}, "max_concurrency must be"),
         ({"until": dt.datetime(2100, 1, 1)}, "has no time zone"),
-        ({"until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "is over already"),
-        ({"until": dt.datetime(9999, 12, 31, tzinfo=dt.UTC)}, "is too far away"),
+        ({"until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "is in the past"),
+        ({"until": dt.datetime(9999, 12, 31, tzinfo=dt.UTC)}, "is too far in the future"),
     ],
     ids=["no limit", "no reason", "no such limit", "no such number", "naive", "past", "far"],
 )
@@ -182,14 +187,14 @@ def test_an_override_that_cannot_be_is_refused_and_nothing_changes(given: dict[s
     ids=str,
 )
 def test_the_cluster_has_a_cap_only(columns: dict[str, Any]) -> None:
-    with pytest.raises(QueueError, match="the cluster has a max_concurrency only"):
+    with pytest.raises(QueueError, match="the cluster supports only max_concurrency"):
         queues.change("*", columns, actor="ann")
 
 
 def test_the_cluster_gets_no_cap_in_soft_mode_but_can_be_paused() -> None:
     with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
         for verb in (queues.change, queues.override):
-            with pytest.raises(QueueError, match="the cluster cannot have a cap together with HORSIES"):
+            with pytest.raises(QueueError, match="the cluster cannot have a cap while HORSIES"):
                 verb("*", {"max_concurrency": 3}, actor="ann", reason="sale")
         assert queues.pause("*", actor="ann")
     assert in_force("*") == 0

@@ -145,7 +145,7 @@ def test_an_exception_that_cannot_even_be_shown_is_described() -> None:
         __repr__ = __str__
 
     described = describe(Stubborn())
-    assert "cannot be had" in described["message"]
+    assert "not available" in described["message"]
     assert described["type"].endswith("Stubborn")
 
 
@@ -179,7 +179,7 @@ def test_an_exception_whose_text_raises_keeps_its_type_and_its_code(settings: An
     error = outcome(unspeakable.raises.send("cause that cannot be shown")).err_value
     assert error.error_code == "NOT_THERE"
     error = outcome(unspeakable.raises.send("str: SystemExit")).err_value
-    assert error.message == "Unspeakable: <Unspeakable whose text cannot be had: SystemExit>"
+    assert error.message == "Unspeakable: <Unspeakable, whose text is not available: SystemExit>"
 
 
 def test_a_result_that_raises_when_it_is_read_fails_its_task_and_nothing_else() -> None:

@@ -104,12 +104,12 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
     waiting, failed, running = TaskFactory(), TaskFactory(status="FAILED"), TaskFactory(status="RUNNING")
     as_role("site")
     assert act(boss, "cancel_tasks", waiting) == [
-        ("success", "1 cancelled, 0 running and asked to end, 0 over already.")
+        ("success", "1 cancelled, 0 running and asked to stop, 0 already finished.")
     ]
     assert act(boss, "terminate_tasks", running) == [
-        ("success", "0 cancelled, 1 running and asked to end, 0 over already.")
+        ("success", "0 cancelled, 1 running and asked to stop, 0 already finished.")
     ]
-    assert act(boss, "retry_tasks", failed) == [("success", "1 task runs again.")]
+    assert act(boss, "retry_tasks", failed) == [("success", "1 task will run again.")]
     assert tasks.noop.send().cancel() == "CANCELLED"
     as_role(None)
     assert Task.objects.get(pk=running.pk).terminate
@@ -129,7 +129,7 @@ def test_an_action_on_a_row_that_somebody_has_locked_gives_up_and_says_so(
         ((level, text),) = act(boss, action, task)
     assert level == "error"
     assert "lock timeout" in text
-    assert "Somebody else has one of these rows locked in an open transaction." in text
+    assert "Another open transaction has locked one of these rows." in text
     assert rows(task) == before
     ((level, _text),) = act(boss, action, task)
     assert level == "success"
@@ -147,7 +147,7 @@ def test_an_action_that_the_statement_timeout_ends_says_so(
         ((level, text),) = act(boss, action, task)
     assert level == "error"
     assert "statement timeout" in text
-    assert "perhaps somebody else has one of these rows locked" in text
+    assert "Another transaction may have locked one of these rows" in text
     assert rows(task) == before
 
 
@@ -177,7 +177,7 @@ def test_what_was_run_again_before_the_refusal_is_told(
         keeper.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [failed[1].pk])
         told = act(boss, "retry_tasks", *failed)
     assert [level for level, _text in told] == ["error", "success"]
-    assert told[1][1] == "1 task runs again."
+    assert told[1][1] == "1 task will run again."
     assert Task.objects.exclude(copy_of=None).count() == 1
 
 

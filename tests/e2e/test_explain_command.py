@@ -46,7 +46,7 @@ def test_it_prints_json_for_machines() -> None:
 
 
 def test_without_an_id_it_explains_the_task_that_was_sent_last() -> None:
-    with pytest.raises(CommandError, match="horsies_explain: no task was sent yet"):
+    with pytest.raises(CommandError, match="horsies_explain: no task has been sent yet"):
         run()
     ids = put(3)
     assert run().startswith(f"Task {ids[-1]} is PENDING.")
@@ -57,7 +57,7 @@ def test_without_an_id_it_explains_the_task_that_was_sent_last() -> None:
 def test_a_mistake_is_a_sentence() -> None:
     with pytest.raises(CommandError, match="horsies_explain: there is no task"):
         run(str(uuid.uuid4()))
-    with pytest.raises(CommandError, match="horsies_explain: 'mail' is no task id"):
+    with pytest.raises(CommandError, match="horsies_explain: 'mail' is not a task id"):
         run("mail")
 
 

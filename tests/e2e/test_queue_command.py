@@ -77,7 +77,7 @@ def test_the_list_for_machines_has_every_field() -> None:
     assert (found["bulk"]["running"], found["bulk"]["pending_more"]) == (0, False)
 
 
-def test_show_names_who_holds_the_slots_and_the_busiest_partitions(claimer: Claimers) -> None:
+def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Claimers) -> None:
     run("set", "mail", "--partition-by-args=to", "--partition-by-task", "--partition-max-concurrency=1")
     run("override", "mail", "--local-limit=7", "--reason=slow partner", "--until=2100-01-01T00:00Z")
     run("pause", "mail", "--reason=full disk")
@@ -112,7 +112,7 @@ def test_show_tells_a_pause_and_speaks_of_the_cluster() -> None:
 def test_a_change_prints_old_and_new_and_is_audited_with_who_and_why() -> None:
     printed = run("set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner")
     assert "mail: max_concurrency: null -> 3\nmail: priority: 1 -> 7\n" in printed
-    assert "writes the settings" in printed
+    assert "applies the settings" in printed
     entry = AuditEntry.objects.latest("id")
     assert (entry.actor, entry.action, entry.reason) == (ACTOR, "queue.set", "slow partner")
     assert "mail: max_concurrency: 3 -> null" in run("set", "mail", "--max-concurrency", "none")
@@ -123,7 +123,7 @@ def test_a_change_prints_old_and_new_and_is_audited_with_who_and_why() -> None:
 
 def test_what_is_so_already_is_said_and_is_no_error() -> None:
     for words in (("set", "mail", "--priority=1"), ("resume", "mail"), ("clear", "mail"), ("sync",)):
-        assert run(*words) == "Nothing changed: it is so already.\n"
+        assert run(*words) == "Nothing changed: the values are the same.\n"
     assert machine("resume", "mail") == {"changed": []}
 
 
@@ -143,7 +143,7 @@ def test_partition_rules_can_be_set(words: list[str], columns: tuple[Any, ...]) 
 
 
 def test_a_limit_per_partition_without_partitions_is_pointed_out() -> None:
-    assert "mail has no partitions, so partition_max_concurrency limits nothing" in run(
+    assert "mail has no partitions, so partition_max_concurrency has no effect" in run(
         "override", "mail", "--partition-max-concurrency=2", "--reason=sale"
     )
     assert "has no partitions" not in run("set", "mail", "--partition-by-task")
@@ -165,26 +165,26 @@ def test_pause_resume_override_clear_and_sync() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show", "nowhere"], "no queue 'nowhere' in the table; there are: mail, bulk, twin, default"),
-        (["pause", "nowhere"], "no queue 'nowhere' in the table; declare it in HORSIES"),
-        (["show"], "name a queue, as in 'horsies_queue show mail', or give --cluster; not both"),
-        (["pause", "mail", "--cluster"], "not both"),
-        (["set", "mail"], "nothing to change for 'mail': name a value, as in --max-concurrency 5"),
+        (["show", "nowhere"], "no queue 'nowhere' in the database; choose from: mail, bulk, twin, default"),
+        (["pause", "nowhere"], "no queue 'nowhere' in the database; declare it in HORSIES"),
+        (["show"], "give either a queue, as in 'horsies_queue show mail', or --cluster"),
+        (["pause", "mail", "--cluster"], "give either a queue"),
+        (["set", "mail"], "nothing to change for 'mail': give a value, such as --max-concurrency 5"),
         (["set", "mail", "--max-concurrency=many"], "'many' is not a whole number"),
         (["set", "mail", "--max-concurrency=-1"], "must be a whole number from 0"),
         (["set", "mail", "--local-limit=0"], "must be a whole number from 1"),
         (["set", "mail", "--priority=none"], "'none' is not a whole number"),
         (["set", "mail", "--priority=101"], "priority must be a whole number from 1"),
         (["set", "mail", "--partition-by-args=a,,b"], "must be a list of argument names"),
-        (["set", "--cluster", "--local-limit=1"], "the cluster has a max_concurrency only"),
-        (["override", "mail", "--reason=sale"], "nothing to change for 'mail': name a limit"),
-        (["override", "mail", "--max-concurrency=1"], "an override of 'mail' needs --reason TEXT"),
-        (["override", "mail", "--max-concurrency=1", "--reason= "], "an override of 'mail' needs --reason TEXT"),
-        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=2020-01-01T00:00Z"], "is over already"),
-        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=0h"], "is over already"),
+        (["set", "--cluster", "--local-limit=1"], "the cluster supports only max_concurrency"),
+        (["override", "mail", "--reason=sale"], "nothing to change for 'mail': give a limit"),
+        (["override", "mail", "--max-concurrency=1"], "an override of 'mail' requires --reason TEXT"),
+        (["override", "mail", "--max-concurrency=1", "--reason= "], "an override of 'mail' requires --reason TEXT"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=2020-01-01T00:00Z"], "is in the past"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=0h"], "is in the past"),
         (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=2100-01-01"], "has no time zone; add it"),
-        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=soon"], "'soon' is no moment"),
-        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=99999999999w"], "is no moment"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=soon"], "'soon' is neither a datetime"),
+        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=99999999999w"], "is neither a datetime"),
         (["stop", "mail"], "invalid choice: 'stop'"),
     ],
 )
@@ -245,10 +245,7 @@ def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(
 def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
     done = shell("override", "mail", "--max-concurrency=1")
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "CommandError: horsies_queue: an override of 'mail' needs --reason TEXT, for whoever finds it later\n"
-    )
+    assert done.stderr == "CommandError: horsies_queue: an override of 'mail' requires --reason TEXT\n"
     gone = shell("list", DATABASE_URL="postgresql://postgres@127.0.0.1:1/none")
     assert gone.returncode == 1
     assert "horsies_queue: the database refused" in gone.stderr

@@ -69,7 +69,7 @@ def test_a_signal_while_it_starts_is_no_error_for_the_script(script: Script) -> 
     ("options", "words"),
     [
         ("threads=0", "WorkerStartError: --threads: 0 is not a whole number of at least 1"),
-        ("queues='mail'", "WorkerStartError: queues is a list of names, not the str 'mail'"),
+        ("queues='mail'", "WorkerStartError: queues must be a list of names, not the str 'mail'"),
         ("queues=['mial']", "WorkerStartError: --queues: 'mial' not declared"),
         ("proceses=1", "TypeError"),
     ],
@@ -95,7 +95,7 @@ thread.join()
 """
     process = script(text)
     assert process.wait() == 0
-    assert "refused: it takes the signals of its process, so it has to run on the main thread" in process.log
+    assert "refused: it handles the signals of its process, so it must run in the main thread" in process.log
 
 
 @pytest.mark.promise("S3.11")

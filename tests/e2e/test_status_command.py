@@ -56,7 +56,7 @@ def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_w
     done = as_a_probe()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if line.startswith("default ")]
-    assert "No worker lives" in done.stdout
+    assert "No worker is running" in done.stdout
     assert "PostgreSQL" in done.stdout
     assert "the primary, writable" in done.stdout
     assert done.stdout.endswith("Healthy.\n")

@@ -98,7 +98,7 @@ EDITS = (
     ),
     Edit(
         8,
-        "the poll of the waiting room does nothing",
+        "the poll of the result listener does nothing",
         "horsies_django/tasks/result_listener.py",
         "look_at, arrived = now + self.poll_seconds, wanted",
         "look_at = now + self.poll_seconds",

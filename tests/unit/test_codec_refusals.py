@@ -118,8 +118,8 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
     (Any, float("-inf"), "-Infinity is not valid JSON"),
     (float, 2**53 + 1, "a float cannot hold this int exactly: declare int, or send a float"),
     (float, 10**400, "a float cannot hold this int exactly: declare int, or send a float"),
-    (int, 10**4300, "an int of more than 4300 digits cannot travel as JSON: send it as a str"),
-    (Any, -(10**4300), "an int of more than 4300 digits cannot travel as JSON: send it as a str"),
+    (int, 10**4300, "an int of more than 4300 digits cannot be encoded as JSON: send it as a str"),
+    (Any, -(10**4300), "an int of more than 4300 digits cannot be encoded as JSON: send it as a str"),
     (str, "a\x00", "the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (Any, "a\x00", "the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (str, "aé\ud800", "the text has a lone surrogate (character 2), so it is not valid Unicode"),
@@ -129,8 +129,8 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
         {"\udc80": 1},
         'the key "\\udc80": the text has a lone surrogate (character 0), so it is not valid',
     ),
-    (decimal.Decimal, decimal.Decimal("NaN"), "a Decimal must be finite to travel"),
-    (decimal.Decimal, decimal.Decimal("-Infinity"), "a Decimal must be finite to travel"),
+    (decimal.Decimal, decimal.Decimal("NaN"), "a Decimal must be finite to be encoded"),
+    (decimal.Decimal, decimal.Decimal("-Infinity"), "a Decimal must be finite to be encoded"),
     (dt.time, dt.time(3, tzinfo=zoneinfo.ZoneInfo("Europe/Paris")), "its time zone gives this time no offset from UTC"),
 ]
 

@@ -130,10 +130,10 @@ def test_a_return_type_that_cannot_travel_is_refused_with_what_to_write() -> Non
 
     for function, words in (
         (bare, "write '-> TaskResult\\[int\\]'"),
-        (odd, "the error of a TaskResult is a TaskError: write '-> TaskResult\\[T\\]'"),
+        (odd, "the error type of a TaskResult must be TaskError: write '-> TaskResult\\[T\\]'"),
         (raw, "raw: the return annotation: bytes has no form in JSON: write str and pass base64 text"),
         (row, "Customer is a model, .*: annotate int and send its pk"),
-        (maybe, "it stands alone, as a task's return annotation"),
+        (maybe, "use it only as the return annotation of a task"),
     ):
         with pytest.raises(UnsupportedType, match=words):
             ResultCodec.of(function)

@@ -31,7 +31,7 @@ def test_a_code_is_its_own_text() -> None:
 @pytest.mark.promise("S3.8")
 @pytest.mark.parametrize("code", sorted(RESERVED))
 def test_a_built_in_code_is_not_a_users_to_take(code: str) -> None:
-    assert code_problem(code) == f"error code {code!r} is reserved for horsies_django itself: choose a name of your own"
+    assert code_problem(code) == f"error code {code!r} is reserved for horsies_django: choose a name of your own"
 
 
 @pytest.mark.promise("S3.8")
@@ -54,7 +54,7 @@ def test_a_code_of_another_form_is_refused_with_an_example(code: str) -> None:
 
 
 def test_a_code_that_is_no_text_is_refused() -> None:
-    assert code_problem(404) == "an error code is a str, not int"
+    assert code_problem(404) == "an error code must be a str, not int"
 
 
 def test_a_users_own_text_enum_serves_as_a_code() -> None:
@@ -65,8 +65,8 @@ def test_a_users_own_text_enum_serves_as_a_code() -> None:
 
 
 def test_a_send_error_says_its_code_and_whether_trying_again_may_help() -> None:
-    error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not take the task")
-    assert str(error) == "[ENQUEUE_FAILED] the database did not take the task"
+    error = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "the database did not accept the task")
+    assert str(error) == "[ENQUEUE_FAILED] the database did not accept the task"
     assert isinstance(error, HorsiesError)
     assert [TaskSendError(code, "").retryable for code in TaskSendErrorCode] == [
         code is TaskSendErrorCode.ENQUEUE_FAILED for code in TaskSendErrorCode

@@ -61,7 +61,7 @@ def only(code: str, explanation: Explanation) -> Reason:
 
 def test_an_explanation_is_never_empty_and_reads_as_lines() -> None:
     assert str(told()) == (
-        f"Task {ID} is PENDING.\n  NEXT: Nothing holds it up: it is the next in line, and should start within 5 s."
+        f"Task {ID} is PENDING.\n  NEXT: Nothing holds it back: it is next in line and should start within 5 s."
     )
     assert told().reasons[0].code is ReasonCode.NEXT
 
@@ -79,14 +79,14 @@ def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() ->
     young = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
     found = only("UNKNOWN_TASK_NAME", told(young, workers=[stranger]))
     assert found.text == (
-        "No living worker of its queue knows a task 'shop.tasks.add': they leave it to others until 15:03:00, and then whichever "
-        "claims it fails it with WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
+        "No live worker of its queue knows the task 'shop.tasks.add': they leave it to others until 15:03:00; after that, the "
+        "first to claim it fails it with WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
     )
     assert found.details["until"] == "2030-01-31T12:03:00+00:00"
     newer = only("UNKNOWN_TASK_NAME", told(young | {"wire": 2}, workers=[stranger]))
-    assert "knows a task 'shop.tasks.add' as a newer release sent it (version 2): they leave" in newer.text
+    assert "'shop.tasks.add' in the format of a newer release (format version 2): they leave" in newer.text
     old = only("UNKNOWN_TASK_NAME", told(workers=[stranger | {"strange": False}]))
-    assert "'shop.tasks.add': whichever claims it fails it with WORKER_RESOLUTION_ERROR" in old.text
+    assert "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
     assert old.details["until"] is None
 
 
@@ -94,16 +94,16 @@ def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
     stranger = TAKER | {"knows": False, "strange": True}
     busy = TAKER | {"worker_id": str(ID), "busy": 2}
     assert only("NO_FREE_SLOT", told(workers=[stranger, busy])).text == (
-        "The one living worker that serves its queue and knows it is without a free slot for sync tasks: 2 of 2 are taken."
+        "The only live worker that serves its queue and knows it is without a free slot for sync tasks: 2 of 2 are taken."
     )
     assert only("NEXT", told(workers=[stranger, TAKER])).details["workers"][0]["worker_id"] == WORKER
 
 
-def test_a_cap_names_the_holder_of_the_longest_slot() -> None:
+def test_a_cap_names_the_holder_of_the_longest_held_permit() -> None:
     holders = [HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}]
     queue = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": holders}
     assert only("QUEUE_AT_CAP", told(queue=queue)).text == (
-        f"The queue 'verify' is at its cap: 2 of 2 slots are taken, the longest since 14:02:11 by task {ID} on web-1:41."
+        f"The queue 'verify' is at its cap: 2 of 2 permits are taken, the longest since 14:02:11 by task {ID} on web-1:41."
     )
     gone = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": [holders[0] | {"hostname": None}]}
     assert only("QUEUE_AT_CAP", told(queue=gone)).text.endswith(f" on {WORKER}."), "the row of the worker is gone"
@@ -111,7 +111,7 @@ def test_a_cap_names_the_holder_of_the_longest_slot() -> None:
 
 def test_a_cap_whose_holders_left_a_moment_ago_is_told_without_them() -> None:
     queue = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": []}
-    assert only("QUEUE_AT_CAP", told(queue=queue)).text == "The queue 'verify' is at its cap: 2 of 2 slots are taken."
+    assert only("QUEUE_AT_CAP", told(queue=queue)).text == "The queue 'verify' is at its cap: 2 of 2 permits are taken."
 
 
 def test_what_each_worker_has_against_a_task_counts_only_when_every_worker_has_something() -> None:
@@ -121,7 +121,7 @@ def test_what_each_worker_has_against_a_task_counts_only_when_every_worker_has_s
     both = told(queue=queue, workers=[busy, limited])
     assert [reason.code for reason in both.reasons] == ["WORKERS_AT_LOCAL_LIMIT", "NO_FREE_SLOT"]
     assert both.reasons[0].text.startswith(
-        "1 of the 2 living workers that serve its queue are at the limit of 1 per worker."
+        "1 of the 2 live workers that serve its queue are at the limit of 1 per worker."
     )
 
 
@@ -141,8 +141,8 @@ def test_a_claim_without_a_lease_is_about_to_start() -> None:
 
 
 def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
-    assert only("BEHIND_OTHERS", told(before=1)).text == "1 task stands before it and may start earlier."
-    assert only("BEHIND_OTHERS", told(before=1_000)).text == "1,000 tasks stand before it and may start earlier."
+    assert only("BEHIND_OTHERS", told(before=1)).text == "1 task is ahead of it and may start first."
+    assert only("BEHIND_OTHERS", told(before=1_000)).text == "1,000 tasks are ahead of it and may start first."
     more = only("BEHIND_OTHERS", told(before=1_001))
-    assert more.text == "More than 1,000 tasks stand before it and may start earlier."
+    assert more.text == "More than 1,000 tasks are ahead of it and may start first."
     assert more.details == {"count": 1_000, "more": True}

@@ -26,6 +26,6 @@ def test_a_mapper_names_its_problems() -> None:
     assert mapper_problems({OSError: "IO"}) == []
     problems = mapper_problems({"OSError": "IO", int: "X", KeyError: "WORKER_CRASHED", ValueError: "lower"})
     assert len(problems) == 4
-    assert "no exception class" in problems[0]
+    assert "is not an exception class" in problems[0]
     assert "reserved" in problems[2]
-    assert mapper_problems([OSError]) == ["a mapper is a dict of exception classes and error codes, not list"]
+    assert mapper_problems([OSError]) == ["a mapper must be a dict of exception classes and error codes, not list"]

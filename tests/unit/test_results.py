@@ -94,7 +94,7 @@ def test_a_result_shows_what_it_holds() -> None:
 @pytest.mark.promise("S3.8")
 @pytest.mark.parametrize("code", ["WAIT_TIMEOUT", RetrievalCode.WAIT_TIMEOUT])
 def test_a_users_error_cannot_carry_a_built_in_code(code: str) -> None:
-    with pytest.raises(ValueError, match="is reserved for horsies_django itself"):
+    with pytest.raises(ValueError, match="is reserved for horsies_django"):
         TaskError(code)
 
 

@@ -1,4 +1,4 @@
-"""Retry policies: what they accept, their pauses, and which failures are followed by another attempt."""
+"""Retry policies: what they accept, their delays, and which failures are followed by another attempt."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def seconds(due: object) -> float:
 def test_a_fixed_policy_has_one_retry_per_pause() -> None:
     policy = RetryPolicy.fixed([60, 300, 900], auto_retry_for=["MAIL_DOWN"])
     assert policy.max_retries == 3
-    assert [policy.pause(retry) for retry in (1, 2, 3)] == [60, 300, 900]
+    assert [policy.delay(retry) for retry in (1, 2, 3)] == [60, 300, 900]
 
 
 def test_an_exponential_policy_doubles_its_pause_up_to_the_longest() -> None:
     policy = RetryPolicy.exponential(base_seconds=2, max_retries=6, max_delay_seconds=20)
-    assert [policy.pause(retry) for retry in range(1, 7)] == [2, 4, 8, 16, 20, 20]
-    assert RetryPolicy.exponential(base_seconds=86_400, max_retries=100).pause(100) == 30 * 86_400
+    assert [policy.delay(retry) for retry in range(1, 7)] == [2, 4, 8, 16, 20, 20]
+    assert RetryPolicy.exponential(base_seconds=86_400, max_retries=100).delay(100) == 30 * 86_400
 
 
 def test_a_policy_names_everything_that_is_wrong_with_it() -> None:
@@ -42,7 +42,7 @@ def test_a_policy_names_everything_that_is_wrong_with_it() -> None:
 
 @pytest.mark.parametrize("intervals", [[], "60", 60, [0, "1"], [True], [float("nan")], [10**9]])
 def test_pauses_that_cannot_be_are_refused(intervals: object) -> None:
-    with pytest.raises(ValueError, match="pause"):
+    with pytest.raises(ValueError, match="retry delay"):
         RetryPolicy.fixed(intervals)  # type: ignore[arg-type]
 
 

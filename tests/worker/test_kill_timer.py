@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from horsies_django.worker.process import kill_timer
-from horsies_django.worker.process.kill_timer import DeadMan, KillTimer, catches
+from horsies_django.worker.process.kill_timer import KernelTimer, KillTimer, catches
 from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import wait_until
 
@@ -31,8 +31,8 @@ FAR = 100_000.0
 # A process that arms its timer, says so, and stops itself; nobody continues it.
 STOPS_ITSELF = """
 import os, signal, time
-from horsies_django.worker.process.kill_timer import DeadMan
-timer = DeadMan()
+from horsies_django.worker.process.kill_timer import KernelTimer
+timer = KernelTimer()
 timer.arm(time.monotonic() + 0.3)
 print("armed", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
@@ -42,8 +42,8 @@ print("went on", flush=True)
 # A process that lives past its first deadline because it armed the timer again.
 REARMS = """
 import time
-from horsies_django.worker.process.kill_timer import DeadMan
-timer = DeadMan()
+from horsies_django.worker.process.kill_timer import KernelTimer
+timer = KernelTimer()
 first = time.monotonic() + 0.3
 timer.arm(first)
 timer.arm(first + 1000)
@@ -242,7 +242,7 @@ def test_a_process_that_arms_again_outlives_its_first_deadline() -> None:
 
 
 def test_arming_moves_the_deadline_and_disarming_takes_it_away() -> None:
-    timer = DeadMan()
+    timer = KernelTimer()
     try:
         assert timer.remaining() == 0
         timer.arm(time.monotonic() + FAR)
@@ -255,7 +255,7 @@ def test_arming_moves_the_deadline_and_disarming_takes_it_away() -> None:
 
 
 def test_a_deadline_in_the_past_leaves_the_timer_as_it_is() -> None:
-    timer = DeadMan()
+    timer = KernelTimer()
     try:
         timer.arm(time.monotonic() - 1)
         assert timer.remaining() == 0

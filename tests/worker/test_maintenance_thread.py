@@ -71,7 +71,7 @@ def test_a_worker_has_its_first_beat_before_it_claims_anything(parts: Supervisor
 
 
 def test_a_beat_renews_the_row_and_the_trust_in_it(parts: Supervisor, connect: Connect) -> None:
-    conn, heartbeat = connect(), parts.services.heartbeat
+    conn, heartbeat = connect(), parts.maintenance.heartbeat
     register(parts.worker, conn)
     silence(parts.worker)
     parts.engine.trusted_until = 0.0
@@ -91,7 +91,7 @@ def test_the_kill_timer_counts_from_before_the_beat_and_ends_before_others_may_j
     with ThreadPoolExecutor(1) as thread:
         with other.transaction():
             other.execute("SELECT FROM horsies_heartbeats WHERE id = %s FOR UPDATE", [parts.worker])
-            beat = thread.submit(parts.services.heartbeat.tick, conn)
+            beat = thread.submit(parts.maintenance.heartbeat.tick, conn)
             wait_for_waiting(connect(), conn)
             before_the_answer = time.monotonic()
         assert beat.result(30)
@@ -109,7 +109,7 @@ def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_
     register(parts.worker, conn)
     silence(parts.worker)
     WorkerStore(conn).reap(timedelta(seconds=2), judge=True, many=10)
-    assert not parts.services.heartbeat.tick(conn)
+    assert not parts.maintenance.heartbeat.tick(conn)
     assert parts.engine.disowned
     assert Heartbeat.objects.get().died_at is not None
 
@@ -120,14 +120,14 @@ def test_a_heart_is_silent_while_its_engine_is_stuck(parts: Supervisor, connect:
     before = Heartbeat.objects.get().sent_at
     parts.engine.busy_since = time.monotonic() - 60
     parts.engine.publish()
-    assert not parts.services.heartbeat.tick(conn)
+    assert not parts.maintenance.heartbeat.tick(conn)
     assert Heartbeat.objects.get().sent_at == before
 
 
 def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_threshold(
     parts: Supervisor, connect: Connect
 ) -> None:
-    conn, heartbeat, reaper = connect(), parts.services.heartbeat, parts.services.reaper
+    conn, heartbeat, reaper = connect(), parts.maintenance.heartbeat, parts.maintenance.reaper
     register(parts.worker, conn)
     other = uuid.uuid4()
     register(other, conn)
@@ -164,8 +164,8 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     passed = dead.run_pass(wanted=Wanted(sync=1, prefetch=2, lease=lease))
     (running,), buffered = passed.claims, passed.prefetched
     silence(dead.id)
-    parts.services.heartbeat.unbroken_since = time.monotonic() - 60
-    parts.services.reaper.rescue(connect())
+    parts.maintenance.heartbeat.unbroken_since = time.monotonic() - 60
+    parts.maintenance.reaper.rescue(connect())
     statuses = dict(Task.objects.values_list("id", "status"))
     assert statuses == {running.id: "FAILED", **{claim.id: "PENDING" for claim in buffered}}
     (attempt,) = TaskAttempt.objects.all()
@@ -177,7 +177,7 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     ) in caplog.messages
     late = dead.run_pass(wanted=Wanted(sync=2, lease=lease), starts=buffered)
     assert (late.dead, late.started, late.claims) == (True, [], [])
-    parts.services.reaper.rescue(connect())
+    parts.maintenance.reaper.rescue(connect())
     assert TaskAttempt.objects.count() == 1
 
 
@@ -185,7 +185,7 @@ def test_tasks_that_the_reaper_finds_past_their_time_are_named(
     parts: Supervisor, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     (id_,) = put(good_until=dt.datetime.now(dt.UTC) - timedelta(seconds=1))
-    parts.services.reaper.rescue(connect())
+    parts.maintenance.reaper.rescue(connect())
     assert caplog.messages == [f"1 task(s) expired before they started (tests.nothing {id_} (attempt 1))"]
 
 
@@ -194,11 +194,11 @@ def test_tasks_of_a_worker_without_any_heartbeat_are_rescued_once_their_claim_is
 ) -> None:
     (id_,) = put()
     claimer().run_pass(sync=1)
-    parts.services.reaper.rescue(connect())
+    parts.maintenance.reaper.rescue(connect())
     assert Task.objects.get(pk=id_).status == "RUNNING"
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_tasks SET claimed_at = claimed_at - %s", [LONG_AGO])
-    parts.services.reaper.rescue(connect())
+    parts.maintenance.reaper.rescue(connect())
     assert Task.objects.get(pk=id_).status == "FAILED"
 
 
@@ -210,7 +210,7 @@ def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them(
     assert Task.objects.get(pk=late).status == "PENDING"
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_tasks SET good_until = now() - interval '1 second'")
-    parts.services.reaper.rescue(connect())
+    parts.maintenance.reaper.rescue(connect())
     assert Task.objects.get(pk=late).status == "EXPIRED"
 
 
@@ -232,7 +232,7 @@ def test_an_override_ends_at_its_time_or_when_nobody_has_served_the_queue_for_lo
             "UPDATE horsies_queues SET override_at = now() - interval '30 days' WHERE name IN ('bulk', 'twin')"
         )
         cursor.execute("UPDATE horsies_queues SET served_at = now() - interval '1 day' WHERE name = 'twin'")
-    parts.services.reaper.tick(connect())
+    parts.maintenance.reaper.tick(connect())
     in_force = dict(QueueLimits.objects.values_list("queue_name", "max_concurrency"))
     assert {name: in_force[name] for name in ("mail", "bulk", "twin")} == {"mail": 5, "bulk": 5, "twin": 1}
     assert set(AuditEntry.objects.filter(action="queue.expire").values_list("subject", flat=True)) == {"mail", "bulk"}

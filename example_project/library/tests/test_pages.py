@@ -97,7 +97,7 @@ class ResultTests(TestCase):
         task_id = Document.objects.get(pk=make_document().pk).index_task
         found = self.client.get(reverse("library:find_result"), {"id": str(task_id)})
         self.assertRedirects(found, reverse("library:result", args=[task_id]))
-        for wrong, words in (("abc", "is no task id"), (str(uuid.uuid4()), "There is no task")):
+        for wrong, words in (("abc", "is not a task id"), (str(uuid.uuid4()), "There is no task")):
             page = self.client.get(reverse("library:find_result"), {"id": wrong})
             self.assertContains(page, words, status_code=404)
 

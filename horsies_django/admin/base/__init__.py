@@ -1,1 +1,1 @@
-"""What the pages of the admin share: HTML, pages that only look, forms that change a row, refusals of the database."""
+"""Shared parts of the admin pages: HTML, read-only pages, change forms, and database errors."""

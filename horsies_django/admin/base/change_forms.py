@@ -1,7 +1,7 @@
-"""Forms that change one row by a verb of the shell: what the pages of queues and of schedules have in common.
+"""Forms that change one row, as the management commands do; shared by the pages of queues and schedules.
 
-They are for those with ``horsies.configure_queue``. The last write holds; whoever wrote it is told what others changed while the
-form was open, as the audit has it.
+They need the permission ``horsies.configure_queue``. The last change applies; the user is shown what others changed while the
+form was open, according to the audit.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ else:
 
 LARGEST_ID = 2**63 - 1
 LONGEST_REASON = 1_000
-ADD = "add"  # the form that makes a row; all others have one
-MOST_SINCE = 20  # entries that others wrote while a form was open
+ADD = "add"  # the form that creates a row; all other forms change one
+MOST_SINCE = 20  # audit entries that others wrote while a form was open
 
 
 class Tool(NamedTuple):
-    """A way from a row's page to one of its forms."""
+    """A link from the page of a row to one of its forms."""
 
     url: str
     text: str | Promise
 
 
 class Words(NamedTuple):
-    """What is told of a row, by its name; ``did`` is what was done to it, ``actor`` who else did something."""
+    """Messages about a row: ``name`` is its name, ``did`` the change, ``actor`` another user."""
 
     missing: str | Promise
     same: str | Promise
@@ -57,12 +57,12 @@ class Words(NamedTuple):
 
 
 class ChangeForm(forms.Form):
-    """A change of one row. ``apply`` calls the verb that the shell calls too."""
+    """A change of one row. ``apply`` calls the function that the management command calls too."""
 
-    action: ClassVar[str]  # what the audit calls it
+    action: ClassVar[str]  # its name in the audit
     title: ClassVar[str | Promise]
     button: ClassVar[str | Promise]
-    way: ClassVar[str | Promise] = ""  # what leads to it, where the button says another thing
+    way: ClassVar[str | Promise] = ""  # text of the link to the form, if it differs from the button
     explanation: ClassVar[str | Promise] = ""
 
     reason = forms.CharField(
@@ -70,7 +70,7 @@ class ChangeForm(forms.Form):
         max_length=LONGEST_REASON,
         required=False,
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
-        help_text=gettext_lazy("Kept in the audit, for whoever finds the change later."),
+        help_text=gettext_lazy("Recorded in the audit."),
     )
 
     def __init__(self, *args: Any, row: Any, request: HttpRequest, **kwargs: Any) -> None:
@@ -80,32 +80,32 @@ class ChangeForm(forms.Form):
 
     @property
     def fieldsets(self) -> list[tuple[Any, dict[str, Any]]]:
-        """How the fields stand on the page."""
+        """The fields as ``AdminForm`` takes them."""
         return [(None, {"fields": list(self.fields)})]
 
     def apply(self, actor: str) -> list[str]:
-        """Make the change and return what changed. Raises HorsiesError."""
+        """Make the change; return the names of the changed columns. Raises HorsiesError."""
         raise NotImplementedError
 
     @property
     def why(self) -> str | None:
-        """The reason that was given, None without one."""
+        """The reason, or None."""
         return self.cleaned_data["reason"] or None
 
 
 class ChangeMixin(Base):
-    """The forms of a row, beside its page."""
+    """Adds the change forms of a row to its page."""
 
     change_forms: ClassVar[Mapping[str, type[ChangeForm]]]
-    subjects: ClassVar[str]  # how the actions on such rows begin
+    subjects: ClassVar[str]  # prefix of the audit actions on such rows
     words: ClassVar[Words]
 
     def has_configure_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may see such rows, and change them."""
+        """Whether the user may see and change such rows."""
         return self.has_view_permission(request) and request.user.has_perm("horsies.configure_queue")
 
     def get_urls(self) -> list[Any]:
-        """Add one address for each form."""
+        """Add a URL for each form."""
         own = [
             path(f"{'' if verb == ADD else '<path:object_id>/'}{verb}/", self._wrapped(verb), name=self._page(verb))
             for verb in sorted(self.change_forms)
@@ -117,8 +117,8 @@ class ChangeMixin(Base):
             return answered(self, request, lambda: self.configure_view(request, object_id, verb))
 
         wrapped: Any = self.admin_site.admin_view(view)
-        # A change waits for passes, tries again when it has waited too long, and holds every pass up until its commit: so it is a
-        # transaction of its own, not part of the request's (ATOMIC_REQUESTS).
+        # A change blocks all passes until it commits, and may have to be retried, so it runs in a transaction of its own and not
+        # in that of the request (ATOMIC_REQUESTS).
         for alias in connections:
             wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
         view_: Callable[..., HttpResponse] = wrapped
@@ -128,7 +128,7 @@ class ChangeMixin(Base):
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
 
     def tool(self, verb: str, row: Model) -> Tool:
-        """Return the way to a form of a row."""
+        """Return the link to a form of a row."""
         form = self.change_forms[verb]
         return Tool(self._url(verb, row), form.way or form.button)
 
@@ -137,7 +137,7 @@ class ChangeMixin(Base):
         return reverse(f"admin:{self._page(page)}", args=args, current_app=self.admin_site.name)
 
     def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
-        """Show a form, or make the change that it asks for; without an id, for a row to be. Raises PermissionDenied."""
+        """Show a form or make its change; without an id, create a row. Raises PermissionDenied."""
         if not self.has_configure_permission(request):
             raise PermissionDenied
         row: Any = self.model()
@@ -157,13 +157,13 @@ class ChangeMixin(Base):
         return self._form_page(request, form, seen, adds=object_id is None)
 
     def _made(self, request: HttpRequest, form: ChangeForm, seen: int) -> bool:
-        """Make the change and tell what it did; give the form the reason why it could not be made."""
+        """Make the change and show what it did, or add the error to the form. Return whether it was made."""
         actor = request.user.get_username()
         try:
             changed = form.apply(actor)
         except HorsiesError as error:
             form.add_error(None, str(error))
-        except DatabaseError as error:  # a role without the rights, a database that only reads, a lost connection
+        except DatabaseError as error:  # missing privileges, a read-only database, a lost connection
             form.add_error(None, refusal(error))
         else:
             self.tell(request, form, seen if changed else None)
@@ -171,7 +171,7 @@ class ChangeMixin(Base):
         return False
 
     def tell(self, request: HttpRequest, form: ChangeForm, seen: int | None) -> None:
-        """Say what changed, as the audit has it, and what others changed since the form was opened: the last write holds."""
+        """Show what changed, according to the audit, and what others changed while the form was open."""
         name = {"name": str(form.row)}
         if seen is None:
             self.message_user(request, self.words.same % name, messages.INFO)
@@ -207,11 +207,11 @@ class ChangeMixin(Base):
         return entries_of(config().database, row.pk, self.subjects)
 
     def _newest_entry(self, row: Model) -> int:
-        """Return the id of the last change of the row: what its form was opened on."""
+        """Return the id of the last audit entry about the row."""
         return int(self._entries(row).values_list("pk", flat=True).first() or 0)
 
 
 def _seen(text: str) -> int | None:
-    """Return the id that a form carried, None when somebody wrote another thing there."""
+    """Return the audit id in a posted form, or None if it is invalid."""
     found = int(text) if re.fullmatch(r"[0-9]{1,19}", text) else -1
     return found if 0 <= found <= LARGEST_ID else None

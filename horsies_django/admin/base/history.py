@@ -1,4 +1,4 @@
-"""Entries of the audit as other pages show them: who changed what, when and why."""
+"""Audit entries as other pages show them: who changed what, when and why."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ ACTIONS = {
 OF_QUEUES, OF_SCHEDULES = "queue.", "schedule."
 SUBJECTS: dict[str, type[Queue | Schedule]] = {OF_QUEUES: Queue, OF_SCHEDULES: Schedule}
 LONGEST_CHANGE = 100
-# Columns that say who and when; the entry says so itself.
+# Columns about who and when, which the entry itself has.
 BESIDES = {
     "override_by", "override_at", "override_reason", "paused_at", "paused_by", "paused_reason", "partition_version", "sweep",
 }  # fmt: skip
 
 
 def entries_of(alias: str, name: str, subjects: str) -> QuerySet[AuditEntry]:
-    """Return the entries about a queue or a schedule, the newest first; ``subjects``: OF_QUEUES or OF_SCHEDULES."""
+    """Return the audit entries about a queue or a schedule, newest first; ``subjects``: OF_QUEUES or OF_SCHEDULES."""
     entries = AuditEntry.objects.using(alias).filter(subject=name, action__startswith=subjects)
     return entries.order_by("-at", "-pk")
 
 
 def shown_action(entry: AuditEntry) -> str:
-    """Return what was done, also what only a newer version does."""
+    """Return the name of the action, or its code if only a newer version knows it."""
     return str(ACTIONS.get(entry.action, entry.action))
 
 
 def changes(entry: AuditEntry) -> list[str]:
-    """Return what an entry changed, a line for each value: ``concurrency: 4 → 2``."""
+    """Return the changes of an entry, a line per value: ``concurrency: 4 → 2``."""
     if entry.action.startswith(OF_SCHEDULES):
         return changes_of(entry.before, entry.after)
     before, after = _flat(entry.before), _flat(entry.after)
@@ -78,7 +78,7 @@ def changes(entry: AuditEntry) -> list[str]:
 
 
 def _flat(columns: object) -> dict[tuple[str, bool], str]:
-    """Return the columns of an entry as texts, those of an override beside the declared ones; a row may have any shape."""
+    """Return the columns of an entry as text by (column, is override). The JSON of an entry may have any shape."""
     found: dict[tuple[str, bool], str] = {}
     for column, value in columns.items() if isinstance(columns, dict) else ():
         if column == "override":
@@ -108,7 +108,7 @@ def _moment(value: object) -> dt.datetime | None:
 
 
 def lines(entries: Iterable[AuditEntry], now: Any) -> list[dict[str, Any]]:
-    """Return entries as a table shows them."""
+    """Return entries as rows of a table."""
     return [
         {
             "at": moment(entry.at, now),
@@ -122,7 +122,7 @@ def lines(entries: Iterable[AuditEntry], now: Any) -> list[dict[str, Any]]:
 
 
 def audit_url(page: Any, request: HttpRequest, name: str) -> str:
-    """Return the address of all entries about a name, "" where this site or user has no such page."""
+    """Return the URL of all entries about a name, "" if the site or user has no such page."""
     if not (page.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry")):
         return ""
     address = reverse("admin:horsies_auditentry_changelist", current_app=page.admin_site.name)

@@ -1,6 +1,6 @@
-"""Values as HTML: statuses, moments, spans of time, JSON. Whatever comes from a task or a host is escaped here.
+"""Values as HTML: statuses, datetimes, durations, JSON. All values are escaped.
 
-No inline style anywhere: the page may forbid it (CSP), and colours belong to the theme.
+There are no inline styles: a content security policy may forbid them, and colours belong to the theme.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from django.utils.translation import gettext_lazy
 from horsies_django.core.status import Status
 
 NOTHING = "–"
-LONGEST = 20_000  # characters of one value; a result may have 16 MiB
+LONGEST = 20_000  # characters shown of one value
 
-# status -> its shape (so that colour is never all there is) and its name
+# status -> a symbol (so that colour is not the only difference) and its name
 STATUSES = {
     Status.PENDING: ("○", gettext_lazy("Pending")),
     Status.CLAIMED: ("◐", gettext_lazy("Claimed")),
@@ -37,19 +37,19 @@ STATUSES = {
 
 
 def badge(kind: str, shape: str, text: object) -> SafeString:
-    """Return a state as shape, text and colour; the stylesheet knows ``kind``."""
+    """Return a state as symbol, text and colour; the stylesheet has a class for each ``kind``."""
     template = '<span class="horsies-badge horsies-{}"><span aria-hidden="true">{}</span> {}</span>'
     return format_html(template, kind.lower(), shape, text)
 
 
 def breakable(name: str) -> SafeString:
-    """Return a dotted name, which may be broken where its parts meet."""
+    """Return a dotted name that may wrap after dots and underscores."""
     parts = ((part,) for part in re.findall(r"[^._]*[._]?", name))
     return format_html('<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts))
 
 
 def status_badge(status: str) -> SafeString:
-    """Return a task's status, also one that a newer version wrote."""
+    """Return a badge for a status, including one that only a newer version knows."""
     try:
         shape, text = STATUSES[Status(status)]
     except ValueError:
@@ -58,7 +58,7 @@ def status_badge(status: str) -> SafeString:
 
 
 def span(value: dt.timedelta) -> str:
-    """Return a span of time in its two largest units: 350 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    """Return a duration in its two largest units: 350 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     seconds = max(value.total_seconds(), 0.0)
     if seconds < 1:
         return _("%(n)d ms") % {"n": seconds * 1000}
@@ -77,19 +77,19 @@ def span(value: dt.timedelta) -> str:
 
 
 def absolute(value: dt.datetime) -> str:
-    """Return a moment to the second, in the zone of the page, the same in every language."""
+    """Return a datetime to the second in the current time zone, independent of the language."""
     return f"{timezone.localtime(value) if timezone.is_aware(value) else value:%Y-%m-%d %H:%M:%S}"
 
 
 def age(value: dt.datetime, now: dt.datetime) -> SafeString:
-    """Return how long ago a moment was; the moment itself shows when pointed at."""
+    """Return how long ago a datetime was, with the datetime as tooltip."""
     return format_html(
         '<time datetime="{}" title="{}">{}</time>', value.isoformat(), absolute(value), span(now - value)
     )
 
 
 def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
-    """Return a moment and how far away it is."""
+    """Return a datetime and its distance from now."""
     if value is None:
         return NOTHING
     template = '<time datetime="{}">{}</time> <span class="horsies-quiet">{}</span>'
@@ -97,13 +97,13 @@ def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
 
 
 def away(value: dt.datetime, now: dt.datetime) -> str:
-    """Return how far away a moment is: ``3 min 20 s ago``, ``in 2 h 5 min``."""
+    """Return the distance of a datetime from now: ``3 min 20 s ago``, ``in 2 h 5 min``."""
     form = _("%(span)s ago") if value <= now else _("in %(span)s")
     return form % {"span": span(abs(now - value))}
 
 
 def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeString | str]:
-    """Return a display method for a column that holds a moment; the row brings the database's clock as ``read_at``."""
+    """Return a display method for a datetime column; the rows need ``read_at``, the database's clock."""
 
     @admin.display(description=model._meta.get_field(name).verbose_name)  # type: ignore[union-attr]
     def shown(self: Any, obj: Any) -> SafeString | str:
@@ -113,16 +113,16 @@ def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeStri
 
 
 def block(text: str) -> SafeString:
-    """Return a text as it stands, wrapped, cut where it is too long for a page."""
+    """Return preformatted text, truncated to ``LONGEST`` characters."""
     if len(text) <= LONGEST:
         return format_html('<pre class="horsies-text">{}</pre>', text)
-    note = _("The first %(shown)s of %(all)s characters.") % {"shown": f"{LONGEST:,}", "all": f"{len(text):,}"}
+    note = _("Showing the first %(shown)s of %(all)s characters.") % {"shown": f"{LONGEST:,}", "all": f"{len(text):,}"}
     return format_html('<pre class="horsies-text">{}</pre><p class="horsies-quiet">{}</p>', text[:LONGEST], note)
 
 
 def json_block(value: object) -> SafeString:
-    """Return a JSON value, indented. It is shown as it is stored: no type of the project is imported for it."""
+    """Return a stored JSON value, indented."""
     try:
         return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
     except RecursionError:
-        return block(_("It is nested too deep to be shown."))
+        return block(_("This value is nested too deeply to be shown."))

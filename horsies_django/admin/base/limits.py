@@ -1,4 +1,4 @@
-"""The limits of a queue as a person reads them: a line, a badge, and the table of where each comes from."""
+"""The limits of a queue for display: as a line, as badges, and as the table of declared, overridden and effective limits."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LEVELS = {
 
 
 def levels(limits: Mapping[str, Any]) -> str:
-    """Return limits in a line, those that there are."""
+    """Return the limits that are set, in one line."""
     found = [str(text) % {"n": limits[key]} for key, text in LEVELS.items() if limits.get(key) is not None]
     return ", ".join(found) or str(NO_LIMIT)
 
 
 def states(queue: Queue) -> list[SafeString]:
-    """Return what sets a queue apart from what is declared."""
+    """Return badges for a queue that is paused or overridden."""
     found = [badge("paused", "‖", _("Paused"))] if queue.paused_at else []
     return [*found, badge("overridden", "✎", _("Overridden"))] if queue.override is not None else found
 
 
 class LimitRow(NamedTuple):
-    """One line of the table of limits; ``origin``: the badge of what put the value in force in the place of the declared one."""
+    """A row of the table of limits; ``origin``: a badge if the effective value is not the declared one."""
 
     label: str
     declared: str
@@ -46,7 +46,7 @@ class LimitRow(NamedTuple):
 
 
 def limit_rows(queue: Queue, effective: Mapping[str, Any] | None) -> list[LimitRow]:
-    """Return what is declared, overridden and in force, side by side; ``effective`` None: it could not be read in time."""
+    """Return the declared, overridden and effective limits; ``effective`` is None if reading it timed out."""
     override = queue.override if isinstance(queue.override, dict) else {}
     keys = ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS)
     rows = []
@@ -76,11 +76,11 @@ def _rule_row(queue: Queue) -> LimitRow:
 
 
 def label_of(key: str) -> str:
-    """Return the name of a column of a queue, the column's own where it has none."""
+    """Return the verbose name of a column of a queue, or else its name."""
     names = {field.name: str(getattr(field, "verbose_name", field.name)) for field in Queue._meta.get_fields()}
     return names.get(key, key)
 
 
 def shown_limit(value: object) -> str:
-    """Return a limit; None is the absence of one."""
+    """Return a limit as text; None means no limit."""
     return str(NO_LIMIT) if value is None else str(value)

@@ -1,8 +1,7 @@
-"""Pages that only look, and that stay fast however many rows there are.
+"""Read-only pages that stay fast however many rows there are.
 
-Django's own list counts all rows, once for the pages and once more for the search, loads every column, and lets the address
-bar filter by any field. Here a page reads one row more than it shows, which is all that "older" needs to know; a page that
-would take long is given up by the database and says so; and nothing filters but the filters.
+Django's change list counts all rows twice, loads every column, and lets the URL filter by any field. Here a page reads one row
+more than it shows, to know whether there is a next page; queries have a timeout; and only the declared filters filter.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ else:
 T = TypeVar("T")
 
 PER_PAGE = 50
-DEEPEST = 100_000  # rows from the newest one on; what lies beyond, no list shows
+DEEPEST = 100_000  # lists show the newest rows, and no more than these
 TIMEOUT_MS = 3_000
 QUERY_CANCELED = "57014"
 
 
 def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = None) -> T | None:
-    """Return what ``read`` reads, or None when one of its statements takes longer than ``timeout_ms``, or else ``TIMEOUT_MS``."""
+    """Return what ``read`` returns, or None if one of its statements takes longer than ``timeout_ms`` (or ``TIMEOUT_MS``)."""
     try:
         with _bounds(alias, timeout_ms or TIMEOUT_MS):
             return read()
@@ -57,10 +56,10 @@ def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = Non
 
 @contextmanager
 def _bounds(alias: str, timeout_ms: int) -> Iterator[None]:
-    """Give up slow statements inside, and prefer indexes whatever the statistics say.
+    """Set a statement timeout for the block, and prefer indexes whatever the statistics say.
 
-    The settings belong to a savepoint that is rolled back: so nothing inside may write, and a transaction around it
-    (``ATOMIC_REQUESTS``) keeps its own settings and goes on after a timeout.
+    The settings are made in a savepoint that is rolled back. So nothing inside may write, and an outer transaction
+    (``ATOMIC_REQUESTS``) keeps its own settings and continues after a timeout.
     """
     with transaction.atomic(using=alias):
         run(connections[alias], "monitoring/page_bounds", {"timeout_ms": str(timeout_ms)})
@@ -69,14 +68,14 @@ def _bounds(alias: str, timeout_ms: int) -> Iterator[None]:
 
 
 class NextPageMixin(Listing):
-    """A change list that knows whether there is a next page, and never how many there are."""
+    """A change list with links to the previous and next page, which never counts the rows."""
 
     timed_out = False
     note: str | Promise = ""
     first_number = 0
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the page. Raises IncorrectLookupParameters for a page that cannot be."""
+        """Read the page. Raises IncorrectLookupParameters for an invalid page number."""
         start = (self.page_num - 1) * self.list_per_page
         if not 0 <= start < DEEPEST:
             raise IncorrectLookupParameters(f"page {self.page_num}")
@@ -87,24 +86,24 @@ class NextPageMixin(Listing):
         self.has_older = len(rows) > self.list_per_page and start + self.list_per_page < DEEPEST
         self.first_number = start + 1
         self.result_list = self.prepare(request, rows[: self.list_per_page])
-        # What the templates and Django's own code ask for; equal counts keep the search box from showing either.
+        # Attributes that templates and Django read; with equal counts the search box shows neither.
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = self.can_show_all = self.multi_page = False
         self.show_admin_actions = bool(self.result_list)
         self.paginator = Paginator(self.result_list, self.list_per_page)
 
     def source(self) -> QuerySet[Any]:
-        """Return the rows in their order; runs within ``read_bounded``, and may ask the database how to read them."""
+        """Return the ordered rows. Called inside ``read_bounded``; may query the database."""
         rows: QuerySet[Any] = self.queryset
         return rows
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> Any:
-        """Give the rows of the page what their cells need, with queries per page and not per row."""
+        """Add what the cells of the page need, with queries per page and not per row."""
         return rows
 
     @property
     def last_number(self) -> int:
-        """The place of the last row of this page, counted from the newest."""
+        """The number of the last row of this page, counted from the newest row."""
         return self.first_number + len(self.result_list) - 1
 
     @property
@@ -119,7 +118,7 @@ class NextPageMixin(Listing):
 
 
 class ReadOnlyAdminMixin(Base):
-    """What all our pages share: nobody adds, changes or deletes, and only the filters filter."""
+    """Base of all pages: rows cannot be added, changed or deleted, and only the declared filters filter."""
 
     actions: Any = None
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
@@ -133,45 +132,45 @@ class ReadOnlyAdminMixin(Base):
         css: ClassVar = {"all": ("horsies/admin.css",)}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show the list, or say why the database does not let it be read."""
+        """Show the list, or the reason why the database refused to read it."""
         view = super().changelist_view
         return answered(self, request, lambda: view(request, extra_context))
 
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
-        """Show the page of a row, or say why the database does not let it be read."""
+        """Show the page of a row, or the reason why the database refused to read it."""
         view = super().changeform_view
         return answered(self, request, lambda: view(request, object_id, form_url, extra_context))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: rows come from the queue's own statements."""
+        """Return False: only the queue's own statements add rows."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Refuse: a form saved over a row would undo a worker's move."""
+        """Return False: saving a form over a row would undo what a worker wrote meanwhile."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Refuse: a task that somebody waits for does not vanish."""
+        """Return False: a task may have somebody waiting for its result."""
         return False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Allow the parameters of our filters only: ``?kwargs__password__startswith=a`` would tell secrets, row by row."""
+        """Allow only the declared filters: ``?kwargs__password__startswith=a`` would reveal secrets."""
         return lookup in {getattr(item, "parameter_name", None) for item in self.list_filter}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read from the queue's own alias, and bring the database's clock along: ages are told by the clock that wrote."""
+        """Read from the alias of the queue, and add ``read_at``, the database's clock, from which ages are computed."""
         rows: QuerySet[Any] = super().get_queryset(request).using(config().database).annotate(read_at=Now())
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Mix our list into the one of the ModelAdmin, whichever that is."""
+        """Return the change list class of the ModelAdmin, combined with ``change_list_mixin``."""
         listing = super().get_changelist(request, **kwargs)
         return type(listing.__name__, (self.change_list_mixin, listing), {})
 
     def link(self, request: HttpRequest, model: type[Model], pk: uuid.UUID | str, text: str) -> SafeString | str:
-        """Return ``text`` as a link to the row's page, or plain where this site or user has no such page."""
+        """Return ``text`` as a link to the page of a row, or as plain text if the site or user has no such page."""
         permission = f"{model._meta.app_label}.view_{model._meta.model_name}"
         if not self.admin_site.is_registered(model) or not request.user.has_perm(permission):
             return text

@@ -1,4 +1,4 @@
-"""What the database refused, in words: no page and no action of ours ends in an error page without an explanation."""
+"""Explains database errors to the user: no admin page or action ends in a bare server error."""
 
 from __future__ import annotations
 
@@ -26,22 +26,20 @@ UNAVAILABLE = 503
 REMEDIES: dict[str, str | Promise] = {
     "25006": gettext_lazy("The database is read-only. Use the site that is connected to the primary."),
     "42501": gettext_lazy(
-        "The site's database role lacks a grant; the page “Give the database roles no more than they need” of the"
-        " documentation lists those that each page and action needs."
+        "The site's database role lacks a privilege. The page “Give the database roles no more than they need” of the"
+        " documentation lists the privileges that each page and action requires."
     ),
-    **dict.fromkeys(UNDEFINED, gettext_lazy("Did “migrate” run?")),
-    "55P03": gettext_lazy(
-        "Somebody else has one of these rows locked in an open transaction. Try again when it has ended."
-    ),
+    **dict.fromkeys(UNDEFINED, gettext_lazy("Check that “migrate” has been run.")),
+    "55P03": gettext_lazy("Another open transaction has locked one of these rows. Try again when it has ended."),
     "57014": gettext_lazy(
-        "It took longer than the statement timeout of this database role: perhaps somebody else has one of these rows locked."
-        " Try again."
+        "This took longer than the statement timeout of the database role. Another transaction may have locked one of these"
+        " rows. Try again."
     ),
 }
 
 
 def refusal(error: DatabaseError) -> str:
-    """Return what the database said, and what to do."""
+    """Return the error of the database and a remedy."""
     said = str(error).strip().partition("\n")[0] or type(error).__name__
     remedy = REMEDIES.get(getattr(error.__cause__, "sqlstate", None) or "", "")
     return _("The database refused: %(error)s. %(remedy)s") % {"error": said, "remedy": remedy}
@@ -49,7 +47,7 @@ def refusal(error: DatabaseError) -> str:
 
 @contextmanager
 def patiently() -> Iterator[None]:
-    """Make a change, all of it or nothing, that gives up on rows which others keep locked."""
+    """Make a change atomically, and give up after ``LOCK_PATIENCE`` if rows are locked by others."""
     alias = config().database
     with transaction.atomic(using=alias):
         before = _wait_for_locks(alias, LOCK_PATIENCE)
@@ -58,13 +56,13 @@ def patiently() -> Iterator[None]:
 
 
 def _wait_for_locks(alias: str, timeout: str) -> str:
-    """Let statements of this transaction wait for so long and no longer, and return for how long they did."""
+    """Set the lock timeout of this transaction, and return the previous one."""
     ((before, _now),) = run(connections[alias], "sessions/lock_timeout", {"timeout": timeout})
     return str(before)
 
 
 def answered(page: Any, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
-    """Return a view's answer, or a page that says why the database did not let it read."""
+    """Return the response of a view, or a page that explains why the database refused."""
     try:
         return view()
     except DatabaseError as error:

@@ -1,4 +1,4 @@
-"""Cells that name another row: they are found for a whole page at once, and handed to the rows as HTML."""
+"""Links from rows to their workers, found with one query for a whole page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = TypeVar("Row")
 
 
 def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) -> list[Row]:
-    """Give each row ``shown_worker``: host and process of the worker whose id is in ``column``, found with one query."""
+    """Set ``shown_worker`` of each row: host and process of the worker whose id is in ``column``."""
     ids = {getattr(row, column) for row in rows} - {None}
     workers = Worker.objects.using(config().database).only("hostname", "pid").in_bulk(ids) if ids else {}
     for row in rows:
@@ -29,6 +29,6 @@ def _shown(page: Any, request: HttpRequest, id_: uuid.UUID | None, worker: Worke
     if id_ is None:
         return NOTHING
     if worker is None:
-        return str(id_)  # its row is removed
+        return str(id_)  # its row was deleted
     shown: SafeString | str = page.link(request, Worker, id_, str(worker))
     return shown

@@ -1,1 +1,1 @@
-"""The pages about queues."""
+"""The admin pages for queues."""

@@ -1,4 +1,4 @@
-"""The pages that change a queue: override, clear, pause, resume; each a form, for those with ``horsies.configure_queue``."""
+"""Adds the forms that override, clear, pause and resume a queue; they need ``horsies.configure_queue``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from horsies_django.models import Queue
 
 
 class ConfigureMixin(ChangeMixin):
-    """The forms of a queue, beside its page."""
+    """Adds the change forms of a queue to its page."""
 
     change_forms = FORMS
     subjects = OF_QUEUES
     words = Words(
         gettext_lazy("There is no queue “%(name)s”."),
-        gettext_lazy("Queue %(name)s: nothing to change, it is so already."),
+        gettext_lazy("Queue %(name)s: nothing was changed, because it already has these values."),
         gettext_lazy("Queue %(name)s: %(did)s."),
         gettext_lazy(
-            "While the form was open, %(actor)s changed queue %(name)s too: %(did)s. What was written last holds."
+            "While the form was open, %(actor)s also changed queue %(name)s: %(did)s. The last change applies."
         ),
     )
 
     def tools(self, request: HttpRequest, queue: Queue) -> list[Tool]:
-        """Return the forms that this user may open for the queue as it stands."""
+        """Return links to the forms that apply to the queue and that this user may open."""
         if not self.has_configure_permission(request):
             return []
         verbs = ["override"] + ["clear"] * (queue.override is not None) + ["resume" if queue.paused_at else "pause"]

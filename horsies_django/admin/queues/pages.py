@@ -1,4 +1,4 @@
-"""The pages about queues: how each stands, which limits hold and why, who holds its slots, and what was changed."""
+"""The admin pages for queues: counts, limits, permit holders, partitions and recent changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from horsies_django.admin.base.html import NOTHING, badge, moment_field
 from horsies_django.admin.base.limits import levels, limit_rows, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.queues.configuring import ConfigureMixin
-from horsies_django.admin.queues.permit_holders import SLOTS, partition_rows, slot_rows
+from horsies_django.admin.queues.permit_holders import PERMITS, partition_rows, permit_rows
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.monitoring import overview
@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 PARTITIONS = 20
 ENTRIES = 20
-GIVEN_UP: str | Promise = gettext_lazy("The numbers are missing: to count took longer than three seconds.")
+GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
 
 
 def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
-    """Give each queue its ``overview``, read for all of them at once, None where that took too long; in the order in force."""
+    """Set ``overview`` of each queue, None if reading it timed out; return the queues in their effective order."""
     found = read_bounded(alias, lambda: overview.queues([queue.name for queue in queues])) if queues else []
     by_name = {view.name: view for view in found or []}
     for queue in queues:
@@ -50,15 +50,15 @@ def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
 
 
 class QueueListMixin(NextPageMixin):
-    """The change list of queues: the whole cluster first, if its row says anything, then by priority."""
+    """The change list of queues: the whole cluster first, if it has a limit or a pause, then by priority."""
 
     def source(self) -> QuerySet[Queue]:
-        """Return the queues in their order."""
+        """Return the queues by priority and name."""
         queues: QuerySet[Queue] = self.queryset.exclude(SILENT_CLUSTER)
         return queues.order_by(Case(When(name=CLUSTER, then=Value(0)), default=Value(1)), "priority", "name")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Count for the whole page at once."""
+        """Add the counts, read for the whole page at once."""
         queues = with_overviews(self.root_queryset.db, rows)
         if any(queue.overview is None for queue in queues):
             self.note = GIVEN_UP
@@ -78,7 +78,7 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
     ordering = ("priority", "name")
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
-        """Return what there is to say of this queue."""
+        """Return the fields; those of a pause or an override only if there is one."""
         counts = ("shown_running", "shown_claimed", "shown_pending")
         served = ("shown_full", "shown_workers", "shown_tasks")
         override = (("override_by", "overridden", "override_ends"), "override_reason")
@@ -90,7 +90,7 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
         )
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Queue | None:
-        """Return the queue with its overview; NUL bytes cannot be in a name, nor in a query."""
+        """Return the queue with its overview."""
         queues = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
         return with_overviews(queues[0]._state.db, queues)[0] if queues else None
 
@@ -103,14 +103,14 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
         form_url: str = "",
         obj: Any = None,
     ) -> HttpResponse:
-        """Bring along the limits, who holds the slots, the busiest partitions, the last changes, and the ways to make one."""
+        """Add limits, permit holders, busiest partitions, recent changes and links to the change forms."""
         if obj:
             alias, name, now = obj._state.db, obj.name, obj.read_at
             effective = obj.overview.effective if obj.overview else None
             visible = request.user.has_perm("horsies.view_payload") or (
                 name != CLUSTER and obj.partition_by_args is None
             )
-            slots = read_bounded(alias, lambda: overview.slots(name, SLOTS))
+            holders = read_bounded(alias, lambda: overview.slots(name, PERMITS))
             parts = read_bounded(alias, lambda: overview.partitions(name, PARTITIONS))
             entries = read_bounded(alias, lambda: list(entries_of(alias, name, OF_QUEUES)[:ENTRIES]))
             context |= {
@@ -118,7 +118,7 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
                 "limits": limit_rows(obj, effective),
                 "partitioned": name != CLUSTER and (obj.partition_by_task or obj.partition_by_args is not None),
                 "partitions_visible": visible,
-                "slots": _or_none(slots, lambda rows: slot_rows(self, request, rows, now, visible)),
+                "permits": _or_none(holders, lambda rows: permit_rows(self, request, rows, now, visible)),
                 "partitions": _or_none(parts, lambda rows: partition_rows(rows, visible)),
                 "entries": _or_none(entries, lambda rows: lines(rows, now)),
                 "audit_url": audit_url(self, request, name),
@@ -129,45 +129,45 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: Queue) -> str:
-        """Return the name, or what the row of the cluster stands for."""
+        """Return the name; the row of the cluster has a text instead."""
         return str(obj)
 
     @admin.display(description=gettext_lazy("priority (1 is served first)"))
     def shown_priority(self, obj: Any) -> Any:
-        """Return the priority in force."""
+        """Return the effective priority."""
         if obj.name == CLUSTER:
             return NOTHING
         return obj.overview.effective["priority"] if obj.overview else obj.priority
 
     @admin.display(description=gettext_lazy("limit in force"))
     def shown_limit(self, obj: Any) -> SafeString:
-        """Return the limits that hold now, marked when they are not the declared ones."""
-        marks = format_html_join("", " {}", ((mark,) for mark in states(obj)))
-        return format_html("{}{}", levels(obj.overview.effective) if obj.overview else NOTHING, marks)
+        """Return the effective limits, with badges if they are not the declared ones."""
+        badges = format_html_join("", " {}", ((one,) for one in states(obj)))
+        return format_html("{}{}", levels(obj.overview.effective) if obj.overview else NOTHING, badges)
 
     @admin.display(description=gettext_lazy("running"))
     def shown_running(self, obj: Any) -> str:
-        """Return how many tasks run."""
+        """Return the number of running tasks."""
         return _count(obj, "running")
 
     @admin.display(description=gettext_lazy("claimed"))
     def shown_claimed(self, obj: Any) -> str:
-        """Return how many tasks workers hold and have not started."""
+        """Return the number of tasks that are claimed but not started."""
         return _count(obj, "claimed")
 
     @admin.display(description=gettext_lazy("pending"))
     def shown_pending(self, obj: Any) -> str:
-        """Return how many due tasks wait, counted up to a bound."""
+        """Return the number of due tasks that wait, counted up to a bound."""
         return _count(obj, "pending") + ("+" if obj.overview and obj.overview.pending_more else "")
 
     @admin.display(description=gettext_lazy("partitions at their limit"))
     def shown_full(self, obj: Any) -> str:
-        """Return how many partitions have no room."""
+        """Return the number of partitions at their limit."""
         return NOTHING if obj.name == CLUSTER else _count(obj, "full_partitions")
 
     @admin.display(description=gettext_lazy("workers"))
     def shown_workers(self, obj: Any) -> SafeString | str:
-        """Return how many living workers serve it, all of them for the cluster; none where tasks wait stands out."""
+        """Return the number of live workers that serve the queue; highlighted if tasks wait and there is none."""
         if obj.overview and obj.overview.pending and not obj.overview.workers:
             return badge("silent", "✕", _("None"))
         return _count(obj, "workers")
@@ -198,4 +198,4 @@ def _or_none(rows: list[Any] | None, show: Callable[[list[Any]], T]) -> T | None
 
 
 class QueueAdmin(QueueAdminMixin, ModelAdmin):
-    """The queue pages of Django's own admin."""
+    """The queue pages for Django's own admin."""

@@ -1,4 +1,4 @@
-"""Who holds the slots of a queue, and which of its partitions are busy: the rows of two tables on its page."""
+"""The tasks that hold permits of a queue, and its busiest partitions: rows of two tables on the page of a queue."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from horsies_django.admin.base.worker_links import with_workers
 from horsies_django.models import Task
 from horsies_django.monitoring.overview import PartitionLoad, SlotHolder
 
-SLOTS = 100
+PERMITS = 100  # shown on the page
 LONGEST_PARTITION = 200
 
 
-class SlotRow:
-    """One line of the table of slots."""
+class PermitRow:
+    """A row of the table of permit holders."""
 
     shown_worker: SafeString | str  # with_workers sets it
 
-    def __init__(self, task: SafeString | str, slot: SlotHolder, now: dt.datetime, visible: bool) -> None:
+    def __init__(self, task: SafeString | str, holder: SlotHolder, now: dt.datetime, visible: bool) -> None:
         self.task = task
-        self.status = status_badge(slot.status)
-        self.worker_id = slot.worker_id
-        self.silent = "" if slot.alive else badge("silent", "✕", _("Silent"))
-        self.child = slot.child_pid or NOTHING
-        self.since = age(slot.since, now)
-        self.partition = _shown(slot.partition, visible)
+        self.status = status_badge(holder.status)
+        self.worker_id = holder.worker_id
+        self.silent = "" if holder.alive else badge("silent", "✕", _("Silent"))
+        self.child = holder.child_pid or NOTHING
+        self.since = age(holder.since, now)
+        self.partition = _shown(holder.partition, visible)
 
 
 class PartitionRow(NamedTuple):
-    """One line of the table of partitions."""
+    """A row of the table of partitions; ``parked`` counts the tasks that wait for a permit."""
 
     partition: str
     running: str
@@ -49,16 +49,16 @@ class PartitionRow(NamedTuple):
     parked: str
 
 
-def slot_rows(
-    page: Any, request: HttpRequest, slots: list[SlotHolder], now: dt.datetime, visible: bool
-) -> list[SlotRow]:
-    """Return who holds the slots; partitions, which are made of arguments, only where ``visible``."""
-    rows = [SlotRow(page.link(request, Task, slot.task_id, slot.task_name), slot, now, visible) for slot in slots]
+def permit_rows(
+    page: Any, request: HttpRequest, holders: list[SlotHolder], now: dt.datetime, visible: bool
+) -> list[PermitRow]:
+    """Return the tasks that hold permits; partition keys, which contain arguments, only if ``visible``."""
+    rows = [PermitRow(page.link(request, Task, one.task_id, one.task_name), one, now, visible) for one in holders]
     return with_workers(page, request, rows, "worker_id")
 
 
 def partition_rows(loads: list[PartitionLoad], visible: bool) -> list[PartitionRow]:
-    """Return what the busiest partitions hold."""
+    """Return the busiest partitions; their keys only if ``visible``."""
     rows = []
     for load in loads:
         full = load.limit is not None and load.running >= load.limit

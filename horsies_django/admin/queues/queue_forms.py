@@ -1,4 +1,4 @@
-"""The forms that change a queue: each carries its change."""
+"""The forms that change a queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_OVERRIDDEN = object()
 
 
 class LimitField(forms.CharField):
-    """A limit that may be left alone: empty is NOT_OVERRIDDEN, ``none`` is None, no limit."""
+    """A limit: empty means NOT_OVERRIDDEN, ``none`` means None, no limit."""
 
     widget = forms.TextInput(attrs={"class": "vIntegerField", "inputmode": "numeric", "autocomplete": "off"})
 
@@ -35,7 +35,7 @@ class LimitField(forms.CharField):
         self.lowest = lowest
 
     def clean(self, value: Any) -> Any:
-        """Return the limit. Raises ValidationError for what is neither a number in range, nor ``none``, nor empty."""
+        """Return the limit. Raises ValidationError unless it is a number in range, ``none``, or empty."""
         text = super().clean(value).lower()
         if not text:
             return NOT_OVERRIDDEN
@@ -44,16 +44,16 @@ class LimitField(forms.CharField):
         number = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else -1
         if not self.lowest <= number <= LARGEST_LIMIT:
             raise forms.ValidationError(
-                _("Write a whole number from %(low)s to %(high)s, “none” for no limit, or nothing.")
+                _("Enter a whole number from %(low)s to %(high)s, “none” for no limit, or leave it empty.")
                 % {"low": self.lowest, "high": f"{LARGEST_LIMIT:,}"}
             )
         return number
 
 
 class EndInput(forms.DateTimeInput):
-    """A moment to the second. One that was not touched in the form keeps what the field cannot show: microseconds and offset.
+    """A datetime to the second. An unchanged value keeps its microseconds and offset, which the field cannot show.
 
-    ``held`` is the moment when the form was opened. It travels with the form, because another one may be stored meanwhile.
+    ``held`` is the value when the form was opened. A hidden input keeps it, because the stored value may change meanwhile.
     """
 
     def __init__(self) -> None:
@@ -61,19 +61,19 @@ class EndInput(forms.DateTimeInput):
         self.held: dt.datetime | None = None
 
     def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> Any:
-        """Return the moment that was held when the field shows it still, else what was written."""
+        """Return ``held`` if the field was not changed, else the entered value."""
         written, held = data.get(name), _moment(data.get(f"{name}_held", ""))
         if held is not None and isinstance(written, str) and _moment(written) == _shown(held):
             return held.isoformat()
         return written
 
     def format_value(self, value: Any) -> str | None:
-        """Return the moment as the browser wants it, by the clock of the page's zone."""
+        """Return the datetime as the browser expects it, in the current time zone."""
         moment = _moment(value) if isinstance(value, str) else value
         return f"{_shown(moment):{self.format}}" if isinstance(moment, dt.datetime) else super().format_value(value)
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return the field, and the moment itself beside it."""
+        """Return the field and the hidden input."""
         shown = super().render(name, value, attrs, renderer)
         if self.held is None:
             return shown
@@ -88,7 +88,7 @@ def _moment(text: object) -> dt.datetime | None:
 
 
 def _shown(moment: dt.datetime) -> dt.datetime:
-    """Return what the field shows of a moment."""
+    """Return the datetime as the field shows it."""
     local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
     return local.replace(tzinfo=None, microsecond=0, fold=0)
 
@@ -106,7 +106,7 @@ class PauseForm(QueueForm):
     title = gettext_lazy("Pause %(name)s")
     button = gettext_lazy("Pause")
     explanation = gettext_lazy(
-        "No further task starts until you resume. Running tasks go on, and sending works as before."
+        "No more tasks start until the queue is resumed. Running tasks continue, and tasks can still be sent."
     )
 
     def apply(self, actor: str) -> list[str]:
@@ -120,7 +120,7 @@ class ResumeForm(QueueForm):
     action = "queue.resume"
     title = gettext_lazy("Resume %(name)s")
     button = gettext_lazy("Resume")
-    explanation = gettext_lazy("Waiting tasks start again, as far as the limits allow.")
+    explanation = gettext_lazy("Waiting tasks start again, within the limits.")
 
     def apply(self, actor: str) -> list[str]:
         """End the pause."""
@@ -133,7 +133,7 @@ class ClearForm(QueueForm):
     action = "queue.clear"
     title = gettext_lazy("Clear the override of %(name)s")
     button = gettext_lazy("Clear the override")
-    explanation = gettext_lazy("The declared limits hold again. Running tasks go on.")
+    explanation = gettext_lazy("The declared limits apply again. Running tasks continue.")
 
     def apply(self, actor: str) -> list[str]:
         """Remove the override."""
@@ -141,14 +141,14 @@ class ClearForm(QueueForm):
 
 
 class OverrideForm(QueueForm):
-    """Puts limits in the place of the declared ones. A new override replaces the old one as a whole."""
+    """Overrides the declared limits. A new override replaces the old one as a whole."""
 
     action = "queue.override"
     title = gettext_lazy("Override the limits of %(name)s")
     button = gettext_lazy("Override")
     explanation = gettext_lazy(
-        "Leave a limit empty to keep what is declared; write “none” for no limit. Running tasks go on: under a lower limit"
-        " nothing starts until there is room."
+        "Leave a limit empty to keep the declared value; enter “none” for no limit. Running tasks continue: after a limit is"
+        " lowered, no task starts until enough of them have finished."
     )
 
     max_concurrency = LimitField(lowest=0)
@@ -162,7 +162,9 @@ class OverrideForm(QueueForm):
         super().__init__(*args, row=row, **kwargs)
         self.fields["reason"].required = True
         zone = timezone.get_current_timezone_name()
-        self.fields["until"].help_text = _("Empty: until it is cleared. In the time zone %(zone)s.") % {"zone": zone}
+        self.fields["until"].help_text = _(
+            "Leave it empty to keep the override until it is cleared. Time zone: %(zone)s."
+        ) % {"zone": zone}
         self.initial["until"] = row.override_until
         widget = self.fields["until"].widget
         assert isinstance(widget, EndInput)
@@ -172,23 +174,23 @@ class OverrideForm(QueueForm):
             field = self.fields[key]
             field.label = label_of(key).capitalize()
             declared = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(row, key))}
-            field.help_text = f"{declared} {_('0 lets nothing start.')}" if key == "max_concurrency" else declared
+            field.help_text = f"{declared} {_('0 lets no task start.')}" if key == "max_concurrency" else declared
             if key in override:
                 self.initial[key] = "none" if override[key] is None else override[key]
             if row.name == CLUSTER and key != "max_concurrency":
                 del self.fields[key]
 
     def clean_until(self) -> dt.datetime | None:
-        """Refuse an end that Python could not read back: in another time zone it may lie in the year 10000."""
+        """Refuse the last year that Python supports: in another time zone the end could be in the year 10000."""
         until: dt.datetime | None = self.cleaned_data["until"]
         if until is not None and until.year >= dt.MAXYEAR:
             raise forms.ValidationError(_("This is too far in the future. Leave it empty for no end."))
         return until
 
     def clean(self) -> dict[str, Any]:
-        """Refuse an override of nothing."""
+        """Refuse an override without limits."""
         if not self.errors and not self._limits():
-            raise forms.ValidationError(_("Give at least one limit. To end an override, clear it instead."))
+            raise forms.ValidationError(_("Enter at least one limit. To end an override, clear it instead."))
         return self.cleaned_data
 
     def apply(self, actor: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Copies of tasks that were run again: the links between both, and the question before there is another one."""
+"""Copies of tasks that were run again: links between a task and its copies, and the confirmation before another copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 20  # copies on the page of one task
 
 
 class CopiedRow(NamedTuple):
-    """One line of the question: a task, its newest copy, and how many others there are."""
+    """A row of the confirmation page: a task, its newest copy, and the number of earlier copies."""
 
     id: uuid.UUID
     name: SafeString
@@ -34,7 +34,7 @@ class CopiedRow(NamedTuple):
 
 
 def copied_rows(page: Any, request: HttpRequest, copied: Mapping[uuid.UUID, Sequence[Task]]) -> list[CopiedRow]:
-    """Return a line for each task of which there are copies; a copy has the name of its original."""
+    """Return a row for each task that has copies."""
     return [
         CopiedRow(
             id_,
@@ -43,25 +43,25 @@ def copied_rows(page: Any, request: HttpRequest, copied: Mapping[uuid.UUID, Sequ
             page.link(request, Task, newest.pk, str(newest.pk)),
             status_badge(newest.status),
             absolute(newest.sent_at),
-            _("and %(count)d before") % {"count": len(older)} if older else "",
+            _("and %(count)d earlier") % {"count": len(older)} if older else "",
         )
         for id_, (newest, *older) in copied.items()
     ]
 
 
 def ask(page: Any, request: Any, ids: Sequence[uuid.UUID], copied: Sequence[CopiedRow]) -> HttpResponse:
-    """Return the page that asks whether tasks that were run again before shall have another copy."""
+    """Return the page that asks whether to run tasks again that already have a copy."""
     others = len(ids) - len(copied)
     question = ngettext(
-        "%(count)d of the chosen tasks was run again before. Another copy does its work once more.",
-        "%(count)d of the chosen tasks were run again before. Another copy of each does its work once more.",
+        "%(count)d of the selected tasks has already been run again. Another copy will do its work once more.",
+        "%(count)d of the selected tasks have already been run again. Another copy of each will do its work once more.",
         len(copied),
     )
     all_text = ngettext("Run %(count)d task again", "Run %(count)d tasks again", len(ids))
     others_text = ngettext("Run only the %(count)d other again", "Run only the %(count)d others again", others)
     context = {
         **page.admin_site.each_context(request),
-        "title": _("Run again once more?"),
+        "title": _("Run these tasks again?"),
         "opts": page.opts,
         "media": page.media,
         "ids": ids,
@@ -76,7 +76,7 @@ def ask(page: Any, request: Any, ids: Sequence[uuid.UUID], copied: Sequence[Copi
 
 
 def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
-    """Give a task ``linked_original`` and ``linked_copies``: what it is a copy of, and its own copies; "" where there is none."""
+    """Set ``linked_original`` (the task that it is a copy of) and ``linked_copies`` of a task; "" if there are none."""
     task.linked_original = ""
     if task.copy_of is not None:
         there = Task.objects.using(task._state.db).filter(pk=task.copy_of).exists()
@@ -89,5 +89,5 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
         (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status)) for copy in found[:MOST]
     ]
     if found[MOST:]:
-        links.append((_("and %(count)d before") % {"count": len(found) - MOST}, ""))
+        links.append((_("and %(count)d earlier") % {"count": len(found) - MOST}, ""))
     task.linked_copies = format_html_join(SafeString("<br>"), "{} {}", links)

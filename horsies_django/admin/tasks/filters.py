@@ -1,8 +1,8 @@
-"""The filters of the task list, and where each of them lets the database read.
+"""The filters of the task list, and the index that each of them uses.
 
-An index of status would make every start of a task rewrite it, so none has it; yet every filter must find a rare status
-among a million rows. The partial indexes say the same in other words: unowned and unfinished is PENDING, owned and
-unfinished is CLAIMED or RUNNING, and what has finished is indexed by when.
+No index contains the status, because every start of a task would have to update it. The filters use the conditions of the
+partial indexes instead: unowned and unfinished tasks are PENDING, owned and unfinished ones CLAIMED or RUNNING, and finished
+tasks are indexed by the time when they finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL
 
-# Each arm is the predicate of an index: horsies_tasks_claim and horsies_tasks_parked.
+# Each operand is the condition of an index: horsies_tasks_claim and horsies_tasks_parked.
 WAITING = (PENDING & Q(parked=False)) | (PENDING & Q(parked=True))
 
 
@@ -41,12 +41,12 @@ class StatusFilter(admin.SimpleListFilter):
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterator[tuple[str, Any]]:
-        """Offer every status, whether or not there is such a task: to know would mean to look."""
+        """Return all statuses, whether or not there are such tasks."""
         return ((status.value, text) for status, (_shape, text) in STATUSES.items())
 
     @property
     def status(self) -> Status | None:
-        """The chosen status. Raises IncorrectLookupParameters for one that does not exist."""
+        """The selected status. Raises IncorrectLookupParameters for an unknown one."""
         value = self.value()
         try:
             return Status(value) if value else None
@@ -54,7 +54,7 @@ class StatusFilter(admin.SimpleListFilter):
             raise IncorrectLookupParameters(str(error)) from None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        """Narrow to the status, in the words of its index."""
+        """Filter by the status, with the condition of its index."""
         return queryset.filter(rows_of(self.status), status=self.status.value) if self.status else queryset
 
 
@@ -65,16 +65,16 @@ class QueueFilter(admin.SimpleListFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Offer the queues that are declared; the queues of all tasks would be a DISTINCT over the whole table.
+        """Return the queues in the database; the queues of all tasks would need a DISTINCT over the whole table.
 
-        The row of the cluster holds a limit and no task: filtering by it would show an empty list.
+        The row of the cluster is left out, because it has no tasks.
         """
         rows = Queue.objects.using(config().database).exclude(name=CLUSTER)
         names = rows.order_by("name").values_list("name", flat=True)
         return [(name, name) for name in names]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
-        """Narrow to the queue. Raises IncorrectLookupParameters for a name that PostgreSQL cannot hold."""
+        """Filter by the queue. Raises IncorrectLookupParameters for a name that PostgreSQL cannot store."""
         name = self.value()
         if name and "\x00" in name:
             raise IncorrectLookupParameters(repr(name))

@@ -1,13 +1,13 @@
-"""The task list: which rows, in which order, and how far it looks.
+"""The task list: its rows, their order, and how many rows are searched.
 
-Each order is one that an index delivers, so a page reads from the newest row until it is full:
+Each order is that of an index, so a page is read from the newest row until it is full:
 
-- in flight, or a few tasks pending: all of them are read through their small index and sorted;
-- many pending, or any status: down the primary key, whose ids (UUIDv7) grow with time;
-- finished: down horsies_tasks_finished.
+- tasks in flight, or a few pending tasks: all are read through their small index and sorted;
+- many pending tasks, or any status: by the primary key, whose ids (UUIDv7) grow with time;
+- finished tasks: by horsies_tasks_finished.
 
-A condition that the index does not know, a name say, drops rows on the way, and a rare one would lead through the whole
-table; so such a list looks at the newest 100,000 rows of its order only, and says that it does.
+A condition that is not in the index, such as a name, filters rows afterwards and could read the whole table. Such a list is
+limited to the newest 100,000 rows of its order, and says so.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ COLUMNS = ("task_name", "queue_name", "status", "error_code", "sent_at", "starte
 FEW = 10_000
 OLDEST_ID = uuid.UUID(int=0)
 
-# The number is DEEPEST; it stands in the text, for a translator to write it as the language does.
-LOOKED_AT_NEWEST: str | Promise = _("Of the newest 100,000 tasks.")
-LOOKED_AT_FINISHED: str | Promise = _("Of the 100,000 tasks that finished last.")
+# The number is DEEPEST; it is part of the text so that translators can format it.
+LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 tasks were searched.")
+LOOKED_AT_FINISHED: str | Promise = _("Only the 100,000 tasks that finished last were searched.")
 
 
 class TaskListMixin(NextPageMixin):
-    """The change list of tasks; loads the columns that it shows and no payload."""
+    """The change list of tasks; loads only the columns that it shows, no payload."""
 
     def source(self) -> QuerySet[Task]:
-        """Return the filtered tasks in an order that an index delivers, as far back as the list looks."""
+        """Return the filtered tasks in the order of an index, limited to the newest ones where the filter needs it."""
         tasks: QuerySet[Task] = self.queryset.only(*COLUMNS)
         status, queue = self._chosen(StatusFilter), self._chosen(QueueFilter)
         if parse_id(self.query):
@@ -54,7 +54,7 @@ class TaskListMixin(NextPageMixin):
             self.note = LOOKED_AT_FINISHED
             return _newest_finished(tasks, rows_of(status)).order_by("-finished_at", "-pk")
         if status is not None and (status is not Status.PENDING or self._few_pending(queue)):
-            # No index has sent_at: so the planner cannot take the primary key for it, and pass over millions of rows.
+            # No index contains sent_at, so the planner cannot choose the primary key and skip millions of rows.
             return tasks.order_by("-sent_at", "-pk")
         if queue or self.query:
             self.note = LOOKED_AT_NEWEST
@@ -62,7 +62,7 @@ class TaskListMixin(NextPageMixin):
         return tasks.order_by("-pk")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Find the workers of the page with one query."""
+        """Add the workers, found with one query for the page."""
         return with_workers(self.model_admin, request, rows, "claimed_by")
 
     def _chosen(self, kind: type[StatusFilter | QueueFilter]) -> Any:
@@ -89,7 +89,7 @@ def _newest_finished(tasks: QuerySet[Task], rows: Q) -> QuerySet[Task]:
 
 
 def parse_id(term: str) -> uuid.UUID | None:
-    """Return the id that a search asks for, or None when it is not one."""
+    """Return the id in a search term, or None if it is not an id."""
     try:
         return uuid.UUID(term.strip())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The pages about tasks: the list, and one task with its arguments, its result and its attempts."""
+"""The admin pages for tasks: the list, and one task with its arguments, its result and its attempts."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
     list_filter = (StatusFilter, QueueFilter)
     search_fields = ("task_name",)  # shows the box; get_search_results does the search
     search_help_text = gettext_lazy(
-        "The whole id of a task, or the beginning of its name (upper and lower case differ)."
-        " A name is looked for among the newest 100,000 tasks of the list."
+        "Enter a full task id, or the beginning of a task name (case-sensitive)."
+        " Names are searched among the newest 100,000 tasks of the list."
     )
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
-        """Search by id or by the beginning of the name; never in the payload."""
+        """Search by id or by the beginning of the name, never in the payload."""
         if not search_term:
             return queryset, False
         if id_ := parse_id(search_term):
@@ -68,11 +68,11 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
         return queryset.filter(task_name__startswith=search_term.strip()), False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
-        """Leave the payload where it is: a page of fifty could be a gigabyte."""
+        """Defer the payload: on a page of fifty tasks it could be a gigabyte."""
         return super().get_queryset(request).defer(*PAYLOAD_COLUMNS)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
-        """Return the task with all that the user may see of it."""
+        """Return the task, with its payload if the user may see it."""
         if (id_ := parse_id(object_id)) is None:
             return None
         tasks = self.get_queryset(request)
@@ -87,7 +87,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
         return task
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
-        """Return what one task's page shows to this user."""
+        """Return the fields of the page for this user."""
         return (
             (
                 None,
@@ -96,7 +96,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
                         "shown_id",
                         "task_name",
                         ("shown_status", "shown_error_code"),
-                        ("linked_queue", "priority", "lane"),
+                        ("linked_queue", "priority", "runs_as"),
                         *(field for field in ("linked_original", "linked_copies") if getattr(obj, field, "")),
                     )
                 },
@@ -112,7 +112,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
                     "fields": (
                         ("listed_worker", "claimed", "lease_ends"),
                         ("shown_retries", "next_retry", "cancel_requested"),
-                        ("claim_generation", "parked", "partition_version"),
+                        ("claim_generation", "waits_for_permit", "partition_version"),
                     )
                 },
             ),
@@ -127,7 +127,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
         form_url: str = "",
         obj: Task | None = None,
     ) -> HttpResponse:
-        """Bring the attempts along, without their messages where the payload is hidden, and why the task is not running."""
+        """Add the attempts, their messages only if the payload is visible, and why the task is not running."""
         if obj:
             attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
             visible = self.has_view_payload_permission(request)
@@ -144,7 +144,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("id"))
     def shown_id(self, obj: Task) -> SafeString:
-        """Return the id, fit to be copied."""
+        """Return the id, formatted for copying."""
         return format_html('<code class="horsies-id">{}</code>', obj.pk)
 
     @admin.display(description=gettext_lazy("status"))
@@ -154,7 +154,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: Task) -> SafeString:
-        """Return the name, which may be broken where its parts meet."""
+        """Return the name, which may wrap after dots and underscores."""
         return breakable(obj.task_name)
 
     @admin.display(description=gettext_lazy("queue"))
@@ -164,18 +164,18 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("queue"))
     def linked_queue(self, obj: Task) -> str:
-        """Return the queue, as ``get_object`` linked it."""
+        """Return the queue, as linked by ``get_object``."""
         return getattr(obj, "shown_queue", obj.queue_name)
 
     @admin.display(description=gettext_lazy("copy of"))
     def linked_original(self, obj: Any) -> SafeString | str:
-        """Return the task that this one is a copy of, as ``with_copies`` found it."""
+        """Return the task that this one is a copy of, as linked by ``with_copies``."""
         shown: SafeString | str = obj.linked_original
         return shown
 
     @admin.display(description=gettext_lazy("run again as"))
     def linked_copies(self, obj: Any) -> SafeString | str:
-        """Return the copies of this task, as ``with_copies`` found them."""
+        """Return the copies of this task, as linked by ``with_copies``."""
         shown: SafeString | str = obj.linked_copies
         return shown
 
@@ -186,7 +186,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("duration"))
     def shown_duration(self, obj: Any) -> SafeString | str:
-        """Return how long the last attempt took, or takes so far; one that takes very long stands out, it may hang."""
+        """Return the duration of the last attempt; a very long one that is still running is highlighted."""
         if obj.started_at is None:
             return NOTHING
         if obj.finished_at:
@@ -200,19 +200,29 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("worker"))
     def listed_worker(self, obj: Any) -> SafeString | str:
-        """Return host and process of the worker, as ``with_workers`` found it."""
+        """Return host and process of the worker, as linked by ``with_workers``."""
         shown: SafeString | str = obj.shown_worker
         return shown
 
     @admin.display(description=gettext_lazy("error code"))
     def shown_error_code(self, obj: Task) -> str:
-        """Return the error's code, which tells nothing of the payload."""
+        """Return the error code, which contains no payload."""
         return obj.error_code or NOTHING
 
     @admin.display(description=gettext_lazy("retries"))
     def shown_retries(self, obj: Task) -> str:
-        """Return the retries made, of those allowed."""
+        """Return the number of retries made and allowed."""
         return _("%(made)d of %(allowed)d") % {"made": obj.retry_count, "allowed": obj.max_retries}
+
+    @admin.display(description=gettext_lazy("runs as"))
+    def runs_as(self, obj: Task) -> str:
+        """Return the kind of function: sync or async."""
+        return _("async function") if obj.lane == "async" else _("sync function")
+
+    @admin.display(description=gettext_lazy("waiting for a permit of its partition"), boolean=True)
+    def waits_for_permit(self, obj: Task) -> bool:
+        """Whether the task is set aside until its partition is below its limit."""
+        return obj.parked
 
     sent = moment_field(Task, "sent_at")
     eligible = moment_field(Task, "enqueued_at")
@@ -226,7 +236,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
 
 
 class AttemptRow:
-    """One line of the table of attempts."""
+    """A row of the table of attempts."""
 
     def __init__(self, attempt: Any, payload_visible: bool) -> None:
         self.number = attempt.attempt
@@ -241,4 +251,4 @@ class AttemptRow:
 
 
 class TaskAdmin(TaskAdminMixin, ModelAdmin):
-    """The task pages of Django's own admin."""
+    """The task pages for Django's own admin."""

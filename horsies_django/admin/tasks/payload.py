@@ -1,7 +1,6 @@
-"""Arguments, results and tracebacks: for those who have ``horsies.view_payload``.
+"""Arguments, results and tracebacks, for users with ``horsies.view_payload``.
 
-They are shown as they are stored, JSON, whatever the task's types are: no code of the project is imported to look at them,
-so a page works where the task's module does not.
+They are shown as the stored JSON. No code of the project is imported, so the page works even if the task's module does not.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ else:
 
 
 class PayloadMixin(Base):
-    """The sections with a task's payload, or the one that says which permission it takes."""
+    """Adds the payload of a task to its page, or a note about the required permission."""
 
     def has_view_payload_permission(self, request: HttpRequest) -> bool:
         """Whether the user may see arguments, results, error messages and tracebacks."""
         return request.user.has_perm("horsies.view_payload")
 
     def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
-        """Return the sections that this task has and this user may see."""
+        """Return the fields that the task has and the user may see."""
         title = gettext_lazy("Arguments and result")
         fields = ["redacted"] if obj is not None and obj.redacted_at is not None else []
         if obj is None or not self.has_view_payload_permission(request):
@@ -57,8 +56,8 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("hidden"))
     def hidden_payload(self, obj: Task) -> SafeString:
-        """Return what to ask for in order to see the payload."""
-        text = _("To see arguments, results, error messages and tracebacks needs the permission {}.")
+        """Return a note about the required permission."""
+        text = _("The permission {} is required to see arguments, results, error messages and tracebacks.")
         return format_html(text, SafeString("<code>horsies.view_payload</code>"))
 
     @admin.display(description=gettext_lazy("arguments"))
@@ -68,7 +67,7 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("result"))
     def shown_result(self, obj: Task) -> SafeString | str:
-        """Return the value that the task returned, as it is stored."""
+        """Return the stored return value of the task."""
         envelope: Any = obj.result
         if envelope is None:
             return NOTHING
@@ -76,13 +75,13 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("error"))
     def shown_error(self, obj: Task) -> SafeString:
-        """Return the error in words: its message, or the exception where it has none."""
+        """Return the message of the error, or else its exception or code."""
         error, exception = _error(obj), _exception(obj)
         return block(str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING))
 
     @admin.display(description=gettext_lazy("error data"))
     def shown_error_data(self, obj: Task) -> SafeString:
-        """Return what the task itself put into its error."""
+        """Return the data that the task attached to its error."""
         return json_block(_error(obj).get("data"))
 
     @admin.display(description=gettext_lazy("traceback"))
@@ -92,12 +91,12 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("options"))
     def shown_options(self, obj: Task) -> SafeString:
-        """Return the options that the task was sent with."""
+        """Return the options with which the task was sent."""
         return json_block(obj.options)
 
 
 def _error(obj: Task) -> dict[str, Any]:
-    """Return the error in the stored result, {} when there is none; a row is not trusted to have our shape."""
+    """Return the error in the stored result, {} if there is none. The stored JSON may have any shape."""
     error = obj.result.get("err") if isinstance(obj.result, dict) else None
     return error if isinstance(error, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Why a task is not running: the reasons of ``explain``, a line each, with links to what stands in the way."""
+"""Why a task is not running: the reasons of ``explain``, with links to the rows that they mention."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, Worker
 from horsies_django.monitoring.explain import Reason, ReasonCode, explain
 
-PATIENCE_MS = 1_000  # the page is about the task; this is beside it
+PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
 NAMED = 5  # tasks and workers linked in a line
 Row: TypeAlias = tuple[type[Model], Any, str]  # what a link leads to, and its text
-HIDDEN = gettext_lazy("Its partition is at its limit. To see partitions needs the permission horsies.view_payload.")
+HIDDEN = gettext_lazy(
+    "The partition of this task is at its limit. The permission horsies.view_payload is required to see partitions."
+)
 
 
 class Line(NamedTuple):
-    """One reason, and links to the rows it speaks of."""
+    """One reason, with links to the rows that it mentions."""
 
     code: str
     text: str
@@ -34,32 +36,32 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What the page says; ``lines`` None: the database took too long to find out."""
+    """The panel with the reasons; ``lines`` is None if finding them timed out."""
 
     title: str | Promise
     lines: list[Line] | None
 
 
 def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel | None:
-    """Explain an unfinished task, None for one that has finished; ``visible``: the user may see its payload."""
+    """Return the reasons for an unfinished task, None for a finished one; ``visible``: the user may see its payload."""
     if task.finished_at is not None:
         return None
-    title = _("Where does it run?") if task.status == Status.RUNNING else _("Why is it not running?")
+    title = _("Where is it running?") if task.status == Status.RUNNING else _("Why is it not running?")
     try:
         found = read_bounded(task._state.db or "", lambda: explain(task.pk), PATIENCE_MS)
-    except LookupError:  # deleted since the page began
+    except LookupError:  # deleted meanwhile
         return None
     lines = None if found is None else [_line(page, request, reason, visible) for reason in found.reasons]
     return Panel(title, lines)
 
 
 def _line(page: Any, request: HttpRequest, reason: Reason, visible: bool) -> Line:
-    hidden = reason.code == ReasonCode.PARTITION_AT_LIMIT and not visible  # its key is made of arguments
+    hidden = reason.code == ReasonCode.PARTITION_AT_LIMIT and not visible  # the text has the key, made from arguments
     return Line(reason.code.value, str(HIDDEN) if hidden else reason.text, _links(page, request, reason.details))
 
 
 def _links(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeString:
-    """Return links to the queue, the tasks that hold slots, and the workers that a reason speaks of, where the user may go."""
+    """Return links to the queue, permit holders and workers in a reason, as far as the user may see their pages."""
     queue = details.get("queue")
     holding = [details] if "worker_id" in details else []
     groups: tuple[tuple[str, list[Row]], ...] = (

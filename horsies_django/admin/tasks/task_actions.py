@@ -1,4 +1,4 @@
-"""The actions on tasks in the list: cancel, terminate, run again; for those with ``horsies.operate_task``, and audited."""
+"""Actions on tasks in the list: cancel, terminate, run again. They need ``horsies.operate_task`` and are audited."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ else:
 
 
 class OperateMixin(Base):
-    """What may be done to the tasks that are ticked."""
+    """Adds the actions on selected tasks."""
 
     actions = ("cancel_tasks", "terminate_tasks", "retry_tasks")
 
@@ -36,28 +36,30 @@ class OperateMixin(Base):
         return request.user.has_perm("horsies.operate_task")
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Offer only our own: Django would add one that deletes. ``action_location`` is passed by Django 6.1 and newer."""
+        """Return only these actions, without Django's delete. Django 6.1 and newer pass ``action_location``."""
         where = {} if action_location is None else {"action_location": action_location}
         offered = super().get_actions(request, **where)
         return {name: action for name, action in offered.items() if name in OperateMixin.actions}
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Cancel"))
     def cancel_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
-        """Cancel what waits, and ask what runs to end."""
+        """Cancel waiting tasks, and ask running tasks to stop."""
         self._cancel(request, queryset, terminate=False)
 
-    @admin.action(permissions=["operate"], description=gettext_lazy("Cancel, and kill the process of what goes on"))
+    @admin.action(
+        permissions=["operate"], description=gettext_lazy("Cancel, and kill the processes of tasks that do not stop")
+    )
     def terminate_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
-        """Cancel what waits, and end what runs."""
+        """Cancel waiting tasks, and terminate running tasks."""
         self._cancel(request, queryset, terminate=True)
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Run again"))
     def retry_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        """Run again what failed, expired or was cancelled, and at once what waits for its next attempt.
+        """Run failed, expired and cancelled tasks again, and make waiting retries due now.
 
-        Asks before it sends a task once more that was sent once more before.
+        Asks for confirmation if a task has already been run again.
         """
-        others = "again_others" in request.POST  # one of the buttons of the question
+        others = "again_others" in request.POST  # a button of the confirmation page
         answered = others or "again_all" in request.POST
         asked = set(request.POST.getlist("asked")) if answered else set()
         try:
@@ -71,7 +73,7 @@ class OperateMixin(Base):
         return None
 
     def _retry(self, request: HttpRequest, ids: list[uuid.UUID], asked: set[str]) -> None:
-        """Run tasks again; those of which there are copies only where the user was ``asked``."""
+        """Run tasks again; those that have copies only if the user was ``asked`` about them."""
         done = 0
         for id_ in ids:
             try:
@@ -80,11 +82,11 @@ class OperateMixin(Base):
                 done += 1
             except (TaskNotRetryable, LookupError) as error:
                 self.message_user(request, str(error), messages.WARNING)
-            except DatabaseError as error:  # it would refuse the others too, or keep them waiting one by one
+            except DatabaseError as error:  # the other tasks would fail in the same way
                 self.message_user(request, refusal(error), messages.ERROR)
                 break
         if done:
-            text = ngettext("%(count)d task runs again.", "%(count)d tasks run again.", done)
+            text = ngettext("%(count)d task will run again.", "%(count)d tasks will run again.", done)
             self.message_user(request, text % {"count": done}, messages.SUCCESS)
 
     def _cancel(self, request: HttpRequest, queryset: QuerySet[Task], *, terminate: bool) -> None:
@@ -96,6 +98,6 @@ class OperateMixin(Base):
         except DatabaseError as error:
             self.message_user(request, refusal(error), messages.ERROR)
             return
-        text = _("%(cancelled)d cancelled, %(requested)d running and asked to end, %(finished)d over already.")
+        text = _("%(cancelled)d cancelled, %(requested)d running and asked to stop, %(finished)d already finished.")
         counts = {name.lower(): verdicts[name] for name in ("CANCELLED", "REQUESTED", "FINISHED")}
         self.message_user(request, text % counts, messages.SUCCESS)

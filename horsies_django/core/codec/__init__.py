@@ -1,7 +1,7 @@
-"""Arguments and results as JSON: written and read by what the function's signature declares, never by what is written.
+"""Encodes arguments and results as JSON, and decodes them, by the annotations of the function.
 
-Nothing on the wire names a class, so whoever can write into the table can choose values, not code. ``arguments`` and
-``envelopes`` are the two codecs; ``annotations`` turns a declared type into a shape, and the other rooms hold the shapes.
+The JSON never names a class, so that users who can write to the table can choose values but not code. ``arguments`` and
+``envelopes`` are the two codecs; ``annotations`` turns an annotation into a shape; the other modules contain the shapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compile an annotation into a Shape, or say what to write instead."""
+"""Compiles an annotation into a Shape, or raises an error that says what to write instead."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from horsies_django.core.results import TaskResult
 
 
 class UnsupportedType(TaskDefinitionError):  # noqa: N818 - named for what the reader must change
-    """An annotation names a type that cannot travel as JSON; the message says what to write instead."""
+    """An annotation is a type that cannot be encoded as JSON; the message says what to write instead."""
 
 
 def shape_of(annotation: Any, where: str) -> Shape:
-    """Compile ``annotation``, which stands at ``where``. Raises UnsupportedType; NameError for a name not defined yet."""
+    """Compile ``annotation``; ``where`` is for messages. Raises UnsupportedType; NameError for an undefined name."""
     compiler = Compiler()
     try:
         shape = compiler.shape(annotation, where)
@@ -40,18 +40,18 @@ def shape_of(annotation: Any, where: str) -> Shape:
 
 
 def refused(where: str, name: str, why: str, instead: str) -> UnsupportedType:
-    """Make the error of an annotation that cannot be a task's."""
+    """Return the error for an unsupported annotation."""
     return UnsupportedType(f"{where}: {name} {why}: {instead}")
 
 
 def is_model(annotation: Any) -> bool:
-    """Tell a model class by its looks; the core knows no Django."""
+    """Return whether a class looks like a Django model; this package does not import Django."""
     named = isinstance(annotation, type) and hasattr(annotation, "_meta")
     return named and (hasattr(annotation, "objects") or hasattr(annotation, "_default_manager"))
 
 
 def bounded(shape: Shape) -> Shape:
-    """Return the shape of a type that leads back to itself, with an end to how deep its values may go."""
+    """Return the shape of a recursive type with a limit for the depth of its values."""
 
     def dump(value: Any) -> Any:
         stored = shape.dump(value)
@@ -72,7 +72,7 @@ def nested(stored: Any) -> list[Any]:
 
 
 class Compiler:
-    """One compilation: the dataclasses met so far, so that a tree ends, and the unions to judge when all is known."""
+    """One compilation: the dataclasses found so far, for recursive types, and the unions to check at the end."""
 
     def __init__(self) -> None:
         self.recursive = False
@@ -108,7 +108,7 @@ class Compiler:
         raise refused(where, name_of(annotation), *advice(annotation, origin, args))
 
     def judge_unions(self) -> None:
-        """Refuse the unions whose members could be mistaken for one another. Raises UnsupportedType."""
+        """Raise UnsupportedType for a union whose members cannot be told apart in JSON."""
         for members, where in self._unions:
             for place, one in enumerate(members):
                 for other in members[place + 1 :]:
@@ -159,7 +159,7 @@ class Compiler:
             known = self._records[cls]
             if cls not in self._open:
                 return known
-            self.recursive = True  # known is not complete yet: go through it, later
+            self.recursive = True  # known is not complete yet, so refer to it later
             return dataclasses.replace(
                 known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
             )
@@ -183,7 +183,9 @@ def plain_scalar(value: Any, where: str) -> Any:
             try:
                 ANY.dump(value)
             except CodecError as error:
-                raise refused(where, "a value", f"cannot travel as JSON ({error.problem})", "give it another") from None
+                raise refused(
+                    where, "a value", f"cannot be encoded as JSON ({error.problem})", "give it another"
+                ) from None
             return value if cls is bool else cls(value) if cls is not str else str.__str__(value)
     if value is None:
         return None
@@ -191,7 +193,7 @@ def plain_scalar(value: Any, where: str) -> Any:
 
 
 def refuse_odd_constructor(cls: type, fields: set[str], where: str) -> None:
-    """Refuse a dataclass that cannot be built from its fields by name. Raises UnsupportedType."""
+    """Raise UnsupportedType for a dataclass that cannot be created from its fields by name."""
     parameters = inspect.signature(cls).parameters.values()
     needed = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     odd = (needed - fields) | (fields - {p.name for p in parameters})
@@ -201,7 +203,7 @@ def refuse_odd_constructor(cls: type, fields: set[str], where: str) -> None:
 
 
 def hints_of_class(cls: type) -> dict[str, Any]:
-    """Return a class's annotations, resolved; one made inside a function may name itself. Raises NameError."""
+    """Return the resolved annotations of a class, which may refer to itself. Raises NameError."""
     try:
         return get_type_hints(cls, include_extras=True)
     except NameError as error:
@@ -211,7 +213,7 @@ def hints_of_class(cls: type) -> dict[str, Any]:
 
 
 def name_of(annotation: Any) -> str:
-    """Return an annotation as a reader would write it, without modules."""
+    """Return an annotation as source code, without modules."""
     args = get_args(annotation)
     if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, collections.abc.Callable):
         inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
@@ -230,7 +232,7 @@ def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, st
     for test, why, instead in ADVICE:
         if test(cls):
             return why, instead.replace("{inner}", inner or "str")
-    return "cannot travel as JSON", "write a dataclass, or send the key by which the task finds it"
+    return "cannot be encoded as JSON", "write a dataclass, or send a key with which the task can find it"
 
 
 def _any_of(*classes: Any) -> Callable[[Any], bool]:
@@ -242,10 +244,10 @@ def _below(*classes: type) -> Callable[[Any], bool]:
 
 
 abc = collections.abc
-# In this order: the first that holds is told.
+# The first entry whose condition holds is used.
 ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     (is_model, "is a model, whose row may change before the task runs", "annotate int and send its pk"),
-    (_any_of(TaskResult), "is a result", "it stands alone, as a task's return annotation"),
+    (_any_of(TaskResult), "is a result", "use it only as the return annotation of a task"),
     (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
     (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
     (is_typeddict, "is a TypedDict, which is not checked when it is made", "write a dataclass"),
@@ -267,8 +269,8 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
         "has no form in JSON",
         "write list[{inner}] and pass sorted(...)",
     ),
-    (_any_of(abc.Callable), "is code, which does not travel", "write str and pass the name of what to call"),
-    (_any_of(type), "is a class, which does not travel", "write str and pass its name"),
+    (_any_of(abc.Callable), "is code, which cannot be sent", "write str and pass the name of what to call"),
+    (_any_of(type), "is a class, which cannot be sent", "write str and pass its name"),
     (_any_of(abc.Mapping, abc.MutableMapping), "may be many types", "write dict[{inner}]"),
     (
         _any_of(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Iterator, abc.Collection, abc.Generator),

@@ -1,6 +1,6 @@
-"""The arguments of a call: bound to the function's signature, encoded by name, decoded for the call.
+"""The arguments of a call: bound to the signature of the function, encoded by name, and decoded for the call.
 
-Defaults of omitted parameters are not stored: an old worker accepts what a new sender omits.
+Defaults of omitted parameters are not stored, so that workers with older code can run the task.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ArgumentsCodec(Compiled):
         return write_json(stored)
 
     def _misbound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CodecError:
-        """Make the error of a call that does not fit the signature, in the words Python has for it."""
+        """Return the error for a call that does not fit the signature, worded like Python's TypeError."""
         taken = frozenset(self._positional[: len(args)])
         name, problem = "", f"takes {len(self._positional)} positional arguments, but {len(args)} were given"
         if len(args) <= len(self._positional):
@@ -98,7 +98,7 @@ class ArgumentsCodec(Compiled):
         if type(stored) is not dict:
             raise CodecError(f"expected an object, got {type(stored).__name__}", subject="arguments")
         if not (self._required <= stored.keys() <= self._names):
-            raise self._stranger(stored)
+            raise self._mismatch(stored)
         loads, kwargs, name = self._loads, {}, ""
         try:
             for name, value in stored.items():
@@ -110,8 +110,8 @@ class ArgumentsCodec(Compiled):
             raise too_deep().within(name) from None
         return self._take_positional(kwargs) if self._positional_only else [], kwargs
 
-    def _stranger(self, stored: dict[str, Any]) -> CodecError:
-        """Make the error of stored arguments that are another signature's: sender and worker differ in version."""
+    def _mismatch(self, stored: dict[str, Any]) -> CodecError:
+        """Return the error for stored arguments of another signature: the versions of sender and worker differ."""
         if unknown := sorted(stored.keys() - self._names):
             return Misbound(self._fit(f"was sent the unknown {listed(unknown)}"), path=unknown[0])
         missing = [name for name in self.signature.parameters if name in self._required - stored.keys()]
@@ -131,5 +131,5 @@ class Misbound(CodecError):
 
 
 def listed(names: list[str]) -> str:
-    """Return names as words: argument 'a', arguments 'a', 'b'."""
+    """Return names as text: argument 'a', arguments 'a', 'b'."""
     return f"argument{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"

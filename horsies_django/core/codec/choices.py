@@ -1,4 +1,4 @@
-"""The shapes of few values: an Enum and a Literal travel as the plain value behind them."""
+"""The shapes of Enum and Literal, which are stored as their plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horsies_django.core.codec.shapes import CodecError, Shape, misfit
 
 
 def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
-    """Make the shape of an Enum that travels by value. ``write`` is what makes a member's value plain, or raises."""
+    """Return the shape of an Enum. ``write`` returns the plain value of a member, or raises."""
     name = cls.__name__
     stored_by_member = {member: write(member.value) for member in cls}
     member_by_key = {scalar_key(stored): member for member, stored in stored_by_member.items()}
@@ -30,7 +30,7 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
             if joins and type(stored) is int:
                 with contextlib.suppress(ValueError):
                     joined = cls(stored)
-                    if joined.value == stored:  # early releases of Python 3.11 drop the bits that no member has
+                    if joined.value == stored:  # early releases of Python 3.11 drop unknown bits
                         return joined
         raise CodecError(f"the stored {type(stored).__name__} is not the value of any member of {name}")
 
@@ -42,7 +42,7 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
 
 
 def literal_shape(options: Sequence[tuple[Any, Any]]) -> Shape:
-    """Make the shape of a Literal; each option is a value and the plain JSON that stands for it."""
+    """Return the shape of a Literal; each option is a value and its plain JSON value."""
     name = f"Literal[{', '.join(str(value) if isinstance(value, enum.Enum) else repr(value) for value, _ in options)}]"
     value_by_key = {scalar_key(stored): value for value, stored in options}
 
@@ -83,5 +83,5 @@ def literal_shape(options: Sequence[tuple[Any, Any]]) -> Shape:
 
 
 def scalar_key(stored: Any) -> tuple[bool, Any]:
-    """Return a key under which 1 and 1.0 are one value, as in jsonb, and 1 and True are two."""
+    """Return a key that is equal for 1 and 1.0, as in jsonb, and different for 1 and True."""
     return isinstance(stored, bool), stored

@@ -1,4 +1,4 @@
-"""The envelope in which a result is stored: ``{"ok": ...}`` by the declared type, or ``{"err": {...}}``."""
+"""The JSON envelope of a result: ``{"ok": ...}``, encoded by the declared type, or ``{"err": {...}}``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ REPR_CHARACTERS = 10_000
 
 
 class ResultCodec(Compiled):
-    """The result of one function, in its envelope: ``{"ok": ...}`` or ``{"err": {...}}``.
-
-    ``wraps_result`` says that the function is annotated to return a TaskResult.
-    """
+    """The result of one function in its envelope. ``wraps_result``: the function is annotated to return a TaskResult."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -40,10 +37,12 @@ class ResultCodec(Compiled):
         if wraps:
             args = get_args(annotation)
             if not args:
-                raise UnsupportedType(f"{self.origin}: TaskResult does not say of what: write '-> TaskResult[int]'")
+                raise UnsupportedType(
+                    f"{self.origin}: TaskResult has no type argument: write '-> TaskResult[int]', for example"
+                )
             if len(args) > 1 and args[1] is not TaskError and args[1] is not Any:
                 raise UnsupportedType(
-                    f"{self.origin}: the error of a TaskResult is a TaskError: write '-> TaskResult[T]'"
+                    f"{self.origin}: the error type of a TaskResult must be TaskError: write '-> TaskResult[T]'"
                 )
             annotation = args[0]
         self._shape = shape_of(annotation, f"{self.origin}: the return annotation")
@@ -60,7 +59,7 @@ class ResultCodec(Compiled):
             raise _of_result(too_deep()) from None
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
-        """Return what an envelope holds. Raises CodecError when it cannot be read by what is declared now."""
+        """Return the result in an envelope. Raises CodecError if it does not fit the current annotation."""
         found = opened(envelope)
         if "err" in found:
             return self.decode_error(found)
@@ -74,7 +73,7 @@ class ResultCodec(Compiled):
 
     @staticmethod
     def decode_error(envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
-        """Return the error that an envelope holds; the same for every function. Raises CodecError."""
+        """Return the error in an envelope, whose format does not depend on the function. Raises CodecError."""
         error = opened(envelope).get("err")
         if not isinstance(error, Mapping) or not isinstance(error.get("error_code"), str):
             raise CodecError("the stored error has no error_code", subject="result")
@@ -106,15 +105,15 @@ def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
 
 
 def encode_error(error: TaskError) -> str:
-    """Return the envelope of a failure. Never fails: what cannot be stored as it is becomes text that says so."""
+    """Return the envelope of an error. Never raises: values that cannot be stored are replaced by their repr."""
     message, data = printable(error.message), None
     try:
         data = write_json(ANY.dump(error.data))
-    except BaseException as refusal:  # data is of the task's own making: its methods may raise anything
+    except BaseException as refusal:  # the methods of data are user code
         data = write_json(shown(error.data))
         why = str(refusal) if isinstance(refusal, CodecError) else type(refusal).__name__
         message += f"\n(data is stored as its repr, because it is not plain JSON: {printable(why)})"
-    exception: Any = error.exception  # declared, but nobody checks
+    exception: Any = error.exception  # its type is not checked at run time
     if isinstance(exception, Mapping):
         exception = {printable(key): printable(value) for key, value in exception.items()}
     elif exception is not None:
@@ -124,13 +123,13 @@ def encode_error(error: TaskError) -> str:
 
 
 def printable(value: Any) -> str:
-    """Return a text with NUL bytes and lone surrogates made visible; the repr of what is no text."""
+    """Return a text with NUL bytes and lone surrogates escaped, or the repr of any other value."""
     text = str.__str__(value) if isinstance(value, str) else shown(value)
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def shown(value: Any) -> str:
-    """Return the repr of anything, of bounded length, even when its own ``__repr__`` fails."""
+    """Return a repr of bounded length, even if ``__repr__`` fails."""
     try:
         text = str.__str__(repr(value))
     except BaseException as error:

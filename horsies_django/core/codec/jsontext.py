@@ -1,4 +1,4 @@
-"""JSON text out of checked data, and data out of stored text: strict both ways, with errors of the house."""
+"""Strict conversion between JSON text and plain data, with CodecError as exception."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, NoReturn
 
 from horsies_django.core.codec.shapes import CodecError, too_deep
 
-# Shapes let no cycle through, so the encoder need not look for one.
+# The shapes refuse cycles, so the encoder need not check for them.
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 def _make_write() -> Callable[[Any], str]:
-    """Return what writes JSON. JSONEncoder.encode makes the same C encoder at each call, which takes longer than its work on a
-    small value; so it is made once, where there is one."""
+    """Return a function that writes JSON, with one C encoder for all calls.
+
+    JSONEncoder.encode creates an encoder for each call, which takes longer than encoding a small value.
+    """
     make = getattr(json_encoder, "c_make_encoder", None)
     if make is None:
         return _encoder.encode
@@ -39,7 +41,7 @@ def write_json(stored: Any) -> str:
         return _write(stored)
     except RecursionError:
         raise too_deep() from None
-    except ValueError as error:  # sys.set_int_max_str_digits() was set below the limit of shapes
+    except ValueError as error:  # sys.set_int_max_str_digits() is below the limit of shapes
         raise CodecError(str(error), "value") from error
 
 

@@ -1,4 +1,4 @@
-"""The shape of a dataclass: an object of its fields; nothing on the wire names the class."""
+"""The shape of a dataclass: a JSON object of its fields, without the name of the class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horsies_django.core.codec.shapes import CodecError, Record, Shape, misfit
 
 
 def record_shape(cls: type, record: Record) -> tuple[Shape, Callable[[dict[str, Shape]], None]]:
-    """Make the shape of a dataclass, and the function that completes it with its fields: one may lead back to it."""
+    """Return the shape of a dataclass and a function that sets the shapes of its fields, which may be recursive."""
     fields = Fields(cls, record)
     return Shape(
         cls.__name__, frozenset({dict}), fields.accepts, fields.dump, fields.load, record=record
@@ -18,7 +18,7 @@ def record_shape(cls: type, record: Record) -> tuple[Shape, Callable[[dict[str, 
 
 
 class Fields:
-    """The fields of one dataclass, each with its way out and its way back."""
+    """The fields of one dataclass with their encoders and decoders."""
 
     def __init__(self, cls: type, record: Record) -> None:
         self.cls = cls
@@ -28,17 +28,17 @@ class Fields:
         self.loads: list[tuple[str, Callable[[Any], Any]]] = []
 
     def complete(self, shapes: dict[str, Shape]) -> None:
-        """Take the shapes of the fields, by name."""
+        """Set the shapes of the fields, by name."""
         choices = {
             field: shape.values for field, shape in shapes.items() if shape.values and field in self.record.required
         }
         self.record.choices = choices
         self.dumps = [(field, shape.dump) for field, shape in shapes.items()]
-        # Fields of few values first: in a union they turn a stranger away before anything deep is read.
+        # Fields with few values first: in a union they exclude other classes before nested values are decoded.
         self.loads = [(field, shapes[field].load) for field in sorted(shapes, key=lambda field: field not in choices)]
 
     def accepts(self, value: Any) -> bool:
-        """Tell whether ``value`` is of the class and has no more fields than it."""
+        """Return whether ``value`` is an instance of the class without additional fields."""
         return isinstance(value, self.cls) and (type(value) is self.cls or not self._added(value))
 
     def _added(self, value: Any) -> list[str]:
@@ -65,7 +65,7 @@ class Fields:
         return made
 
     def load(self, stored: Any) -> Any:
-        """Return the instance whose fields are ``stored``; one that is missing gets its default. Raises CodecError."""
+        """Return the instance with the fields ``stored`` and defaults for missing ones. Raises CodecError."""
         if type(stored) is not dict:
             raise misfit(f"{self.name} as an object", stored)
         if unknown := stored.keys() - self.record.names:

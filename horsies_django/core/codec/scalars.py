@@ -1,4 +1,4 @@
-"""The shapes of single values: what JSON has itself, and what travels as a text or a number."""
+"""The shapes of single values: JSON types, and types that are stored as text or numbers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _load_str(stored: Any) -> str:
 def _text_shape(
     cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None
 ) -> Shape:
-    """Make the shape of a type that travels as text. ``barred`` is a subclass with a meaning of its own."""
+    """Return the shape of a type that is stored as text. ``barred`` is a subclass with a different meaning."""
     name = cls.__name__
 
     def accepts(value: Any) -> bool:
@@ -98,7 +98,7 @@ def _text_shape(
             raise misfit(f"{name} as text", stored)
         try:
             value = read(stored)
-            if write(value) == stored:  # their constructors read more than they write: a date as a datetime, "{...}"
+            if write(value) == stored:  # some constructors accept other formats too: a date as a datetime, "{...}"
                 return value
         except (ValueError, ArithmeticError, CodecError):
             pass
@@ -118,7 +118,7 @@ def _write_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Any], str
 
 def _write_decimal(value: decimal.Decimal) -> str:
     if not value.is_finite():
-        raise CodecError("a Decimal must be finite to travel", "value")
+        raise CodecError("a Decimal must be finite to be encoded", "value")
     return decimal.Decimal.__str__(value)
 
 

@@ -1,11 +1,11 @@
-"""Shapes: how a value of one declared type becomes JSON and comes back, and what no JSON may hold.
+"""Shapes: how values of one declared type are encoded as JSON and decoded, and which values JSON cannot contain.
 
-A Shape is two closures made once, ``dump`` and ``load``. They know nothing of where they stand: an error starts with an
-empty path, and each container that it passes on its way out puts its own step before it, so that the good case pays
-nothing for messages. Messages name types and places, never values: they reach logs, and logs do not hold arguments.
+A Shape has two functions, ``dump`` and ``load``, which do not know their position. An error starts with an empty path, and each
+container that it passes adds its own step, so that paths cost nothing without an error. Messages contain types and positions but
+no values, because they are logged.
 
-What PostgreSQL's jsonb does to numbers is part of the contract: -0.0 comes back as 0.0, and a float without a fraction
-may come back as an integer literal (1e16, 1e308), so a float is read from both; under ``Any`` it is then an int.
+jsonb changes some numbers: -0.0 becomes 0.0, and a float without a fraction may become an integer literal (1e16, 1e308). So a
+float is decoded from both; under ``Any`` such a value is an int.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 
 from horsies_django.core.errors import HorsiesError
 
-MAX_DEPTH = 200  # what one stack can write, a deeper one must still be able to read
-MAX_DIGITS = 4300  # beyond, Python itself refuses to read an int back
+MAX_DEPTH = 200  # what was encoded must be decodable even with less stack left
+MAX_DIGITS = 4300  # Python refuses to parse longer ints
 BIG = 10**MAX_DIGITS
 PLAIN_TYPES = "None, bool, int, float, str, list or dict"
 
 
 class CodecError(HorsiesError):
-    """A value cannot travel, or what was stored cannot be read.
+    """A value cannot be encoded, or stored JSON cannot be decoded.
 
-    ``path`` says where ("order.lines[3].price"), ``kind`` how: "type" when the value is not of the declared type,
-    "value" when it is, but cannot be encoded.
+    ``path`` is its position ("order.lines[3].price"). ``kind`` is "type" if the value does not have the declared type, "value" if
+    it does but cannot be encoded.
     """
 
     def __init__(self, problem: str, kind: str = "type", path: str = "", subject: str = "argument") -> None:
@@ -40,7 +40,7 @@ class CodecError(HorsiesError):
         self.subject = subject
 
     def within(self, step: str) -> CodecError:
-        """Put ``step`` before the path; return the same error."""
+        """Prepend ``step`` to the path; return the same error."""
         self.path = step + self.path
         return self
 
@@ -49,7 +49,7 @@ class CodecError(HorsiesError):
 
 
 class ModelRefused(CodecError):
-    """The value is a model instance: its row may change before the task runs, so its key travels instead."""
+    """The value is a model instance. Its row may change before the task runs, so its key must be sent instead."""
 
     def __str__(self) -> str:
         if self.subject != "argument":
@@ -59,7 +59,7 @@ class ModelRefused(CodecError):
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What tells two dataclasses apart: their field names, which of them must be there, and fields of few values."""
+    """What distinguishes two dataclasses: their field names, the required ones, and fields with few values."""
 
     names: frozenset[str]
     required: frozenset[str]
@@ -70,8 +70,8 @@ class Record:
 class Shape:
     """One declared type, compiled.
 
-    ``accepts`` looks at a value's outside only. ``kinds`` are the types that its JSON has after ``json.loads``. ``plain``
-    says that ``load`` changes nothing; ``values`` are all the JSON values there are, where they are few.
+    ``accepts`` checks only the outermost type of a value. ``kinds`` are the types of its JSON after ``json.loads``. ``plain``:
+    ``load`` changes nothing. ``values`` are all possible JSON values, if there are only a few.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Shape:
 
 
 def misfit(expected: str, value: Any) -> CodecError:
-    """Make the error of a value that is not of the declared type."""
+    """Return the error for a value that does not have the declared type."""
     cls = type(value)
     if hasattr(value, "_meta") and hasattr(value, "pk"):
         return ModelRefused(cls.__name__)
@@ -116,12 +116,12 @@ def misfit(expected: str, value: Any) -> CodecError:
 
 
 def too_deep() -> CodecError:
-    """Make the error of a value without an end in sight."""
+    """Return the error for a value that is nested too deeply."""
     return CodecError(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself", "value")
 
 
 def check_text(text: str) -> None:
-    """Refuse what PostgreSQL cannot hold in a text."""
+    """Raise CodecError for a text that PostgreSQL cannot store."""
     if "\x00" in text:
         raise CodecError("the text has a NUL byte (\\x00), which PostgreSQL cannot hold", "value")
     if not text.isascii():
@@ -134,20 +134,22 @@ def check_text(text: str) -> None:
 
 
 def check_int(number: int) -> None:
-    """Refuse an int that could be written but not read back."""
+    """Raise CodecError for an int that is too large to be parsed."""
     if not -BIG < number < BIG:
-        raise CodecError(f"an int of more than {MAX_DIGITS} digits cannot travel as JSON: send it as a str", "value")
+        raise CodecError(
+            f"an int of more than {MAX_DIGITS} digits cannot be encoded as JSON: send it as a str", "value"
+        )
 
 
 def check_float(number: float) -> None:
-    """Refuse the floats that JSON has no word for."""
+    """Raise CodecError for a float that JSON cannot represent."""
     if not math.isfinite(number):
         name = "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
         raise CodecError(f"{name} is not valid JSON", "value")
 
 
 def check_key(key: Any) -> None:
-    """Refuse what cannot be a key of a JSON object."""
+    """Raise CodecError for an invalid key of a JSON object."""
     if not isinstance(key, str):
         raise CodecError(f"a key is of type {type(key).__name__}; the keys of a JSON object are str")
     if "\x00" in key or not key.isascii():
@@ -163,7 +165,7 @@ def key_step(key: str) -> str:
 
 
 def check_plain(value: Any, depth: int = 0) -> Any:
-    """Return ``value`` when it is plain JSON data throughout. Raises CodecError."""
+    """Return ``value`` if it is plain JSON data at every level. Raises CodecError."""
     if isinstance(value, str):
         check_text(value)
     elif value is None or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What a function's signature must be to make it a task, and the line to write when it is not."""
+"""Checks the signature of a function that becomes a task, and suggests the line to write instead."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ STARRED: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parame
 
 
 class Unresolved(TaskDefinitionError):  # noqa: N818 - the function may be fine
-    """An annotation uses a name that is not defined, at least not yet."""
+    """An annotation uses a name that is not defined yet."""
 
 
 def origin_of(function: Callable[..., Any]) -> str:
-    """Return where a function comes from, as dotted words."""
+    """Return the dotted path of a function."""
     return f"{function.__module__}.{function.__qualname__}"
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature; reading it resolves no annotation."""
+    """Return the signature without resolving annotations."""
     if sys.version_info >= (3, 14):
-        import annotationlib  # new in 3.14, where annotations are code until somebody asks
+        import annotationlib  # new in Python 3.14, where annotations are evaluated lazily
 
         return inspect.signature(function, annotation_format=annotationlib.Format.STRING)
     return inspect.signature(function)
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations, resolved. Raises Unresolved, or TaskDefinitionError for one that can never be."""
+    """Return the resolved annotations. Raises Unresolved, or TaskDefinitionError for an invalid annotation."""
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, AttributeError) as error:
@@ -47,7 +47,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def unresolved(function: Callable[..., Any], error: Exception) -> Unresolved:
-    """Make the error of an annotation whose name is not defined."""
+    """Return the error for an annotation with an undefined name."""
     return Unresolved(
         f"{origin_of(function)}: an annotation cannot be resolved: {error}. Define or import the name at the top level of "
         "its module, not under TYPE_CHECKING and not inside a function"
@@ -55,12 +55,12 @@ def unresolved(function: Callable[..., Any], error: Exception) -> Unresolved:
 
 
 def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Refuse parameters whose arguments could not travel by name and type. Raises TaskDefinitionError."""
+    """Raise TaskDefinitionError for parameters that cannot be sent by name and type."""
     for name, parameter in signature.parameters.items():
         if stars := STARRED.get(parameter.kind):
             instead = "list[str]" if stars == "*" else "dict[str, str]"
             raise TaskDefinitionError(
-                f"{origin_of(function)} takes {stars}{name}, but the arguments of a task travel by name: declare what it "
+                f"{origin_of(function)} takes {stars}{name}, but the arguments of a task are sent by name: declare what it "
                 f"takes, as in\n    {definition(function, signature, {name: instead})}"
             )
         if parameter.annotation is EMPTY:
@@ -68,13 +68,13 @@ def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signa
             guess = "int" if default is EMPTY or default is None else type(default).__name__
             guess = f"{guess} | None" if default is None else guess
             raise TaskDefinitionError(
-                f"{origin_of(function)}: parameter '{name}' has no annotation, so nobody knows how to send it: write its "
+                f"{origin_of(function)}: parameter '{name}' has no annotation, so it cannot be encoded: write its "
                 f"type, as in\n    {definition(function, signature, {name: guess})}"
             )
 
 
 def refuse_models(function: Callable[..., Any], signature: inspect.Signature, hints: dict[str, Any]) -> None:
-    """Refuse parameters that want a model instance. Raises TaskDefinitionError."""
+    """Raise TaskDefinitionError for parameters that take a model instance."""
     for name in signature.parameters:
         if is_model(hints.get(name)):
             raise TaskDefinitionError(
@@ -84,23 +84,23 @@ def refuse_models(function: Callable[..., Any], signature: inspect.Signature, hi
 
 
 def refuse_no_return(function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Refuse a missing return annotation. Raises TaskDefinitionError."""
+    """Raise TaskDefinitionError for a missing return annotation."""
     if signature.return_annotation is EMPTY:
         raise TaskDefinitionError(
-            f"{origin_of(function)} has no return annotation, so nobody knows how to read its result: write\n"
+            f"{origin_of(function)} has no return annotation, so its result cannot be decoded: write\n"
             f"    {definition(function, signature, {'return': 'int'})}\n"
-            "with the type that it returns, or '-> None'"
+            "with its return type, or '-> None'"
         )
 
 
 def definition(function: Callable[..., Any], signature: inspect.Signature, changed: dict[str, str]) -> str:
-    """Return the line that defines ``function``, with some annotations ``changed``; "return" is one of them."""
+    """Return the ``def`` line of ``function`` with some annotations ``changed``, which may include "return"."""
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
     return f"{word} {function.__name__}{written(signature, changed)}:"
 
 
 def written(signature: inspect.Signature, changed: dict[str, str] | None = None) -> str:
-    """Return a signature as its author wrote it, without quotes round the annotations of postponed evaluation."""
+    """Return a signature as source code, without quotes around postponed annotations."""
     changed = changed or {}
     parameters, stars_changed = [], False
     for name, parameter in signature.parameters.items():
@@ -119,7 +119,7 @@ def written(signature: inspect.Signature, changed: dict[str, str] | None = None)
 
 
 def annotated(annotation: Any) -> Any:
-    """Return an annotation that prints as it was written."""
+    """Return an annotation whose repr is its source code."""
     if isinstance(annotation, str):
         return Verbatim(annotation)
     if annotation is EMPTY or isinstance(annotation, type):
@@ -138,7 +138,7 @@ class Verbatim:
 
 
 class Compiled:
-    """A part of a signature whose shapes are made at decoration, or at the first use where a name is defined later."""
+    """A part of a signature. Its shapes are compiled at decoration, or at first use if a name is defined later."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -146,7 +146,7 @@ class Compiled:
         self.signature = signature_of(function)
 
     def resolve(self) -> None:
-        """Make the shapes now. Raises TaskDefinitionError; for the checks, when all is imported."""
+        """Compile the shapes now, when all modules are imported. Raises TaskDefinitionError."""
         try:
             self._compile(hints_of(self.function))
         except (NameError, AttributeError) as error:  # in the fields of a dataclass

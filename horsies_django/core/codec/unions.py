@@ -1,7 +1,7 @@
-"""The shapes of unions, and the rule that makes them safe: the JSON of one member never looks like another's.
+"""The shapes of unions, and the rule that their members must be distinguishable in JSON.
 
-Nothing on the wire says which member wrote a value, so members that could be mistaken for one another are refused at
-definition. Plain members may overlap, since both would read the same value.
+The JSON does not say which member encoded a value, so members that could be confused are refused when the task is defined. Plain
+members may overlap, because both decode to the same value.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WORDS: dict[type, str] = {
 
 
 def union_shape(members: Sequence[Shape]) -> Shape:
-    """Make the shape of a union whose members ``clash`` with nobody: the first that takes the value writes and reads it."""
+    """Return the shape of a union without clashes. The first member that accepts a value encodes or decodes it."""
     name = " | ".join(member.name for member in members)
-    ordered = sorted(members, key=lambda member: member is FLOAT)  # an int is a float's guest, and its own master
+    ordered = sorted(members, key=lambda member: member is FLOAT)  # int before float, which accepts ints too
     if len(ordered) == 2 and NONE in ordered:
         return _optional_shape(name, next(member for member in ordered if member is not NONE))
     by_kind: dict[type, list[Shape]] = {}
@@ -54,7 +54,7 @@ def union_shape(members: Sequence[Shape]) -> Shape:
             try:
                 return convert(value)
             except CodecError as error:
-                if worst is None or len(error.path) > len(worst.path):  # who came furthest, meant it
+                if worst is None or len(error.path) > len(worst.path):  # the member that got furthest is the likely one
                     worst = error
         assert worst is not None
         raise worst
@@ -100,7 +100,7 @@ def _union_values(members: Sequence[Shape]) -> tuple[Any, ...] | None:
 
 
 def clash(one: Shape, other: Shape) -> str | None:
-    """Return why the JSON of two members of a union may look alike, or None when it never does, or does no harm."""
+    """Return why two members of a union cannot be told apart in JSON, or None if they can."""
     if not one.kinds & other.kinds or (one.plain and other.plain):
         return None
     if {one.name, other.name} == {INT.name, FLOAT.name}:
@@ -110,7 +110,7 @@ def clash(one: Shape, other: Shape) -> str | None:
             return "both may be the same JSON value" if any(_reads(many, stored) for stored in few.values) else None
     if one.record and other.record:
         return _record_clash(one.record, other.record)
-    return f"both travel as {next(word for kind, word in WORDS.items() if kind in one.kinds & other.kinds)}"
+    return f"both are stored as {next(word for kind, word in WORDS.items() if kind in one.kinds & other.kinds)}"
 
 
 def _reads(shape: Shape, stored: Any) -> bool:

@@ -1,4 +1,4 @@
-"""``manage.py horsies_explain``: why a task does not run, from the shell."""
+"""``manage.py horsies_explain``: why a task is not running."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from horsies_django.monitoring.explain import explain
 
 
 class Command(BaseCommand):
-    """Prints the reasons that hold now."""
+    """Prints the current reasons."""
 
-    help = "Say why a task does not run at this moment, or what it does instead. Changes nothing."
+    help = "Explain why a task is not running, or report what it is doing. Changes nothing."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "task", metavar="ID", nargs="?", help="the id of the task, a UUID (default: the task that was sent last)"
+            "task", metavar="ID", nargs="?", help="the UUID of the task (default: the task that was sent last)"
         )
-        parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+        parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, **options: Any) -> None:
         try:
@@ -36,7 +36,8 @@ class Command(BaseCommand):
             raise CommandError(f"horsies_explain: {error}") from error
         except DatabaseError as error:
             raise CommandError(
-                f"horsies_explain: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
+                f"horsies_explain: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' has "
+                "been run"
             ) from error
         self.stdout.write(as_json(found) if options["json"] else as_text(found))
 
@@ -45,16 +46,16 @@ def newest() -> uuid.UUID:
     """Return the id of the task that was sent last. Raises LookupError when there is none."""
     found = Task.objects.using(config().database).order_by("-pk").values_list("pk", flat=True).first()
     if found is None:
-        raise LookupError("no task was sent yet")
+        raise LookupError("no task has been sent yet")
     return found
 
 
 def as_json(explanation: Explanation) -> str:
-    """Return the text for machines."""
+    """Return an explanation as JSON."""
     reasons = [reason._asdict() for reason in explanation.reasons]
     return json.dumps({**explanation._asdict(), "task_id": str(explanation.task_id), "reasons": reasons}, indent=2)
 
 
 def as_text(explanation: Explanation) -> str:
-    """Return the text for a terminal: what users typed into partitions and reasons cannot move its cursor."""
+    """Return an explanation as text, without control characters from partition keys or reasons."""
     return re.sub(r"[^\n\x20-\x7e\xa0-\U0010ffff]", "?", str(explanation))

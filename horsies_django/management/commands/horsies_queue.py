@@ -1,4 +1,4 @@
-"""``manage.py horsies_queue``: look at queues and change them, from the shell."""
+"""``manage.py horsies_queue``: list, inspect and change queues."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from horsies_django.store.queues import DECLARED
 UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
 NOT_FOR_LONG = (
-    "It holds until 'migrate' or 'horsies_queue sync' writes the settings: change HORSIES too, or use 'override'."
+    "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, or use 'override'."
 )
 
 
 class Command(BaseCommand):
-    """Lists queues with their limits and what they do; sets, pauses and overrides them."""
+    """Lists queues with their limits and counts; sets, pauses and overrides them."""
 
-    help = "Look at queues and change them. A change takes effect in all running workers at once, and is audited."
+    help = "List, inspect and change queues. A change takes effect at once in all running workers, and is audited."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+        parser.add_argument("--json", action="store_true", help="print JSON")
         verbs = parser.add_subparsers(dest="verb", metavar="VERB")
 
         def verb(name: str, help_: str, *, queue: bool = True) -> ArgumentParser:
             made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
-            made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, for machines")
+            made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
             if queue:
                 made.add_argument("queue", nargs="?", metavar="QUEUE", help="the name of the queue")
-                made.add_argument("--cluster", action="store_true", help="the whole cluster, instead of a queue")
+                made.add_argument("--cluster", action="store_true", help="the whole cluster instead of a queue")
             return made
 
         def reasoned(made: ArgumentParser) -> ArgumentParser:
-            made.add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
+            made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
             return made
 
         verb("list", "list the queues (the default)", queue=False)
-        verb("show", "show a queue in detail: its limits, who holds its slots, its busiest partitions")
-        add_columns(reasoned(verb("set", "set declared values, until the settings are written over them")))
-        reasoned(verb("pause", "let nothing more of a queue start; what runs goes on"))
+        verb("show", "show a queue: its limits, the tasks that hold its permits, and its busiest partitions")
+        add_columns(reasoned(verb("set", "change declared values until the settings are next applied")))
+        reasoned(verb("pause", "stop starting tasks of a queue; running tasks continue"))
         reasoned(verb("resume", "end a pause"))
-        made = reasoned(verb("override", "put limits in the place of the declared ones, for a while"))
-        made.add_argument("--until", type=until, metavar="WHEN", help=f"when it ends: {UNTIL_EXAMPLES}")
+        made = reasoned(verb("override", "replace the declared limits temporarily"))
+        made.add_argument("--until", type=until, metavar="WHEN", help=f"when the override ends: {UNTIL_EXAMPLES}")
         add_limits(made)
-        reasoned(verb("clear", "remove the override: the declared limits hold again"))
-        verb("sync", "write what the settings declare into the table, as 'migrate' does", queue=False)
+        reasoned(verb("clear", "remove the override, so that the declared limits apply again"))
+        verb("sync", "apply the settings to the database, as 'migrate' does", queue=False)
 
     def handle(self, **options: Any) -> None:
         verb = options["verb"] or "list"
@@ -70,7 +70,8 @@ class Command(BaseCommand):
             raise CommandError(f"horsies_queue: {error}") from error
         except DatabaseError as error:
             raise CommandError(
-                f"horsies_queue: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
+                f"horsies_queue: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' has "
+                "been run"
             ) from error
 
     def do_list(self, **options: Any) -> None:
@@ -82,17 +83,17 @@ class Command(BaseCommand):
         found = overview.queues([name])
         if not found:
             known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
-            raise QueueError(f"there is no queue {name!r} in the table; there are: {known}")
-        slots, partitions = overview.slots(name), overview.partitions(name)
+            raise QueueError(f"there is no queue {name!r} in the database; choose from: {known}")
+        holders, partitions = overview.slots(name), overview.partitions(name)
         if options["json"]:
-            self.stdout.write(as_json({"queue": found[0], "slots": slots, "partitions": partitions}))
+            self.stdout.write(as_json({"queue": found[0], "slots": holders, "partitions": partitions}))
         else:
-            self.stdout.write(report.queue_page(found[0], slots, partitions))
+            self.stdout.write(report.queue_page(found[0], holders, partitions))
 
     def do_set(self, **options: Any) -> None:
         name, columns = target(options), chosen(options, DECLARED)
         if not columns:
-            raise QueueError(f"nothing to change for {name!r}: name a value, as in --max-concurrency 5")
+            raise QueueError(f"nothing to change for {name!r}: give a value, such as --max-concurrency 5")
         changed = queues.change(name, columns, actor=actor(), reason=options["reason"])
         self.tell(name, changed, "queue.set", options)
         if changed and not options["json"]:
@@ -109,9 +110,9 @@ class Command(BaseCommand):
     def do_override(self, **options: Any) -> None:
         name, limits = target(options), chosen(options, queues.LIMITS)
         if not limits:
-            raise QueueError(f"nothing to change for {name!r}: name a limit, as in --max-concurrency 5")
+            raise QueueError(f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5")
         if not (options["reason"] or "").strip():
-            raise QueueError(f"an override of {name!r} needs --reason TEXT, for whoever finds it later")
+            raise QueueError(f"an override of {name!r} requires --reason TEXT")
         changed = queues.override(name, limits, actor=actor(), reason=options["reason"], until=options["until"])
         self.tell(name, changed, "queue.override", options)
 
@@ -126,7 +127,7 @@ class Command(BaseCommand):
         )
 
     def tell(self, name: str, columns: list[str], action: str, options: dict[str, Any]) -> None:
-        """Print what one verb changed, and what would keep it without effect."""
+        """Print the changes, and warn about partition limits without a partition rule."""
         self.print_changes(changes(name, columns, action), options)
         (queue,) = overview.queues([name])
         parts = [
@@ -134,7 +135,7 @@ class Command(BaseCommand):
         ]
         if parts and report.rule(queue.effective) == "none":
             self.stderr.write(
-                f"{name} has no partitions, so {' and '.join(parts)} limits nothing: "
+                f"{name} has no partitions, so {' and '.join(parts)} has no effect: "
                 "see 'set --partition-by-args' and '--partition-by-task'."
             )
 
@@ -142,40 +143,40 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(as_json({"changed": found}))
         else:
-            self.stdout.write("\n".join(report.change_lines(found)) or "Nothing changed: it is so already.")
+            self.stdout.write("\n".join(report.change_lines(found)) or "Nothing changed: the values are the same.")
 
 
 def add_limits(parser: ArgumentParser) -> None:
-    """Add the options for limits; what is not given is not in the parsed options at all, because None is a value."""
+    """Add the options for limits. Options that are not given are absent, because None is a value."""
     for name, help_ in (
-        ("max-concurrency", "tasks at once in the whole cluster; 0 lets none start"),
-        ("local-limit", "tasks at once in each worker"),
-        ("partition-max-concurrency", "tasks at once of each partition in the whole cluster"),
-        ("partition-local-limit", "tasks at once of each partition in each worker"),
+        ("max-concurrency", "running tasks in the whole cluster; 0 lets none start"),
+        ("local-limit", "running tasks in each worker"),
+        ("partition-max-concurrency", "running tasks of each partition in the whole cluster"),
+        ("partition-local-limit", "running tasks of each partition in each worker"),
     ):
         parser.add_argument(f"--{name}", type=limit, default=argparse.SUPPRESS, metavar="N|none", help=help_)
 
 
 def add_columns(parser: ArgumentParser) -> None:
-    """Add the options for all that can be declared."""
+    """Add the options for all declared values."""
     parser.add_argument(
         "--priority", type=whole, default=argparse.SUPPRESS, metavar="N", help="1 is served first, 100 last"
     )
     add_limits(parser)
     parser.add_argument(
         "--partition-by-args", type=argument_names, default=argparse.SUPPRESS, metavar="A,B|all|none",
-        help="the arguments that tell partitions apart",
+        help="the arguments whose values make a partition",
     )  # fmt: skip
     parser.add_argument(
         "--partition-by-task", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
-        help="a partition for each task name",
+        help="make a partition for each task name",
     )  # fmt: skip
 
 
 def target(options: dict[str, Any]) -> str:
-    """Return the name of the row that the verb is about."""
+    """Return the name of the queue, or of the row of the cluster."""
     if bool(options["queue"]) == options["cluster"]:
-        raise QueueError(f"name a queue, as in 'horsies_queue {options['verb']} mail', or give --cluster; not both")
+        raise QueueError(f"give either a queue, as in 'horsies_queue {options['verb']} mail', or --cluster")
     return CLUSTER if options["cluster"] else str(options["queue"])
 
 
@@ -185,7 +186,7 @@ def chosen(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def changes(name: str, columns: list[str], action: str) -> list[report.Change]:
-    """Return what just changed, old and new, as the audit has it."""
+    """Return the changes that were just made, from the audit."""
     if not columns:
         return []
     entry = AuditEntry.objects.using(config().database).filter(subject=name, action=action, actor=actor()).latest("id")
@@ -202,26 +203,26 @@ def whole(text: str) -> int:
 
 
 def limit(text: str) -> int | None:
-    """Parse a limit or the word for having none."""
+    """Parse a limit, or "none"."""
     return None if text.lower() == "none" else whole(text)
 
 
 def argument_names(text: str) -> list[str] | None:
-    """Parse names of arguments, or the words for all and for none of them."""
+    """Parse names of arguments, "all" or "none"."""
     if text.lower() in ("all", "none"):
         return [] if text.lower() == "all" else None
     return [name.strip() for name in text.split(",")]
 
 
 def until(text: str) -> dt.datetime:
-    """Parse a moment with its zone, or a time from now."""
+    """Parse a datetime with a time zone, or a duration from now."""
     try:
         if re.fullmatch(r"(\d+[wdhms])+", text):
             parts = {UNITS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)}
             return dt.datetime.now(dt.UTC) + dt.timedelta(**parts)
         found = dt.datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise ArgumentTypeError(f"{text!r} is no moment and no time from now; write {UNTIL_EXAMPLES}") from None
+        raise ArgumentTypeError(f"{text!r} is neither a datetime nor a duration; use {UNTIL_EXAMPLES}") from None
     if found.utcoffset() is None:
         raise ArgumentTypeError(f"{text!r} has no time zone; add it, as in {text}+00:00")
     return found

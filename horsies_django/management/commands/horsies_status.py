@@ -1,4 +1,4 @@
-"""``manage.py horsies_status``: how queues, workers and database do, for people, and for probes by its exit code."""
+"""``manage.py horsies_status``: the state of queues, workers and the database, for people and for health checks."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ UNHEALTHY, UNKNOWN = 1, 2
 
 
 class Command(BaseCommand):
-    """Looks at everything once, on a connection of its own that cannot hang for long."""
+    """Reads the state once, on a connection of its own with a statement timeout."""
 
-    help = "Say how queues, workers and database do. Exit code: 0 all is well, 1 something needs somebody, 2 no answer was had."
-    requires_system_checks = []  # a probe runs often, and speaks of the database only
+    help = (
+        "Report the state of queues, workers and the database. Exit code: 0 healthy, 1 a problem needs attention, 2 the state "
+        "could not be read."
+    )
+    requires_system_checks = []  # it runs often, and is about the database only
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+        parser.add_argument("--json", action="store_true", help="print JSON")
         parser.add_argument(
             "--max-wait", type=seconds, metavar="SECONDS",
-            help="a due task that waits longer is a problem (default: however long it waits)",
+            help="report a problem if a due task has been waiting for longer (default: no limit)",
         )  # fmt: skip
         parser.add_argument(
             "--timeout", type=seconds, default=10.0, metavar="SECONDS",
-            help="give up on a statement that takes longer (10); 0 waits for ever",
+            help="cancel a statement that takes longer (default: 10); 0 means no limit",
         )  # fmt: skip
 
     def handle(self, **options: Any) -> None:
         try:
             conf = config()
-            alias = conf.listen_database or conf.database  # what bounds the session does not pass through a pooler
+            alias = conf.listen_database or conf.database  # a pooler would not pass on the settings of the session
             with self.connected(alias) as connection:
                 HealthStore(connection).bound(options["timeout"])
                 found = examine(connection)
@@ -50,8 +53,8 @@ class Command(BaseCommand):
             raise CommandError(f"horsies_status: {error}", returncode=UNKNOWN) from error
         except (psycopg.Error, Error) as error:
             raise CommandError(
-                f"horsies_status: the database {alias!r} refused: {one_line(error)}. Did 'migrate' run, may this role "
-                "read, is a table locked?",
+                f"horsies_status: the database {alias!r} refused: {one_line(error)}. Check that 'migrate' has been run, that "
+                "this role may read the tables, and that no table is locked",
                 returncode=UNKNOWN,
             ) from error
         wrong = problems(found, max_wait_seconds=options["max_wait"])

@@ -1,4 +1,4 @@
-"""``manage.py horsies_task``: one task, from the shell."""
+"""``manage.py horsies_task``: inspect or change one task."""
 
 from __future__ import annotations
 
@@ -18,42 +18,45 @@ from horsies_django.tasks import operations, redaction
 from horsies_django.tasks.handle import get_handle
 
 CANCELLED = {
-    "CANCELLED": "cancelled; it never started",
-    "REQUESTED": "it runs, and is asked to end",
-    "FINISHED": "it was over already; nothing changed",
+    "CANCELLED": "cancelled before it started",
+    "REQUESTED": "running; asked to stop",
+    "FINISHED": "already finished; nothing changed",
 }
 
 
 class Command(BaseCommand):
-    """Changes a task; ``do_<verb>`` is what a verb does."""
+    """Shows or changes a task; each verb has a method ``do_<verb>``."""
 
-    help = "Do something with one task. Every change is audited."
+    help = "Inspect or change one task. Every change is audited."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
         def verb(name: str, help_: str) -> ArgumentParser:
             made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
-            made.add_argument("task", metavar="ID", help="the id of the task, a UUID")
+            made.add_argument("task", metavar="ID", help="the UUID of the task")
             return made
 
         made = verb("show", "show a task and its attempts")
-        made.add_argument("--payload", action="store_true", help="show the result and the messages of errors as well")
-        made.add_argument("--json", action="store_true", help="print it as JSON")
+        made.add_argument("--payload", action="store_true", help="also show the result and error messages")
+        made.add_argument("--json", action="store_true", help="print JSON")
 
-        made = verb("cancel", "end a task that waits, and ask one that runs to end")
-        made.add_argument("--terminate", action="store_true", help="kill the process of one that runs and does not end")
-        made.add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
-
-        made = verb(
-            "retry", "run again what failed, expired or was cancelled; make due what waits for its next attempt"
-        )
-        made.add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
-        made.add_argument("--again", action="store_true", help="do not ask if there is a copy of it already")
-
-        made = verb("redact", "remove the arguments, the result and all messages of a finished task, for good")
+        made = verb("cancel", "cancel a waiting task, or ask a running task to stop")
         made.add_argument(
-            "--reason", metavar="TEXT", required=True, help="why; goes to the audit, so name nobody in it"
+            "--terminate", action="store_true", help="kill the process of a running task that does not stop"
+        )
+        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+
+        made = verb("retry", "run a failed, expired or cancelled task again, or make a waiting retry due now")
+        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+        made.add_argument("--again", action="store_true", help="do not ask for confirmation if there is a copy already")
+
+        made = verb("redact", "permanently remove the arguments, the result and all messages of a finished task")
+        made.add_argument(
+            "--reason",
+            metavar="TEXT",
+            required=True,
+            help="the reason, recorded in the audit; it must not contain personal data",
         )
 
     def handle(self, **options: Any) -> None:
@@ -63,7 +66,8 @@ class Command(BaseCommand):
             raise CommandError(f"horsies_task: {error}") from error
         except DatabaseError as error:
             raise CommandError(
-                f"horsies_task: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
+                f"horsies_task: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' has "
+                "been run"
             ) from error
 
     def do_show(self, **options: Any) -> None:
@@ -96,5 +100,5 @@ class Command(BaseCommand):
     def do_redact(self, **options: Any) -> None:
         done = redaction.redact(options["task"], actor=actor(), reason=options["reason"])
         self.stdout.write(
-            f"Task {options['task']} is redacted." if done else "Nothing changed: it was redacted before."
+            f"Task {options['task']} is redacted." if done else "Nothing changed: it is already redacted."
         )

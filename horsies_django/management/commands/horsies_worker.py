@@ -24,71 +24,75 @@ class Command(BaseCommand):
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command
 
-    help = "Run a worker: a pool of processes that claims tasks from PostgreSQL and runs them."
+    help = "Run a worker: a pool of processes that claim tasks from PostgreSQL and run them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--processes", type=whole(0), metavar="N",
-            help="child processes (default: the CPUs this process may use); 0 runs tasks in the worker itself",
+            help="number of child processes (default: the usable CPUs); 0 runs tasks in the worker process itself",
         )  # fmt: skip
         parser.add_argument(
-            "--threads", type=whole(1), default=1, metavar="N", help="sync tasks at once per process (1)"
+            "--threads", type=whole(1), default=1, metavar="N", help="running sync tasks per process (default: 1)"
         )
         parser.add_argument(
-            "--async-concurrency", type=whole(1), default=100, metavar="N", help="async tasks at once per process (100)"
+            "--async-concurrency",
+            type=whole(1),
+            default=100,
+            metavar="N",
+            help="running async tasks per process (default: 100)",
         )
         parser.add_argument(
             "--queues",
             action="append",
             metavar="A,B",
-            help="queues to serve, comma-separated, repeatable (default: all)",
+            help="queues to serve, comma-separated; may be repeated (default: all)",
         )
         parser.add_argument(
-            "--loglevel", type=str.upper, choices=LEVELS, default="INFO", help="level of the log (INFO)"
+            "--loglevel", type=str.upper, choices=LEVELS, default="INFO", help="log level (default: INFO)"
         )
         parser.add_argument(
             "--max-claim-batch", type=whole(0), default=0, metavar="N",
-            help="tasks claimed per queue and pass, so that one worker does not take them all (0: as many as it has slots)",
+            help="tasks claimed from a queue at a time, so that one worker does not take them all (default: 0, the free slots)",
         )  # fmt: skip
         parser.add_argument(
             "--max-claim-per-worker", type=whole(0), default=0, metavar="N",
-            help="tasks this worker may have claimed and not started (0: as many as it has slots and places in its buffer)",
+            help="tasks that may be claimed and not started (default: 0, the slots plus the prefetch buffer)",
         )  # fmt: skip
         self.add_arguments_of_service(parser)
 
     def add_arguments_of_service(self, parser: ArgumentParser) -> None:
-        """Add the options about the lives of processes, and about how the worker is run and watched."""
+        """Add the options for recycling, shutdown, scheduling and health checks."""
         parser.add_argument(
             "--max-tasks-per-child", type=whole(0), metavar="N",
-            help="replace a child after this many tasks, so that the memory it leaked goes back; 0: never "
-            "(default: after 100, and no child before it is a minute old)",
+            help="replace a child after this many tasks, which frees leaked memory; 0: never "
+            "(default: 100, but no child before it is a minute old)",
         )  # fmt: skip
         parser.add_argument(
             "--max-memory-per-child-mb", type=megabytes, metavar="MB",
-            help="replace a child once its resident memory has reached this after a task (default: never)",
+            help="replace a child whose resident memory has reached this after a task (default: never)",
         )  # fmt: skip
-        parser.add_argument("--until-empty", action="store_true", help="exit once nothing is due any more")
+        parser.add_argument("--until-empty", action="store_true", help="exit when no task is due")
         parser.add_argument(
             "--shutdown-timeout", type=seconds, default=300.0, metavar="SECONDS",
-            help="after a first signal to stop, how long running tasks may take to finish (300); a second one ends them at once",
+            help="time for running tasks to finish after the first stop signal (default: 300); a second one ends them at once",
         )  # fmt: skip
         parser.add_argument(
             "--start-method", choices=START_METHODS, default="forkserver",
-            help="how children start: forked from a server that has the project loaded, or as fresh interpreters",
+            help="how children start: forked from a server that has loaded the project, or as new interpreters",
         )  # fmt: skip
         parser.add_argument(
-            "--with-scheduler", action="store_true", help="send the tasks of schedules, too, as horsies_scheduler does"
+            "--with-scheduler", action="store_true", help="also send the tasks of schedules, as horsies_scheduler does"
         )
         parser.add_argument(
             "--health-port", type=port, metavar="PORT",
-            help="answer GET /live and /ready on that port (default: on none); 0: on any that is free",
+            help="answer GET /live and /ready on this port (default: no port); 0 chooses a free one",
         )  # fmt: skip
         parser.add_argument(
-            "--health-host", default="127.0.0.1", metavar="HOST", help="the address of that port (127.0.0.1)"
+            "--health-host", default="127.0.0.1", metavar="HOST", help="address of that port (default: 127.0.0.1)"
         )
 
     def execute(self, *args: Any, **options: Any) -> None:
-        """Run with our signal handlers in place from the first check on, which imports all tasks."""
+        """Install the signal handlers before the system checks, which import all tasks."""
         execute = super().execute
 
         def action(stopping: Shutdown) -> int:
@@ -105,7 +109,7 @@ class Command(BaseCommand):
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
         if code and options["processes"] == 0:
-            end_process(code)  # threads on which tasks still run: they were written down as crashed
+            end_process(code)  # threads may still run tasks, which were recorded as crashed
         if code:
             sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""How everything does, as text for a terminal; the JSON for machines has the same in it."""
+"""The state of queues, workers and the database as text; the JSON has the same content."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from horsies_django.monitoring.health import (
     named,
 )
 
-SKEW_SECONDS = 5.0  # below that nobody needs to hear of it
+SKEW_SECONDS = 5.0  # a smaller difference needs no explanation
 
 
 def as_text(health: Health, problems: Sequence[Problem]) -> str:
-    """Return queues, workers and database, and at the end what needs somebody."""
+    """Return queues, workers and database, and the problems at the end."""
     blocks = [queue_table(health.queues), worker_table(health.workers), database_page(health), verdict(problems)]
     return "\n\n".join(blocks)
 
 
 def as_record(health: Health, problems: Sequence[Problem]) -> dict[str, object]:
-    """Return the same for machines."""
+    """Return the same as a record for JSON."""
     return {"healthy": not problems, "problems": problems, **health._asdict()}
 
 
@@ -47,7 +47,7 @@ def queue_table(queues: Sequence[QueueHealth]) -> str:
 def worker_table(workers: Sequence[WorkerHealth]) -> str:
     """Return a line per worker."""
     if not workers:
-        return "No worker lives, and none ended lately."
+        return "No worker is running, and none stopped recently."
     headings = (
         "WORKER", "STATE", "LAST SEEN", "VERSION", "PROCESSES", "RUNNING SYNC", "RUNNING ASYNC", "HOLDS", "MEMORY MB",
         "CHILDREN MB",
@@ -65,7 +65,7 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
 
 
 def database_page(health: Health) -> str:
-    """Return what there is to know of the server."""
+    """Return lines about the server."""
     database = health.database
     rows = [
         ("server", f"PostgreSQL {database.version}, {role(database)}"),
@@ -79,7 +79,7 @@ def database_page(health: Health) -> str:
         (
             "xmin held by",
             f"{named(one)}{f' ({one.state})' if one.state else ''}: {one.transactions:,} transactions old, "
-            + ("since when cannot be seen" if one.seconds is None else f"for {span(one.seconds)}"),
+            + ("start time not visible" if one.seconds is None else f"for {span(one.seconds)}"),
         )
         for one in database.xmin_holders
     ] or [("xmin held by", "nobody")]
@@ -87,15 +87,17 @@ def database_page(health: Health) -> str:
 
 
 def role(database: DatabaseHealth) -> str:
-    """Return what the server is for."""
+    """Return the role of the server."""
     kind = "a replica" if database.in_recovery else "the primary"
     return f"{kind}, read-only" if database.read_only else f"{kind}, writable"
 
 
 def skew(seconds: float) -> str:
-    """Return how the two clocks differ; nothing of the queue goes by this host's."""
+    """Return the difference of the clocks. Only logs use the clock of this host."""
     text = f"this host is {abs(seconds):.1f} s {'ahead of' if seconds >= 0 else 'behind'} the database"
-    return text if abs(seconds) < SKEW_SECONDS else f"{text}; tasks go by the database's clock alone, logs by this one"
+    return (
+        text if abs(seconds) < SKEW_SECONDS else f"{text}; tasks use the database's clock, logs the clock of this host"
+    )
 
 
 def verdict(problems: Sequence[Problem]) -> str:
@@ -106,12 +108,12 @@ def verdict(problems: Sequence[Problem]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text without what would move a terminal's cursor: sessions choose their own names."""
+    """Return a text without control characters: sessions choose their own names."""
     return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "?", text)
 
 
 def span(seconds: float | None) -> str:
-    """Return a time in the unit that fits it."""
+    """Return a duration in a suitable unit."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -121,5 +123,5 @@ def span(seconds: float | None) -> str:
 
 
 def megabytes(count: float | None) -> str:
-    """Return a memory that was not measured before the first beat."""
+    """Return an amount of memory; None before the first heartbeat."""
     return "-" if count is None else f"{count:,.0f}"

@@ -1,4 +1,4 @@
-"""What the reports have in common: tables and moments as text, and records as JSON."""
+"""Shared parts of the reports: tables and datetimes as text, and records as JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from horsies_django.models.moments import aware
 
 
 def as_json(value: Any) -> str:
-    """Return the text for machines: named tuples as objects, moments in ISO 8601."""
+    """Return JSON, with named tuples as objects and datetimes in ISO 8601."""
     return json.dumps(_plain(value), cls=DjangoJSONEncoder, indent=2)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return columns as wide as their longest cell, two spaces apart.
 
-    Partitions carry what users typed: characters that would move a terminal's cursor are shown as "?".
+    Control characters, which partition keys may contain, are shown as "?".
     """
     lines = [
         list(headings),
@@ -33,12 +33,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def title(name: str) -> str:
-    """Return the name of a queue, or what stands for the cluster."""
+    """Return the name of a queue, or "whole cluster"."""
     return "whole cluster" if name == CLUSTER else name
 
 
 def moment(value: dt.datetime | None) -> str:
-    """Return a moment to the second, with its zone."""
+    """Return a datetime to the second, with its time zone."""
     return "-" if value is None else aware(value).isoformat(sep=" ", timespec="seconds")
 
 

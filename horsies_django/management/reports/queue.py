@@ -1,4 +1,4 @@
-"""Queues as text for a terminal."""
+"""Queues as text."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def queue_table(queues: Iterable[QueueOverview]) -> str:
     )
 
 
-def queue_page(queue: QueueOverview, slots: Sequence[SlotHolder], partitions: Sequence[PartitionLoad]) -> str:
-    """Return all about one queue: its limits, who set them, who holds its slots, its busiest partitions."""
+def queue_page(queue: QueueOverview, holders: Sequence[SlotHolder], partitions: Sequence[PartitionLoad]) -> str:
+    """Return one queue: its limits, who set them, the tasks that hold its permits, and its busiest partitions."""
     rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
     if queue.override is not None:
         ends = "" if queue.override_until is None else f", until {moment(queue.override_until)}"
@@ -59,31 +59,31 @@ def queue_page(queue: QueueOverview, slots: Sequence[SlotHolder], partitions: Se
     if queue.name != CLUSTER:
         rows += [("full partitions", str(queue.full_partitions)), ("workers", workers(queue))]
     blocks = ["\n".join([title(queue.name), *(f"  {label:<16}{text}" for label, text in rows)])]
-    if slots:
-        blocks.append(slot_table(slots))
+    if holders:
+        blocks.append(permit_table(holders))
     if partitions:
-        headings = ("PARTITION", "RUNNING", "LIMIT", "PARKED")
-        blocks.append(table(headings, ((p.partition, p.running, number(p.limit), parked(p)) for p in partitions)))
+        headings = ("PARTITION", "RUNNING", "LIMIT", "WAITING")
+        blocks.append(table(headings, ((p.partition, p.running, number(p.limit), waiting(p)) for p in partitions)))
     return "\n\n".join(blocks)
 
 
-def slot_table(slots: Iterable[SlotHolder]) -> str:
+def permit_table(holders: Iterable[SlotHolder]) -> str:
     """Return a line per task that holds a permit."""
     headings = ("TASK", "NAME", "STATUS", "SINCE", "HOST", "PROCESS", "WORKER", "PARTITION")
     return table(
         headings,
         (
             (
-                slot.task_id, slot.task_name, slot.status, moment(slot.since), slot.hostname or "-", slot.child_pid or "-",
-                f"{slot.worker_id}{'' if slot.alive else ' (dead)'}", slot.partition or "-",
+                one.task_id, one.task_name, one.status, moment(one.since), one.hostname or "-", one.child_pid or "-",
+                f"{one.worker_id}{'' if one.alive else ' (dead)'}", one.partition or "-",
             )
-            for slot in slots
+            for one in holders
         ),
     )  # fmt: skip
 
 
 def limits(columns: Mapping[str, Any]) -> str:
-    """Return limits in words; in an override, which has only some, None says that there is no limit."""
+    """Return limits as text; in an override, which has only some limits, None means no limit."""
     whole = "priority" in columns
     found = [
         ("no limit" if columns[key] is None else str(columns[key])) + words
@@ -94,12 +94,12 @@ def limits(columns: Mapping[str, Any]) -> str:
 
 
 def in_force(queue: QueueOverview) -> str:
-    """Return what holds now."""
+    """Return the effective limits."""
     return "paused" if queue.effective["max_concurrency"] == 0 else limits(queue.effective)
 
 
 def rule(columns: Mapping[str, Any]) -> str:
-    """Return what tells a queue's partitions apart."""
+    """Return the partition rule."""
     names = columns["partition_by_args"]
     found = [] if names is None else [", ".join(names) or "all arguments"]
     found += ["task name"] if columns["partition_by_task"] else []
@@ -107,27 +107,27 @@ def rule(columns: Mapping[str, Any]) -> str:
 
 
 def workers(queue: QueueOverview) -> str:
-    """Return how many living workers serve a queue; they serve queues, not the cluster."""
+    """Return the number of live workers that serve a queue; "" for the cluster."""
     return "" if queue.name == CLUSTER else str(queue.workers)
 
 
 def pending(queue: QueueOverview) -> str:
-    """Return a count that may have stopped at its bound."""
+    """Return the number of due tasks, with "+" if the count stopped at its bound."""
     return f"{queue.pending:,}{'+' if queue.pending_more else ''}"
 
 
-def parked(partition: PartitionLoad) -> str:
-    """Return a count that may have stopped at its bound."""
+def waiting(partition: PartitionLoad) -> str:
+    """Return the number of tasks that wait for a permit, with "+" if the count stopped at its bound."""
     return f"{partition.parked:,}{'+' if partition.parked_more else ''}"
 
 
 def number(limit: int | None) -> str:
-    """Return a limit that may be none."""
+    """Return a limit, or "-"."""
     return "-" if limit is None else str(limit)
 
 
 class Change(NamedTuple):
-    """A column of a queue that got a new value."""
+    """A changed column of a queue."""
 
     queue: str
     column: str
@@ -136,6 +136,6 @@ class Change(NamedTuple):
 
 
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
-    """Give a line per change: old -> new."""
+    """Yield a line per change: old -> new."""
     for change in changes:
         yield f"{title(change.queue)}: {change.column}: {json.dumps(change.before)} -> {json.dumps(change.after)}"

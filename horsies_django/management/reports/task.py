@@ -1,4 +1,4 @@
-"""One task in words, and as JSON."""
+"""One task as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from django.utils import timezone
 
 from horsies_django.core.records import TaskInfo
 
+LABELS = {"lane": "runs as"}  # where the name of the column needs an explanation
+
 
 def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
-    """Return a task line by line, its copies and attempts below; the payload only when it is asked for."""
-    lines = [f"{name:<14}{value}" for name, value in facts(info, payload).items() if value not in (None, "")]
+    """Return a task line by line, followed by its copies and attempts; the payload only if ``payload``."""
+    shown_facts = facts(info, payload).items()
+    lines = [f"{LABELS.get(name, name):<14}{value}" for name, value in shown_facts if value not in (None, "")]
     lines += [f"{'run again as':<14}{copy}" for copy in copies]
     for attempt in info.attempts:
         end = (
@@ -22,7 +25,7 @@ def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
             if payload and attempt.error_message
             else attempt.error_code
         )
-        again = ", is tried again" if attempt.will_retry else ""
+        again = ", retried" if attempt.will_retry else ""
         seconds = (attempt.finished_at - attempt.started_at).total_seconds()
         lines.append(
             f"attempt {attempt.attempt}: {attempt.outcome}{f' {end}' if end else ''}{again}, {shown(attempt.started_at)}, "
@@ -42,7 +45,7 @@ def as_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
 
 
 def facts(info: TaskInfo, payload: bool, *, plain: bool = False) -> dict[str, Any]:
-    """Return the columns of a task; moments in the time zone of the settings, or plain."""
+    """Return the columns of a task; datetimes as text in the current time zone unless ``plain``."""
     found = info._asdict()
     del found["attempts"]
     if not payload:
@@ -51,7 +54,7 @@ def facts(info: TaskInfo, payload: bool, *, plain: bool = False) -> dict[str, An
 
 
 def shown(value: Any) -> Any:
-    """Return a moment as people write it, and anything else as it is."""
+    """Return a datetime as text, and any other value unchanged."""
     if not hasattr(value, "utcoffset"):
         return value
     return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat(" ", "milliseconds")

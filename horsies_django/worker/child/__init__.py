@@ -1,1 +1,1 @@
-"""What runs inside a process of the pool: its lanes, one run of a task, and the state that it is brought back to after each."""
+"""Code that runs in the processes of the pool: the lanes, the run of a task, and restoring the process afterwards."""

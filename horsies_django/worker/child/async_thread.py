@@ -1,13 +1,12 @@
-"""The one thread on which Django runs the ORM calls of async code: its connection is shared by all async tasks of a process.
+"""The thread in which Django runs the ORM calls of async code. All async tasks of a process share its connection.
 
-Their calls run there one after another, in the order in which they came, so between two calls of one task there may be calls of
-others. A transaction that a call leaves open would take in what those others write, and roll it back with the task that opened
-it: they would be COMPLETED, and their rows would not exist. So each call is looked after when it ends:
+The calls run one after another, so calls of other tasks may run between two calls of one task. A transaction that a call leaves
+open would include their writes, and a rollback would undo them although those tasks are COMPLETED. So after each call:
 
 - A transaction that it left open is rolled back, and the call raises TransactionManagementError, unless it raised already.
-- A connection that is closed is dropped, and so is one that a failing call opened: Django may not have set it up.
+- A closed connection is dropped, and so is one that a failing call opened, because Django may not have set it up.
 
-What a call changes in its session otherwise lasts until its task, or any other async task of the process, ends.
+Other changes of the session last until an async task of the process ends.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LEFT_OPEN = (
 
 
 class OneThread(ThreadPoolExecutor):
-    """Django's thread for async code, in the place of asgiref's own."""
+    """Replaces asgiref's executor, which runs the sync calls of async code."""
 
     def __init__(self) -> None:
         super().__init__(max_workers=1)
@@ -57,19 +56,19 @@ class OneThread(ThreadPoolExecutor):
         return result
 
     def look_after(self) -> None:
-        """Have it do what Django does after a request, for a sync task that ran async code on a loop of its own."""
+        """Clean up the connections of the thread after a sync task that ran async code in its own loop."""
         with suppress(RuntimeError):  # a task has shut it down
             self.submit(db_sessions.before_task)
 
     def close(self) -> None:
-        """Close its connections; a call of a task that does not end is not waited for."""
+        """Close the connections of the thread, without waiting for a call that does not end."""
         if self.connected:
             with suppress(RuntimeError):
                 wait([self.submit(connections.close_all)], CLOSE_SECONDS)
 
 
 def executor() -> OneThread:
-    """Return Django's thread for async code, and put ours in its place first if need be."""
+    """Return the executor, and install it first if necessary."""
     if not isinstance(SyncToAsync.single_thread_executor, OneThread):
         SyncToAsync.single_thread_executor = OneThread()
     return SyncToAsync.single_thread_executor

@@ -1,4 +1,4 @@
-"""How a process of the pool begins, forked or fresh: it ends with its parent, leaves signals to the worker, loads the project."""
+"""The start of a process of the pool: it dies with its parent, leaves signals to the worker, and loads the project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class State:
-    """How far the preparation of this process went."""
+    """The result of preparing this process."""
 
     pid: int | None = None  # the process that was prepared
     problem: str | None = None
@@ -24,7 +24,7 @@ state = State()
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to end this process with its parent (Linux), and end it now if the parent is gone already."""
+    """Ask the kernel to kill this process when its parent dies (Linux); exit now if the parent is already dead."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
@@ -32,9 +32,9 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def keep_out_of_the_way() -> None:
-    """Leave stopping to the worker: a terminal or a container sends its signals to the whole process group.
+    """Ignore signals that stop the worker: terminals and containers send them to the whole process group.
 
-    A handler that does nothing, not SIG_IGN: programs that a task starts would inherit the latter.
+    Uses an empty handler, because programs started by tasks would inherit SIG_IGN.
     """
     take(lambda signum, frame: None)
 

@@ -1,6 +1,6 @@
-"""The control thread of a process: hears from the worker that a running task timed out or was cancelled, and tells its run.
+"""The control thread of a process: receives timeouts and cancels of running tasks from the worker.
 
-A channel and a thread of its own, because both lanes may be busy with user code for as long as it likes.
+It has its own channel and thread, because both lanes may be busy with user code.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from horsies_django.worker.child.interrupts import CALL_BACK, Run
 from horsies_django.worker.ipc.channel import Channel, wait_receive
 
-LONG_OVER = 1_000  # so many numbers later a run that did not begin will not
+LONG_OVER = 1_000  # a run that has not begun after so many later ones never will
 
 
 class Control:
-    """``runs`` holds what the process is at, by lane and number; the lanes keep it. ``early`` is what came before its run."""
+    """``runs``: the running tasks by lane and number, set by the lanes. ``early``: messages that arrived before their run."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -23,7 +23,7 @@ class Control:
         self.call_back: Callable[[], None] = lambda: None
 
     def enter(self, lane: str, number: int, run: Run) -> None:
-        """A run begins; it hears what was said about it before."""
+        """Register a run that begins, and deliver earlier messages about it."""
         self.runs[lane, number] = run
         if self.early:
             if reason := self.early.pop((lane, number), None):
@@ -32,7 +32,7 @@ class Control:
                 self.early.pop(other, None)
 
     def serve(self) -> None:
-        """Pass on what the worker says until it is gone; the lanes see to what follows from that."""
+        """Pass on messages until the worker is gone; the lanes notice that, too."""
         while True:
             try:
                 messages = wait_receive(self.channel)
@@ -42,12 +42,12 @@ class Control:
                 self.hear(reason, lane, number)
 
     def hear(self, reason: str, lane: str, number: int) -> None:
-        """Pass on one thing."""
+        """Pass on one message."""
         if reason == CALL_BACK:
             self.call_back()
         elif run := self.runs.get((lane, number)):
             run.interrupt(reason)
         else:
-            self.early[lane, number] = reason  # it is over, stands in line, or begins at this very moment
+            self.early[lane, number] = reason  # the run is over, has not begun, or begins just now
             if run := self.runs.get((lane, number)):
                 run.interrupt(reason)

@@ -62,18 +62,18 @@ class SyncLane:
         self.replying = threading.Lock()
         self.jobs: deque[Job] = deque()
         self.ended = False
-        self.house = ProcessState()
+        self.process_state = ProcessState()
 
     def serve(self) -> None:
         """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
         while (job := self._next()) is not None:
             number, task_id, name, kwargs, attempt, queue = job
             began = time.monotonic()
-            self.house.enter()
+            self.process_state.enter()
             run = SyncRun(task_id, name, attempt, queue)
             self.control.enter("sync", number, run)
             reply = contextvars.copy_context().run(run_sync, run, kwargs)
-            self.house.leave(name, task_id, reply)
+            self.process_state.leave(name, task_id, reply)
             del self.control.runs["sync", number]
             with self.replying:
                 send_all(self.channel, ("ran", (number, tuple(reply), time.monotonic() - began)))

@@ -1,12 +1,11 @@
-"""Process state: what a process must look like between tasks: a picture taken before the first task, put back after each.
+"""Restores the state of a process after each task to the state before the first one.
 
-A task may change what belongs to the whole process and forget to change it back; the next task, somebody else's, would find
-a strange house. What costs next to nothing to look at is put back, and the log names the task. Some things put themselves back:
-a task runs in a copy of the context, so the active language, the active time zone and all context variables end with it. What
-nobody can put back, or only by guessing, stays as it is: ``docs/explanation/what-tasks-may-do.md`` has the list.
+A task may change global state and not restore it, which would affect later tasks. State that is cheap to check is restored, and
+the task is logged. A task runs in a copy of the context, so the active language, the active time zone and context variables need
+no restoring. State that cannot be restored reliably is left; see ``docs/explanation/what-tasks-may-do.md``.
 
-Several sync tasks may run in one process (``--threads``). What they change together cannot be told apart, so the last of them
-to end puts it back. Signal handlers belong to the main thread: only a task that runs there can change them.
+If several sync tasks run in one process (``--threads``), the last of them to end restores the state. Signal handlers can be
+changed only in the main thread.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from horsies_django.worker.child.run_task import Reply
 logger = logging.getLogger("horsies.worker")
 
 STANDARD = (0, 1, 2)
-# The functions below ``signal``'s own, which cost a tenth: those turn each number that passes into an enum.
+# The C functions, which cost a tenth of those in ``signal``: these convert each number to an enum.
 fast: Any = importlib.import_module("_signal")
-# Those that end a process, or that libraries and the interpreter live by: SIGCHLD ignored makes subprocess lose exit codes,
-# SIGPIPE by default ends a process that writes to a closed connection.
+# Signals that end a process, or on which libraries depend: if SIGCHLD is ignored, subprocess loses exit codes; the default of
+# SIGPIPE ends a process that writes to a closed connection.
 SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGUSR1,
     signal.SIGUSR2, interrupts.INTERRUPT,
@@ -50,7 +49,7 @@ SET_MASK = int(signal.SIG_SETMASK)
 
 
 class ProcessState:
-    """The picture of a process, and the hand that puts things back."""
+    """The initial state of a process, and the code that restores it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -78,7 +77,7 @@ class ProcessState:
             self.inside += 1
 
     def leave(self, task: str, task_id: str, reply: Reply) -> None:
-        """Put back what a task changed, when it has ended on this thread. A copy of the process ends here."""
+        """Restore the state after a task has ended in this thread. A forked copy of the process exits here."""
         fork_guard.end_if_copy(reply.status == "COMPLETED")
         db_sessions.after_task()
         if self.orm.connected:
@@ -123,7 +122,7 @@ class ProcessState:
                 flush(stream)
 
     def _signals(self) -> Iterator[str]:
-        """Put handlers back; on the main thread."""
+        """Restore signal handlers; in the main thread."""
         fast.alarm(0)
         for number, handler in zip(NUMBERS, self.handlers, strict=True):
             if fast.getsignal(number) is not handler and handler is not None:
@@ -134,7 +133,7 @@ class ProcessState:
 
 
 def name_of(number: int) -> str:
-    """Return the name of a signal; those for real time have numbers only."""
+    """Return the name of a signal; real-time signals only have numbers."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -142,12 +141,12 @@ def name_of(number: int) -> str:
 
 
 def own_decimals() -> None:
-    """Give a coroutine decimals of its own: a copied context still shares the one object that ``getcontext()`` returns."""
+    """Give a coroutine its own decimal context, because a copied context shares the object of ``getcontext()``."""
     decimal.setcontext(decimal.getcontext().copy())
 
 
 def attempt(what: str, act: Callable[[], Any]) -> Iterator[str]:
-    """Put one thing back and name it; what cannot be put back is named as well, and does not keep the rest from it."""
+    """Restore one item and yield its name, with the error if that fails."""
     try:
         act()
     except Exception as error:
@@ -157,7 +156,7 @@ def attempt(what: str, act: Callable[[], Any]) -> Iterator[str]:
 
 
 def current_directory() -> str | None:
-    """Return the working directory, None when it was removed."""
+    """Return the working directory, None if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -165,7 +164,7 @@ def current_directory() -> str | None:
 
 
 def identity(number: int) -> tuple[int, int] | None:
-    """Return what tells one open file from another, None for a descriptor that is closed."""
+    """Return device and inode of a descriptor, None if it is closed."""
     try:
         status = os.fstat(number)
     except OSError:
@@ -174,18 +173,18 @@ def identity(number: int) -> tuple[int, int] | None:
 
 
 def spare(number: int) -> tuple[int, int, tuple[int, int]] | None:
-    """Return a descriptor with a second one of the same file, and its identity; None when it is closed."""
+    """Return a descriptor, a duplicate of it, and its identity; None if it is closed."""
     known = identity(number)
     return None if known is None else (number, os.dup(number), known)
 
 
 def text_of(stream: Any) -> dict[str, Any]:
-    """Return how a text stream was opened."""
+    """Return the options of a text stream."""
     return {name: getattr(stream, name, None) for name in ("encoding", "errors", "line_buffering", "write_through")}
 
 
 def reopen(name: str, stream: Any, text: dict[str, Any]) -> None:
-    """Open a closed standard stream again, the very object: log handlers hold on to it."""
+    """Reopen a closed standard stream, keeping the object, to which log handlers refer."""
     if not isinstance(stream, io.TextIOWrapper):
         raise TypeError(f"it is a {type(stream).__name__}")
     number = ("stdin", "stdout", "stderr").index(name)
@@ -195,8 +194,8 @@ def reopen(name: str, stream: Any, text: dict[str, Any]) -> None:
 
 
 def flush(stream: Any) -> None:
-    """Show what a task printed when it ends, and leave nothing to be printed twice by a copy."""
+    """Flush a stream, so that output is visible and not printed again by a forked copy."""
     try:
         stream.flush()
     except (OSError, ValueError):
-        return  # nobody reads any more
+        return  # the reader is gone

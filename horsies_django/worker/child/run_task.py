@@ -1,6 +1,6 @@
-"""Run one task: resolve its name, decode its arguments, call the function, encode what came of it.
+"""Runs one task: finds it by name, decodes its arguments, calls the function, and encodes the result.
 
-Whatever user code does ends in a Reply: a task cannot hurt the executor that runs it.
+Whatever user code does, the outcome is a Reply; exceptions do not reach the executor.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ logger = logging.getLogger("horsies.task")
 
 TRACEBACK_CHARACTERS = 50_000
 MESSAGE_CHARACTERS = 2_000
-TIMED_OUT = "the task was still running when its timeout had passed"
+TIMED_OUT = "the task was still running when its timeout passed"
 STOPPED_ITSELF = "the task was cancelled while it ran"
 
 
 class Reply(NamedTuple):
-    """What came of a task: the status it shall get, its JSON envelope, the error in short, whether it asked for a retry, whether
-    it returned the error, and the names of the classes of the exception that it raised."""
+    """The outcome of a run; for the fields see ``core.records.Outcome``."""
 
     status: str
     result: str
@@ -60,7 +59,7 @@ class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps befor
 
 
 def run_sync(run: Run, kwargs: str) -> Reply:
-    """Run a task of the sync lane to its end, in a context of its own. Never raises."""
+    """Run a task in the sync lane. Never raises."""
     try:
         return sync_reply(run, kwargs)
     except BaseException as error:
@@ -68,7 +67,7 @@ def run_sync(run: Run, kwargs: str) -> Reply:
 
 
 async def run_async(run: Run, kwargs: str) -> Reply:
-    """Run a task of the async lane to its end, in a context of its own. Never raises."""
+    """Run a task in the async lane. Never raises."""
     try:
         return await async_reply(run, kwargs)
     except BaseException as error:
@@ -76,7 +75,7 @@ async def run_async(run: Run, kwargs: str) -> Reply:
 
 
 def sync_reply(run: Run, kwargs: str) -> Reply:
-    """Run a task of the sync lane. Raises what user code raises out of our hands: see ``untold``."""
+    """Run a task in the sync lane. May raise errors of user code, see ``untold``."""
     try:
         task, args, keywords = resolve(run.current, kwargs)
     except Refused as refused:
@@ -118,7 +117,7 @@ async def async_reply(run: Run, kwargs: str) -> Reply:
 
 
 def tell_start(current: CurrentTask) -> None:
-    """Log that the code of a task begins."""
+    """Log the start of a task."""
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
 
@@ -131,7 +130,7 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any
         raise Refused(
             failed(
                 OperationalErrorCode.WORKER_RESOLUTION_ERROR,
-                f"this worker knows no task named {name!r}: is its module an installed app's tasks.py, deployed here?",
+                f"this worker knows no task named {name!r}: check that it is in the tasks.py of an installed app, deployed here",
             )
         )
     try:
@@ -142,7 +141,7 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any
 
 
 def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
-    """Make the reply of a task that raised."""
+    """Return the reply for a task that raised."""
     described = describe(error)
     if isinstance(error, Retry):
         return asked_again(task, error, described)
@@ -158,21 +157,21 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
 
 
 def untold(error: BaseException | None) -> Reply:
-    """Make the reply of a task whose outcome cannot be told, because to look at it runs user code that raised ``error``.
+    """Return the reply for a task whose exception or result cannot be examined, because that raised ``error``.
 
-    The metaclass of an exception, its properties and those of a returned object are such code; none of it is run again here.
+    Metaclasses and properties of exceptions and results are user code, which is not run again here.
     """
-    message = f"what the task raised or returned cannot be told: to look at it raises {class_name(type(error))}"
+    message = f"the exception or result of the task cannot be examined: that raises {class_name(type(error))}"
     return failed(config().default_unhandled_error_code, message)
 
 
 def cancelled(message: str) -> Reply:
-    """Make the reply of a task that ended because somebody cancelled it."""
+    """Return the reply for a task that ended because it was cancelled."""
     return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(status="CANCELLED")
 
 
 def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -> Reply:
-    """Make the reply of a task that raised Retry; its row has the policy, and the database decides."""
+    """Return the reply for a task that raised Retry; the database decides by the policy in its row."""
     message = error.message
     if task.retry_policy is None:
         message += f" ({task.name} has no retry_policy: write @task(retry_policy=RetryPolicy.fixed([60, 300])))"
@@ -183,7 +182,7 @@ def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -
 
 
 def returned(task: TaskDefinition, value: Any) -> Reply:
-    """Make the reply of a task that returned."""
+    """Return the reply for a task that returned."""
     if task.result.wraps_result:
         if isinstance(value, TaskResult):
             if value.is_err():
@@ -202,7 +201,7 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
             if error.kind == "type"
             else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
         )
-        return failed(code, f"{task.name} returned what it does not declare: {error}")
+        return failed(code, f"the return value of {task.name} cannot be stored: {error}")
     if exceeds_limit(result):
         return failed(
             TaskSendErrorCode.PAYLOAD_TOO_LARGE,
@@ -213,12 +212,12 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
 
 
 def failed(code: ErrorCode | str, message: str) -> Reply:
-    """Make the reply of a task that the machinery failed."""
+    """Return the reply for a task that failed outside its own code."""
     return failure(TaskError.built_in(code, message))
 
 
 def failure(error: TaskError) -> Reply:
-    """Make the reply of a task that ended with ``error``; what is too large to store is left out of it."""
+    """Return the reply for a task that ended with ``error``, without data that is too large to be stored."""
     result = encode_error(error)
     if exceeds_limit(result):
         note = f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
@@ -234,16 +233,16 @@ def exceeds_limit(text: str) -> bool:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Describe an exception in texts of bounded length; its own methods may raise anything, ``SystemExit`` included."""
+    """Describe an exception in texts of bounded length. Its methods are user code and may raise anything."""
     kind = class_name(type(error))
     try:
         message, shown = text_of(str(error)), text_of(repr(error))
     except BaseException as broken:
-        message = shown = f"<{kind} whose text cannot be had: {class_name(type(broken))}>"
+        message = shown = f"<{kind}, whose text is not available: {class_name(type(broken))}>"
     try:
         trace = text_of("".join(traceback.format_exception(error)))
     except BaseException as broken:
-        trace = f"<traceback cannot be had: {class_name(type(broken))}>"
+        trace = f"<traceback not available: {class_name(type(broken))}>"
     if len(trace) > TRACEBACK_CHARACTERS:
         half = TRACEBACK_CHARACTERS // 2
         trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
@@ -257,11 +256,11 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def class_name(kind: type, attribute: str = "__qualname__") -> str:
-    """Return a name of a class as Python knows it, whatever its metaclass says."""
+    """Return the name of a class without calling its metaclass."""
     name = type.__dict__[attribute].__get__(kind)
     return text_of(name) if isinstance(name, str) else "?"
 
 
 def text_of(text: str) -> str:
-    """Return a text without a class of its own, which could not be taken to another process."""
+    """Return a plain str: an instance of a subclass may not be picklable."""
     return str.__str__(text)

@@ -1,4 +1,4 @@
-"""How much a worker asks of a pass: its slots, its buffer, and two options of its command line (S0.31-S0.33, S1.40-S1.43)."""
+"""How much a worker asks of a pass: its slots, its buffer, and two options of its command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Capacity:
 
 
 def capacity(config: Config, options: WorkerOptions) -> Capacity:
-    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer (S0.33, S1.41)."""
+    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer."""
     lease = timedelta(milliseconds=config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
     most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
     return Capacity(most, options.max_claim_batch, config.prefetch_buffer, lease)

@@ -1,7 +1,7 @@
-"""Messages between the engine and a lane of an executor, in batches, never blocking the side that sends.
+"""Messages between the engine and a lane of an executor. Sending never blocks.
 
-A ``SocketChannel`` joins two processes; a ``MemoryChannel`` joins two threads of one process and carries the objects
-themselves. Both have a ``fileno`` that is readable when ``receive`` has something to say.
+A ``SocketChannel`` connects two processes; a ``MemoryChannel`` connects two threads of one process and passes the objects
+themselves. Both have a ``fileno`` that is readable when ``receive`` has messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAKE = b"."
 
 
 class Channel(Protocol):
-    """What both kinds of channel can do. ``receive`` raises EOFError when the other side is gone."""
+    """The interface of both channels. ``receive`` raises EOFError if the other side is gone."""
 
     def fileno(self) -> int: ...
     def send(self, message: Any) -> None: ...
@@ -41,20 +41,20 @@ class SocketChannel:
         return self.end.fileno()
 
     def send(self, message: Any) -> None:
-        """Send what the socket takes now and keep the rest for ``flush``."""
+        """Send what the socket accepts now, and keep the rest for ``flush``."""
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         self.unsent.append(memoryview(HEADER.pack(len(body)) + body))
         self.flush()
 
     def flush(self) -> bool:
-        """Send what is left and return whether everything is out; a peer that is gone takes everything."""
+        """Send the rest; return whether all is sent. If the peer is gone, discard everything."""
         while self.unsent:
             try:
                 sent = self.end.send(self.unsent[0])
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError:
-                self.unsent.clear()  # the death of the peer is noticed elsewhere, and its tasks are looked after there
+                self.unsent.clear()  # the death of the peer is handled elsewhere
                 return True
             if sent < len(self.unsent[0]):
                 self.unsent[0] = self.unsent[0][sent:]
@@ -63,7 +63,7 @@ class SocketChannel:
         return True
 
     def receive(self) -> list[Any]:
-        """Return the messages that have arrived complete."""
+        """Return the complete messages that have arrived."""
         ended = False
         while True:
             try:
@@ -99,7 +99,7 @@ class SocketChannel:
 
 
 class MemoryChannel:
-    """Two deques and a pair of sockets that only wake: nothing is pickled, nothing is copied."""
+    """Two deques, and a socket pair to wake the other side; messages are not pickled or copied."""
 
     def __init__(self, inbox: deque[Any], outbox: deque[Any], end: socket.socket) -> None:
         end.setblocking(False)
@@ -115,7 +115,7 @@ class MemoryChannel:
         try:
             self.end.send(WAKE)
         except (BlockingIOError, OSError):
-            return  # full: the other side has not taken the earlier wake-ups yet; closed: nobody is left to wake
+            return  # full: earlier wake-ups are pending; closed: there is no receiver
 
     def flush(self) -> bool:
         return True
@@ -147,7 +147,7 @@ def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
 
 
 def wait_receive(channel: Channel) -> list[Any]:
-    """Wait until messages arrive and return them. Raises EOFError when the other side is gone."""
+    """Wait for messages and return them. Raises EOFError if the other side is gone."""
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     while True:
@@ -157,13 +157,13 @@ def wait_receive(channel: Channel) -> list[Any]:
 
 
 def send_all(channel: Channel, message: Any) -> None:
-    """Send a message and wait until all of it is out."""
+    """Send a message and wait until it is sent completely."""
     channel.send(message)
     flush_all(channel)
 
 
 def flush_all(channel: Channel) -> None:
-    """Wait until all that was sent is out."""
+    """Wait until all messages are sent completely."""
     while not channel.flush():
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLOUT)

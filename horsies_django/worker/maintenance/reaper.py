@@ -97,7 +97,7 @@ class Reaper:
                 )  # fmt: skip
 
     def end_overrides(self, queues: QueueStore) -> None:
-        """End overrides whose time is over, and those of queues that nobody has served for long (S4.19)."""
+        """End overrides whose time is over, and those of queues that nobody has served for long."""
         for name, over in queues.outlived(self.forget_overrides_after):
             reason = "its time was over" if over else f"no worker served the queue for {self.forget_overrides_after}"
             if queues.configure(name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason):

@@ -1,1 +1,1 @@
-"""The pool: the processes that run tasks, as the worker sees them, and what becomes of those that hang, grow or die."""
+"""The pool: the processes that run tasks, from the side of the worker; timeouts, stuck processes and recycling."""

@@ -1,6 +1,6 @@
-"""Deadlines of running tasks: when a task is told to end, and when its process is killed because it did not.
+"""Deadlines of running tasks: when a task is asked to stop, and when its process is killed because it did not.
 
-A heap by moment. Most tasks end before their moment comes and leave their entry behind, so the heap is cleaned when it holds many
+A heap by time. Most tasks end before their deadline and leave their entry behind, so the heap is cleaned when it contains many
 more entries than there are tasks.
 """
 
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from horsies_django.core.options import read_options
 from horsies_django.worker.pool.process import PoolProcess
 
-FEW = 1_000  # entries that are not worth sweeping
+FEW = 1_000  # entries that are not worth cleaning
 
 
 class TimeLimits(NamedTuple):
-    """Seconds: what a task may take if it does not say otherwise (None: no limit), and how long it may go on after that."""
+    """The default timeout of tasks in seconds (None: no limit), and the grace in seconds before the process is killed."""
 
     default: float | None = None
     grace: float = 5.0
@@ -48,30 +48,30 @@ class Place(NamedTuple):
 
 
 class Deadlines:
-    """What is to happen to running tasks, and when."""
+    """The deadlines of the running tasks of a pool."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, Place, str, bool]] = []
         self.order = itertools.count()
-        self.sweep_above = FEW
+        self.clean_above = FEW
 
     def add(self, at: float, place: Place, reason: str, *, kill: bool) -> None:
-        """At the moment ``at`` of the monotonic clock, a task shall hear ``reason``, or lose its process for it."""
+        """Add a deadline at ``at`` by the monotonic clock; ``kill``: kill the process instead of asking the task to stop."""
         heapq.heappush(self.heap, (at, next(self.order), place, reason, kill))
-        if len(self.heap) > self.sweep_above:
+        if len(self.heap) > self.clean_above:
             self.heap = [entry for entry in self.heap if entry[2].occupied]
             heapq.heapify(self.heap)
-            self.sweep_above = max(FEW, 2 * len(self.heap))
+            self.clean_above = max(FEW, 2 * len(self.heap))
 
     @property
     def next(self) -> float:
-        """The first moment that concerns a task that still runs; infinite when there is none."""
+        """The earliest deadline of a task that still runs; infinite if there is none."""
         while self.heap and not self.heap[0][2].occupied:
             heapq.heappop(self.heap)
         return self.heap[0][0] if self.heap else math.inf
 
     def due(self, now: float) -> Iterator[tuple[Place, str, bool]]:
-        """Take and give what is due: where, why, and whether to kill."""
+        """Remove and yield the due deadlines: place, reason, and whether to kill."""
         while self.next <= now:
             _, _, place, reason, kill = heapq.heappop(self.heap)
             yield place, reason, kill

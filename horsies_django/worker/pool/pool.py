@@ -1,4 +1,4 @@
-"""The pool: the processes that run tasks, and what is left of one that dies.
+"""The pool: starts the processes that run tasks, gives them tasks, and handles their deaths.
 
 Every process has its own channels and memory, so the death of one never touches its siblings. What the pool has to say to the
 engine lies in two lists that the engine empties: ``outcomes`` to settle and claims to give back, ``releases``.
@@ -31,7 +31,7 @@ from horsies_django.worker.process.task_log import named
 logger = logging.getLogger("horsies.worker")
 
 DEATHS_BEFORE_READY = 3  # children that die in a row before they are ready: something is wrong with the project
-LAST_WORDS_SECONDS = 5.0  # how long a child may take to end after its last task
+STOP_SECONDS = 5.0  # how long a child may take to end after its last task
 
 
 class Pool:
@@ -80,7 +80,7 @@ class Pool:
         for lane in LANES:
             self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, (self._talk, member, lane))
         if isinstance(member, Child):
-            self.selector.register(member.death, selectors.EVENT_READ, (self._bury, member))
+            self.selector.register(member.death, selectors.EVENT_READ, (self._reap, member))
 
     # What the engine asks
 
@@ -139,7 +139,7 @@ class Pool:
                 member.call_back()
 
     def _retire(self, member: PoolProcess) -> None:
-        """Let a child end after the tasks that it has; another one takes its place at once (S1.9, S1.19)."""
+        """Let a child end after the tasks that it has; another one takes its place at once."""
         if member.dismissed or self.stopping or not isinstance(member, Child):
             return
         member.dismissed = member.replaced = True
@@ -196,7 +196,7 @@ class Pool:
         self.options = replace(self.options, start_method="spawn")
         kill_fork_server()  # it holds what it opened for as long as it lives
 
-    def _bury(self, member: Child) -> None:
+    def _reap(self, member: Child) -> None:
         if member not in self.members:
             return
         for lane in LANES:
@@ -249,7 +249,7 @@ class Pool:
             member.end_lanes()
             if isinstance(member, Child) and not member.ready:
                 member.kill()  # it still imports, and would not hear
-        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        deadline = time.monotonic() + STOP_SECONDS
         for member in list(self.members):
             if isinstance(member, Child):
                 member.process.join(max(0.0, deadline - time.monotonic()))

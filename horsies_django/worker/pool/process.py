@@ -234,7 +234,7 @@ class Child(PoolProcess):
 
 
 class InProcess(PoolProcess):
-    """The worker's own process, running tasks on threads of its own: no isolation, and nothing to start (S2.2)."""
+    """The worker's own process, running tasks on threads of its own: no isolation, and nothing to start."""
 
     def __init__(self, options: WorkerOptions) -> None:
         super().__init__(options)

@@ -1,9 +1,8 @@
-"""Recycling: children are replaced after some number of tasks, or once they have grown beyond a limit, so that what they leak
-goes back.
+"""Recycling: replaces children after a number of tasks, or when they exceed a memory limit, which frees leaked memory.
 
-A forked child costs a fork, so even one task per child is a choice. A count that somebody chose is exact; the first
-generation ends staggered, and the later ones follow it. The default is there for leaks, and must cost a queue of short tasks
-nothing: a child that has had its tasks goes on until it is a minute old, and one after the other is replaced.
+A child costs a fork, so even one task per child is possible. A chosen number is exact; the first children end staggered, so the
+later ones do too. The default must not slow down queues of short tasks: a child is replaced at the earliest when it is a minute
+old, and children are replaced one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NEAR = 0.8  # of the memory limit: a child that takes more before its first task
 
 
 class Recycling:
-    """What the options say about the lives of children."""
+    """Decides when children are replaced."""
 
     def __init__(self, options: WorkerOptions) -> None:
         chosen = options.max_tasks_per_child
@@ -37,7 +36,7 @@ class Recycling:
         self.warned = False
 
     def lifetime(self) -> float:
-        """Return how many tasks the next child may take: fewer in the first generation, so that not all end at once (S1.13)."""
+        """Return how many tasks the next child may take: fewer in the first generation, so that not all end at once."""
         self.born += 1
         if not self.most or not self.exact:
             return math.inf
@@ -69,9 +68,9 @@ class Recycling:
         return member.taken >= self.most and now >= max(member.ready_at + LEAST_SECONDS, self.next_at)
 
     def compare(self, memory_mb: float) -> None:
-        """Compare the limit with what a child takes before its first task; warn when it is near (S1.24, S1.26).
+        """Compare the limit with what a child takes before its first task; warn when it is near.
 
-        Raises WorkerStartError, naming both, when it is not above that (S1.25).
+        Raises WorkerStartError, naming both, when it is not above that.
         """
         limit = self.max_memory_mb
         if limit is None:

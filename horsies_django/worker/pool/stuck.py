@@ -1,7 +1,6 @@
-"""Stuck children: one that was stopped alone is killed, and a task that runs very long without a timeout is reported.
+"""Kills children that were stopped, and reports tasks that run for very long.
 
-Nobody else would notice a stopped child (SIGSTOP, a debugger that was left behind): its parent beats for it, so that no
-rescue comes.
+Nothing else would notice a stopped child (SIGSTOP, a debugger): the parent sends its heartbeats, so its tasks are not recovered.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ logger = logging.getLogger("horsies.worker")
 
 
 class StuckWatch:
-    """``stopped_seconds``: how long a child may stand still. ``long_seconds``: the age at which a task is reported, None
-    never."""
+    """``stopped_seconds``: how long a child may be stopped. ``long_seconds``: the age at which a task is reported, or None."""
 
     def __init__(self, stopped_seconds: float, long_seconds: float | None) -> None:
         self.stopped_seconds = stopped_seconds
@@ -29,7 +27,7 @@ class StuckWatch:
         self.reported: set[uuid.UUID] = set()
 
     def look(self, members: Iterable[PoolProcess], now: float) -> None:
-        """Look at all processes of the pool at the moment ``now`` of the monotonic clock."""
+        """Check all processes of the pool; ``now`` is by the monotonic clock."""
         members = list(members)
         stopped = {member.id: member for member in members if isinstance(member, Child) and is_stopped(member.pid)}
         self.stopped_since = {id_: self.stopped_since.get(id_, now) for id_ in stopped}
@@ -41,7 +39,7 @@ class StuckWatch:
             self.report(members, now - self.long_seconds)
 
     def report(self, members: Iterable[PoolProcess], before: float) -> None:
-        """Log each task once that was handed over before some moment and has not ended."""
+        """Log each running task once that was dispatched before ``before``."""
         old = set()
         for member in members:
             for lane in LANES:

@@ -1,7 +1,7 @@
-"""Timeouts and cancels of running tasks: their time is over, somebody cancelled them, their process stands still.
+"""Timeouts and cancels of running tasks.
 
-First the task is told, so that it can clean up. If it still runs after a grace, its process is killed, and what else ran
-there crashed; no other process is touched.
+The task is first asked to stop, so that it can clean up. If it is still running after the grace period, its process is killed,
+and the other tasks in that process count as crashed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the processes of a worker have in common: options, signals, logs, the kill timer, memory."""
+"""Shared by the processes of a worker: options, signals, logs, kill timer, memory."""

@@ -1,4 +1,4 @@
-"""How long to wait before the database is tried again (S2.16 to S2.20)."""
+"""The wait before the next try to reach the database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from horsies_django.conf import Resilience
 
 
 class Backoff:
-    """Counts failures in a row: initial x 2^n milliseconds, capped, +-25 % so that workers do not return together."""
+    """Counts consecutive failures: waits initial x 2^n milliseconds, capped, +-25 % so that workers do not reconnect together."""
 
     def __init__(self, resilience: Resilience) -> None:
         self.resilience = resilience
@@ -20,11 +20,11 @@ class Backoff:
         return 0 < self.resilience.db_retry_max_attempts <= self.failures
 
     def failed(self) -> float:
-        """Note a failure and return the seconds to wait."""
+        """Count a failure; return the seconds to wait."""
         capped = min(self.resilience.db_retry_initial_ms * 2 ** min(self.failures, 30), self.resilience.db_retry_max_ms)
         self.failures += 1
         return float(capped) * random.uniform(0.75, 1.25) / 1000
 
     def succeeded(self) -> None:
-        """Start from the beginning at the next failure."""
+        """Reset the count of failures."""
         self.failures = 0

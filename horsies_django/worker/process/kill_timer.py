@@ -1,28 +1,25 @@
-"""The kill timer: a worker that stands still too long loses its children before others take its tasks over.
+"""The kill timer: kills the children of a worker that was stopped for too long, before others run its tasks.
 
-The danger. A stopped worker (SIGSTOP, Ctrl-Z, a frozen container) sends no heartbeat, so after the dead-worker threshold
-others rescue its tasks and run them again. When it is continued, its user code would go on in the middle of a line. No write
-of that code is fenced, so nothing of it may run any more, not one instruction. Code that runs at waking comes too late, and a
-handler of a catchable signal may be replaced by user code. SIGKILL ends a process without waking it, so the kernel has to send
-it, and has to have been told beforehand: ``timer_create`` with SIGKILL as the signal, re-armed while the worker lives.
+A stopped worker (SIGSTOP, Ctrl-Z, a frozen container) sends no heartbeats, so after the dead-worker threshold others recover its
+tasks and run them again. If the worker is continued, its tasks would continue as well, and writes of user code are not fenced. No
+code that runs after SIGCONT could prevent that in time, and user code may replace signal handlers. Only the kernel can end a
+stopped process: a timer (``timer_create``) with SIGKILL as signal, which is re-armed while the worker is alive.
 
-Where the timer lies. Not in the children: re-arming needs Python there, and a task that holds the GIL for a minute, healthy
-as it is, would let it run out. One timer lies in the process whose death the kernel passes on to the children
-(``bootstrap.die_with_parent``), and no user code runs in that process:
+The timer is not in the children, because re-arming needs Python there, and a task may hold the GIL for a minute. It is in the
+process whose death kills the children (``bootstrap.die_with_parent``), and which runs no user code:
 
-- *fork server*: the timer is the fork server's. The worker writes the deadline into a small file in memory and sends a signal;
-  the handler arms the timer with what the file says. The worker itself survives, buries its children and starts anew.
-- *spawn*, and no children at all (``--processes=0``): the timer is the worker's own, and the worker ends with its children.
-  With ``--processes=0`` a task that holds the GIL so long silences the heartbeat too, its tasks are given away, and the worker
-  ends. The kernel spares process 1 of a container from its own timer: such a worker warns; it needs an init in front of it.
+- With the fork server, the timer is in the fork server. The worker writes the deadline into a file in memory and sends a signal,
+  whose handler arms the timer. The worker itself survives, reaps its children and starts others.
+- With spawn, and without children (``--processes=0``), the timer is in the worker, which ends with its children. With
+  ``--processes=0``, a task that holds the GIL for so long also prevents heartbeats, so its tasks are recovered and the worker
+  ends. The kernel does not kill process 1 of a container by its own timer; such a worker logs a warning and needs an init.
 
-Why a file and a signal. A deadline counts from just before a heartbeat was sent, so that it lies before the moment at which
-others may call the worker dead. A bare signal says "from now on", and one that was pending while the fork server was stopped
-would say so too late. The file always holds the last deadline, whenever it is read. A deadline in the past is never armed:
-a timer armed earlier ends this life if it has to, and a fork server started later does not inherit the guilt of the last one.
+The deadline is in a file because it counts from just before a heartbeat was sent, so that it is earlier than the time when others
+may declare the worker dead. A signal alone could arrive late, after the fork server was stopped; the file always has the last
+deadline. A deadline in the past is never armed, so that a new fork server is not killed for an old deadline.
 
-Limits. Linux only: elsewhere nothing is armed. Programs that a task started, and children that changed their user, do not
-die with the fork server. The clock is CLOCK_MONOTONIC: a machine that is suspended stands still with it.
+Limits: Linux only; elsewhere nothing is armed. Programs started by tasks, and children that changed their user, do not die with
+the fork server. The clock is CLOCK_MONOTONIC, which stops while a machine is suspended.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
 
-RENEW = signal.SIGRTMIN + 7 if sys.platform == "linux" else 0  # tells the fork server to look at the deadline again
+RENEW = signal.SIGRTMIN + 7 if sys.platform == "linux" else 0  # tells the fork server to read the deadline again
 NEVER = 0.0
 DEADLINE = struct.Struct("d")
 TIMER_ABSTIME = 1
@@ -52,7 +49,7 @@ SIGEV_SIGNAL = 0
 
 
 class SigEvent(ctypes.Structure):
-    """``struct sigevent``: what the kernel does when the timer runs out."""
+    """``struct sigevent``: what the kernel does when the timer expires."""
 
     _fields_ = (
         ("value", ctypes.c_void_p),
@@ -63,7 +60,7 @@ class SigEvent(ctypes.Structure):
 
 
 class TimerSpec(ctypes.Structure):
-    """``struct itimerspec``: an interval, which we do not use, and a moment."""
+    """``struct itimerspec``: an interval, which is not used, and an expiry time."""
 
     _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns"))
 
@@ -82,14 +79,14 @@ def library() -> ctypes.CDLL | None:
 
 
 def available() -> bool:
-    """Return whether this system can guard: it is Linux, has POSIX timers, and shows its processes in /proc."""
+    """Return whether this is Linux with POSIX timers and /proc."""
     return library() is not None and catches(os.getpid(), signal.SIGKILL) is not None
 
 
-class DeadMan:
-    """A kernel timer that ends this very process by SIGKILL, running or stopped. Raises OSError when it cannot be had.
+class KernelTimer:
+    """A kernel timer that kills this process by SIGKILL, running or stopped. Raises OSError if it is not available.
 
-    A fork does not inherit the timer. All its methods are safe on any thread and in a signal handler.
+    Forked processes do not inherit it. Its methods may be called in any thread and in signal handlers.
     """
 
     def __init__(self) -> None:
@@ -102,16 +99,16 @@ class DeadMan:
         self._call(libc.timer_create, ctypes.c_int(time.CLOCK_MONOTONIC), ctypes.byref(event), ctypes.byref(self.id))
 
     def arm(self, deadline: float) -> None:
-        """End this process when ``time.monotonic()`` reaches ``deadline``; one in the past changes nothing."""
+        """Kill this process when ``time.monotonic()`` reaches ``deadline``; ignore a deadline in the past."""
         if deadline > time.monotonic():
             self._set(deadline)
 
     def disarm(self) -> None:
-        """Let this process live."""
+        """Disarm the timer."""
         self._set(NEVER)
 
     def remaining(self) -> float:
-        """Return in how many seconds this process ends; 0 when the timer is not armed."""
+        """Return the seconds until this process is killed; 0 if the timer is not armed."""
         spec = TimerSpec()
         self._call(self.libc.timer_gettime, self.id, ctypes.byref(spec))
         return float(spec.at_s + spec.at_ns / 1e9)
@@ -130,11 +127,11 @@ class DeadMan:
 def follow(path: str) -> None:
     """Make this process, a fork server with the project loaded, end at the deadline in the file ``path``.
 
-    Called once, by a process that then serves as fork server. The handler comes before the first look at the file: a worker
-    that does not see the handler yet has written its deadline before that look. Children start without handler and timer.
+    Called once. The handler is installed before the file is first read: a worker that does not see the handler yet has written
+    its deadline before that. Children start without handler and timer.
     """
     descriptor = os.open(path, os.O_RDONLY)
-    timer = DeadMan()
+    timer = KernelTimer()
 
     def look(number: int, frame: FrameType | None) -> None:
         deadline = DEADLINE.unpack(os.pread(descriptor, DEADLINE.size, 0))[0]
@@ -154,7 +151,7 @@ def follow(path: str) -> None:
 
 
 def catches(pid: int, number: int) -> bool | None:
-    """Return whether a process has a handler for a signal; None when it is gone or cannot be seen."""
+    """Return whether a process has a handler for a signal; None if the process is gone or not visible."""
     try:
         with open(f"/proc/{pid}/status", "rb") as lines:
             mask = next(int(line.split()[1], 16) for line in lines if line.startswith(b"SigCgt:"))
@@ -165,17 +162,17 @@ def catches(pid: int, number: int) -> bool | None:
 
 @cache
 def deadline_file() -> int:
-    """Return the file of this process for the deadline, in memory: a killed worker leaves none behind.
+    """Return the descriptor of the deadline file, which is in memory, so that a killed worker leaves no file behind.
 
-    It is always the same: a fork server that was started in an earlier life of this worker goes on reading it.
+    It is the same for the whole process, because a fork server that was started earlier continues to read it.
     """
     return os.memfd_create("horsies-deadline")
 
 
 class KillTimer:
-    """The worker's hand on the timer, wherever that lies now. Its methods are safe on any thread.
+    """Controls the timer, in the fork server or in the worker. Its methods may be called in any thread.
 
-    ``seconds`` is how long the worker may stand still: less than the dead-worker threshold.
+    ``seconds``: how long the worker may be stopped; less than the dead-worker threshold.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -186,16 +183,16 @@ class KillTimer:
         self.lock = threading.Lock()
         self.path: str | None = None
         if available():
-            self.timer = DeadMan()
+            self.timer = KernelTimer()
             self.descriptor = deadline_file()
             self.path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
             os.pwrite(self.descriptor, DEADLINE.pack(NEVER), 0)
 
     def rearm(self, options: WorkerOptions, since: float | None = None) -> None:
-        """Let the worker's children live for ``seconds`` more, counted from ``since`` (of ``time.monotonic()``) or from now.
+        """Set the deadline to ``seconds`` after ``since`` (by ``time.monotonic()``) or after now.
 
-        Call it before a heartbeat is sent, or afterwards with the moment before: counted from the answer, the deadline
-        could lie behind the moment at which others call the worker dead.
+        ``since`` must be before a heartbeat was sent: counted from its reply, the deadline could be later than the time when
+        others declare the worker dead.
         """
         with self.lock:
             if not self.over:
@@ -203,12 +200,12 @@ class KillTimer:
                 self._apply(options)
 
     def apply(self, options: WorkerOptions) -> None:
-        """Hold a process that has just appeared to the deadline that the others have."""
+        """Apply the current deadline to a process that was just started."""
         with self.lock:
             self._apply(options)
 
     def disarm(self) -> None:
-        """End the watch for good: nothing runs any more that could outlive its claim."""
+        """Disarm the timer permanently, when no task runs any more."""
         with self.lock:
             self.over = True
             self.deadline = NEVER
@@ -226,10 +223,10 @@ class KillTimer:
             self.timer.arm(self.deadline)
 
     def _tell_fork_server(self) -> None:
-        """Write the deadline down and wake the fork server, if there is one and it listens.
+        """Write the deadline and signal the fork server, if there is one with a handler.
 
-        The signal would end a process that has no handler for it: a fork server that still loads the project, or one that
-        is not ours. The lock of multiprocessing keeps the fork server from being reaped, and its pid from being taken.
+        The signal would end a process without a handler: a fork server that is still loading the project, or another program's.
+        The lock of multiprocessing prevents that the fork server is reaped and its pid reused meanwhile.
         """
         os.pwrite(self.descriptor, DEADLINE.pack(self.deadline), 0)
         server: Any = forkserver._forkserver

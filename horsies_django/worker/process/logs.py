@@ -1,7 +1,7 @@
-"""The worker's log: its own handler for projects that configured none, and the relay that keeps a slow log from stopping it.
+"""The log of the worker: a handler for projects that configure none, and a relay to a thread that writes the lines.
 
-Writing a line can block: a pipe whose reader sleeps, a full disk, a handler that sends over the network. The thread that
-claims and settles must never wait for that, or the worker stands still and others take it for dead.
+Writing a log line can block: a pipe that is not read, a full disk, a handler that uses the network. The engine thread must never
+wait for that, or the worker sends no heartbeats and is declared dead.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from django.conf import settings
 from horsies_django.tasks.context import TaskContextFilter
 
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
-MAX_WAITING = 10_000  # lines that wait for a slow log; what comes on top is counted and lost
+MAX_WAITING = 10_000  # lines that wait to be written; further ones are dropped and counted
 LAST_LINES_SECONDS = 2.0
-# What could make one line look like two, or like another one: control characters, line separators, marks that turn the direction
-# of writing, and surrogates, which no stream can encode.
+# Characters that could forge or hide log lines: control characters, line separators, direction marks, and surrogates, which
+# cannot be encoded.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def one_line(text: object) -> str:
-    """Return a text that cannot end its line or hide in it."""
+    """Return a text with control characters escaped, so that it stays on one line."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 class Formatter(logging.Formatter):
     """Lines such as ``[12:00:01] [worker] [INFO] message``; further lines of a message are indented.
 
-    A record that a task's own code made begins with the task's name, its id and the attempt.
+    A line that the code of a task logs begins with the name and id of the task and the attempt.
     """
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class Formatter(logging.Formatter):
 
 
 def configure_logging(level: str) -> None:
-    """Set the level of the "horsies" loggers, and write to stderr what no handler of the project's would see.
+    """Set the level of the "horsies" loggers, and write records without a handler to stderr.
 
-    Where ``LOGGING`` says nothing of the root logger its level is the same, so that the records of the project's own tasks show.
+    If ``LOGGING`` does not configure the root logger, it gets the same level, so that the log of tasks is visible.
     """
     for name in ("horsies", *logging.root.manager.loggerDict):
         if name == "horsies" or name.startswith("horsies."):
-            logging.getLogger(name).disabled = False  # as "disable_existing_loggers" leaves those that came before it
+            logging.getLogger(name).disabled = False  # "disable_existing_loggers" may have disabled it
     logging.getLogger("horsies").setLevel(level)
     handler = logging.StreamHandler()
     handler.setLevel(level)
@@ -70,26 +70,26 @@ def configure_logging(level: str) -> None:
 
 
 def root_is_configured() -> bool:
-    """Whether the project says what becomes of records for which it names no logger."""
+    """Whether the project configures the root logger."""
     chosen = settings.LOGGING or {}
     return bool(logging.root.handlers) or "root" in chosen or "" in chosen.get("loggers", {})
 
 
 class Relay(QueueHandler):
-    """Hands lines to the thread that writes them, and never waits; once too many wait, it counts what it drops."""
+    """Passes records to a writer thread without waiting; drops and counts records if too many are waiting."""
 
     dropped = 0
 
     def __init__(self, *handlers: logging.Handler) -> None:
-        # a simple queue, as a signal handler may put into it while this very thread does
+        # a SimpleQueue, because a signal handler may log while this thread does
         self.waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
         super().__init__(self.waiting)
-        self.addFilter(TaskContextFilter())  # here, as the thread that writes runs no task
+        self.addFilter(TaskContextFilter())  # here, because the writer thread runs no task
         self.writer = QueueListener(self.waiting, *handlers, respect_handler_level=True)
         self.writer.start()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # whole, as nothing is pickled on the way
+        return record  # unchanged, because it is not pickled
 
     def enqueue(self, record: logging.LogRecord) -> None:
         if self.waiting.qsize() >= MAX_WAITING:
@@ -106,7 +106,7 @@ class Relay(QueueHandler):
 
 @contextmanager
 def relayed_logs() -> Iterator[None]:
-    """Let nothing in this process wait for the handlers of the "horsies" logger, whoever configured them."""
+    """Relay the records of the "horsies" logger to its handlers during the block."""
     logger = logging.getLogger("horsies")
     own, propagate = logger.handlers, logger.propagate
     handlers = [*own, *logging.root.handlers] if propagate else [*own]
@@ -118,11 +118,11 @@ def relayed_logs() -> Iterator[None]:
         yield
     finally:
         logger.handlers, logger.propagate = own, propagate
-        relay.writer.stop()  # once all of it is written
+        relay.writer.stop()  # waits until all records are written
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process without waiting for its threads; what was logged gets a moment to be written, even if the log is stuck."""
+    """End this process without waiting for its threads; pending log lines get ``LAST_LINES_SECONDS`` to be written."""
     writing = threading.Thread(target=write_out, daemon=True)
     writing.start()
     writing.join(LAST_LINES_SECONDS)
@@ -130,7 +130,7 @@ def end_process(code: int) -> NoReturn:
 
 
 def write_out() -> None:
-    """Write what was logged so far."""
+    """Write the pending log lines."""
     for handler in logging.getLogger("horsies").handlers:
         if isinstance(handler, Relay):
             handler.writer.stop()

@@ -1,4 +1,4 @@
-"""Resident memory of processes, and the gauge by which a child sees that it has grown too large."""
+"""The resident memory of processes, and the check of a child against its memory limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process in megabytes, 0 when it is gone."""
+    """Return the resident memory of a process in megabytes, 0 if it does not exist."""
     try:
         return round(psutil.Process(pid).memory_info().rss / MEGABYTE, 1)
     except psutil.Error:
@@ -21,7 +21,7 @@ def memory_mb(pid: int) -> float:
 
 
 def own_memory_mb() -> float:
-    """Return the resident memory of this process in megabytes; cheap enough to be asked after every task."""
+    """Return the resident memory of this process in megabytes; cheap enough to be called after every task."""
     if STATM.exists():
         with STATM.open("rb") as file:
             return int(file.read().split()[1]) * PAGE / MEGABYTE
@@ -29,7 +29,7 @@ def own_memory_mb() -> float:
 
 
 class Gauge:
-    """Says once when this process has reached ``max_memory_mb``; None is no limit."""
+    """Reports once when this process has reached ``max_memory_mb``; None means no limit."""
 
     def __init__(self, max_memory_mb: float | None) -> None:
         self.limit = max_memory_mb

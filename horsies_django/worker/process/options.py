@@ -1,4 +1,4 @@
-"""How one worker runs: what the command line chose, resolved, in a record that also travels to its children."""
+"""The options of a worker, validated; they are also sent to its children."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from horsies_django.core.errors import WorkerStartError
 
 START_METHODS = ("forkserver", "spawn")
-MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise (S1.10)
+MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LEAST = {
     "processes": 0, "threads": 1, "async_concurrency": 1, "max_claim_batch": 0, "max_claim_per_worker": 0,
@@ -20,14 +20,14 @@ CHOICES = {"start_method": START_METHODS, "loglevel": LEVELS}
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The shape of a worker.
+    """The options of a worker.
 
-    ``processes`` 0 runs user code in the worker's own process. ``threads`` sync tasks and ``async_concurrency`` coroutines
-    run at once in each process. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` bounds what one pass claims of a queue,
-    ``max_claim_per_worker`` what it has claimed and not started; 0 leaves them to its slots and buffer. A child is replaced after
-    ``max_tasks_per_child`` tasks (0: never; None: the default, as ``recycling.Recycling`` has it), or once its resident memory
-    reaches ``max_memory_per_child_mb`` after a task (None: never). Probes are answered on ``health_port``, if there is one.
-    ``with_scheduler``: it is a scheduler, too.
+    ``processes`` 0 runs tasks in the process of the worker. Each process runs ``threads`` sync tasks and ``async_concurrency``
+    async tasks at once. ``shutdown_timeout`` is in seconds. ``max_claim_batch`` limits the tasks claimed from a queue in one
+    pass, ``max_claim_per_worker`` those claimed and not started; 0 means the slots and the prefetch buffer. A child is replaced
+    after ``max_tasks_per_child`` tasks (0: never; None: the default of ``recycling.Recycling``), or when its resident memory has
+    reached ``max_memory_per_child_mb`` after a task (None: never). Health checks are answered on ``health_port``, if it is set.
+    ``with_scheduler``: the worker is also a scheduler.
     """
 
     queues: tuple[str, ...]
@@ -62,7 +62,7 @@ class WorkerOptions:
 
 
 def refuse_impossible(options: WorkerOptions) -> None:
-    """Raise WorkerStartError for values that the command line would not take."""
+    """Raise WorkerStartError for invalid values."""
     for name, least in LEAST.items():
         value = getattr(options, name)
         if value is None and name in MAY_BE_NONE:
@@ -71,7 +71,7 @@ def refuse_impossible(options: WorkerOptions) -> None:
             raise WorkerStartError(f"{option(name)}: {value!r} is not a whole number of at least {least}")
     for name, values in CHOICES.items():
         if getattr(options, name) not in values:
-            raise WorkerStartError(f"{option(name)}: {getattr(options, name)!r} is none of {', '.join(values)}")
+            raise WorkerStartError(f"{option(name)}: {getattr(options, name)!r} is not one of {', '.join(values)}")
     if options.health_port is not None and options.health_port > 65_535:
         raise WorkerStartError(
             f"{option('health_port')}: {options.health_port!r} is not a port: a number from 0 to 65535"
@@ -88,7 +88,7 @@ def refuse_impossible(options: WorkerOptions) -> None:
 
 
 def option(name: str) -> str:
-    """Return how the command line calls an option."""
+    """Return the name of an option on the command line."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -1,13 +1,12 @@
-"""Shutdown: what signals ask of a worker, to stop and then to end.
+"""Shutdown: handles the signals that stop a worker.
 
-While the worker starts, nothing is claimed yet, and it may be waiting for something slow: an import, a database that does not
-answer, the fork server. So a signal interrupts it right there (``StopRequested``). Once it works, a signal is only noted, and
-the engine acts on it when it comes round: nothing is ever torn apart in the middle of a pass.
+While the worker starts, it has claimed nothing and may be waiting for something slow: an import, the database, the fork server.
+So a signal interrupts the start (``StopRequested``). Afterwards a signal is only recorded, and the engine acts on it between two
+passes.
 
-A signal cannot make the engine come round when it is stuck in a statement, on a lock or on a dead link. Therefore a thread
-waits beside it. Some seconds after the time for stopping is over it ends the process, whatever hangs. Nothing is half-written
-then, because a pass is one transaction: what it did not write stays in the name of a worker that beats no more, and others
-look after it.
+A signal cannot stop an engine that is stuck in a statement, on a lock or on a dead connection. So a thread waits in the
+background, and ends the process some seconds after the shutdown timeout. No outcome is half-written then, because a pass is one
+transaction; other workers recover the remaining tasks, because the heartbeats have ended.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ from horsies_django.worker.process.logs import end_process
 logger = logging.getLogger("horsies.worker")
 
 ALWAYS = (signal.SIGTERM, signal.SIGINT)
-UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup, and shells for jobs in the background, ignore them on purpose
+UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup and shells with background jobs ignore them on purpose
 WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
-LAST_RESORT_SECONDS = 15.0  # more than the end takes, also when the database does not answer
+LAST_RESORT_SECONDS = 15.0  # longer than a shutdown takes, even if the database does not respond
 
 
 class StopRequested(BaseException):
-    """A signal came before the worker had started. Not an Exception: no import and no retry may swallow it."""
+    """A signal arrived before the worker had started. A BaseException, so that imports and retries do not swallow it."""
 
 
 class Shutdown:
-    """Takes the signals of this process while it is entered; on the main thread only.
+    """Context manager that handles the signals of this process; in the main thread only.
 
-    ``timeout`` is how many seconds running tasks may take after the first signal, ``on_stop`` is called by each signal, and
-    ``wakeup`` becomes readable with it. ``ends_process`` says that nothing comes after it but the exit: then late signals are
-    ignored, so that the exit code stays what the worker says. ``last_words`` are for an end that does not wait any longer.
+    ``timeout``: seconds that running tasks may take after the first signal. Each signal calls ``on_stop`` and makes ``wakeup``
+    readable. ``ends_process``: the process exits afterwards, so late signals are ignored and do not change the exit code.
+    ``final_message`` is logged if the process is ended because it hangs.
     """
 
-    def __init__(self, *, ends_process: bool = False, last_words: str = WORKER_HANGS) -> None:
+    def __init__(self, *, ends_process: bool = False, final_message: str = WORKER_HANGS) -> None:
         self.ends_process = ends_process
-        self.last_words = last_words
+        self.final_message = final_message
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
         self.seen = False
-        self.by: float | None = None  # when it has to be over, by the monotonic clock
+        self.by: float | None = None  # the deadline, by the monotonic clock
         self.interrupts = False
 
     def __enter__(self) -> Shutdown:
@@ -80,9 +79,9 @@ class Shutdown:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let a signal raise StopRequested in this block, at once when it came before.
+        """Let a signal raise StopRequested in this block, at once if there was one before.
 
-        One that comes in its very last moment is only noted: look at ``seen`` afterwards.
+        A signal at the very end of the block may only be recorded: check ``seen`` afterwards.
         """
         self.interrupts = True
         try:
@@ -92,23 +91,23 @@ class Shutdown:
         finally:
             self.interrupts = False
 
-    def pause(self, seconds: float) -> None:
-        """Wait, no longer than until a signal: also one that comes in the moment before the wait begins."""
+    def wait(self, seconds: float) -> None:
+        """Wait for some seconds or until a signal, including one just before the wait."""
         select.select([self.wakeup], [], [], seconds)
 
     def deadline(self) -> float | None:
-        """Return when it has to be over, or None while nobody asked."""
+        """Return the deadline of the shutdown, None before a signal."""
         return self.by
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """First signal: stop. Another, or SIGQUIT: end now.
+        """First signal: stop. Another one, or SIGQUIT: end now.
 
-        A further SIGHUP asks for nothing new: a closing terminal sends one through the shell and one through the kernel.
+        A further SIGHUP is ignored: a closing terminal sends one through the shell and one through the kernel.
         """
         again, self.seen = self.seen, True
         if not again or number != signal.SIGHUP:
             self.by = time.monotonic() + (0.0 if again or number == signal.SIGQUIT else self.timeout)
-        with suppress(BlockingIOError):  # full of earlier signals, which are as good: nothing here may raise
+        with suppress(BlockingIOError):  # full of earlier wake-ups; a signal handler must not raise here
             self.ringer.send(b".")
         self.on_stop()
         if self.interrupts:
@@ -121,21 +120,21 @@ class Shutdown:
             if not select.select([self.bell], [], [], patience)[0]:
                 break
             if not self.bell.recv(100):
-                return  # closed: the worker has ended
-        logger.critical(self.last_words)
+                return  # closed: the worker has stopped
+        logger.critical(self.final_message)
         end_process(1)
 
 
 def take(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Let ``handler`` have the signals that end a process, and return what had them before."""
+    """Install ``handler`` for the signals that end a process; return the previous handlers."""
     numbers = [*ALWAYS, *(number for number in UNLESS_IGNORED if signal.getsignal(number) != signal.SIG_IGN)]
     return {number: signal.signal(number, handler) for number in numbers}
 
 
 def send_or_end(channel: MemoryChannel, message: Any) -> None:
-    """Send a last message to another thread, and end this process if nobody has taken it some seconds later.
+    """Send a final message to another thread, and end this process if it is not received in time.
 
-    It says that tasks cannot be run any more. A task may have closed the sockets that wake the other thread.
+    The message says that tasks can no longer be run. A task may have closed the sockets that wake the other thread.
     """
     channel.send(message)
     timer = threading.Timer(LAST_RESORT_SECONDS, end_if_untaken, [channel, message])
@@ -144,7 +143,7 @@ def send_or_end(channel: MemoryChannel, message: Any) -> None:
 
 
 def end_if_untaken(channel: MemoryChannel, message: Any) -> None:
-    """End this process if a message still waits to be taken."""
+    """End this process if a message has not been received."""
     if message in channel.outbox:
         logger.critical(WORKER_HANGS)
         end_process(1)

@@ -1,9 +1,8 @@
-"""The task log: lines that say what became of each task, once the database has it.
+"""The task log: a line for each outcome that was written to the database.
 
-A completed task has a line of its own as long as there are few of them. In a second with more than ``MANY``, and in those that
-follow until one has fewer, they are counted instead, and a summary tells of them: a line each would cost more than many a task.
-What failed, was tried again, or was cancelled always has its line. Nothing of arguments and results is ever logged, but for the
-messages of errors.
+Completed tasks have a line each as long as they are few. In a second with more than ``MANY``, and in the following ones until
+there are fewer, they are counted and summarized, because a line each could cost more than the tasks. Failed, retried and
+cancelled tasks always have a line. Arguments and results are never logged, except messages of errors.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Known(Protocol):
-    """What a line says of a task: claims, outcomes and what the reaper did have it."""
+    """The attributes of a task in a line; claims, outcomes and the rows of the reaper have them."""
 
     @property
     def id(self) -> object: ...
@@ -40,17 +39,17 @@ class Known(Protocol):
 
 
 class TaskTraceback(Exception):
-    """Carries the traceback of a task, which another process raised, as text."""
+    """Carries the traceback of a task from another process as text."""
 
 
 class TaskLog:
-    """Logs what became of tasks; ``tick`` makes it tell what it has counted."""
+    """Logs the outcomes of tasks; ``tick`` logs the summary of those that were counted."""
 
     def __init__(self) -> None:
         self.summary = Summary()
 
     def settled(self, outcomes: Sequence[Outcome], decided: Mapping[str, Any] = NOTHING) -> None:
-        """Log outcomes that were written; ``decided`` is what the database made of failed ones, by id."""
+        """Log outcomes that were written; ``decided`` is the decision of the database on failed ones, by id."""
         completed = [outcome for outcome in outcomes if outcome.status == "COMPLETED"]
         if len(completed) < len(outcomes):
             for outcome in outcomes:
@@ -62,16 +61,16 @@ class TaskLog:
 
     @property
     def summary_at(self) -> float:
-        """When ``tick`` has something to say, by the monotonic clock."""
+        """When ``tick`` has something to log, by the monotonic clock."""
         return self.summary.due
 
     def tick(self, now: float) -> None:
-        """Log what was counted, once its second is over."""
+        """Log the summary once its second is over."""
         if now >= self.summary.due:
             logger.info("%s", self.summary.tell(now))
 
     def close(self) -> None:
-        """Log what was counted last."""
+        """Log the last summary."""
         if self.summary.counted:
             logger.info("%s", self.summary.tell(time.monotonic()))
 
@@ -87,11 +86,11 @@ class Summary:
 
     @property
     def due(self) -> float:
-        """When what was counted is to be told; infinite when there is nothing."""
+        """When the summary is due; infinite if nothing was counted."""
         return self.began + 1 if self.counted else math.inf
 
     def take(self, completed: Sequence[Outcome], now: float) -> Sequence[Outcome]:
-        """Return those that have a line of their own, and count the others."""
+        """Return the outcomes that are logged individually, and count the others."""
         if now >= self.began + 1 and not self.counted:
             self._begin(now)
         own = 0 if self.busy else max(0, MANY - self.seen)
@@ -100,7 +99,7 @@ class Summary:
         return completed[:own]
 
     def tell(self, now: float) -> str:
-        """Return the line about what was counted, the most frequent names first, and begin another second."""
+        """Return the summary, with the most frequent names first, and begin the next second."""
         most = self.counted.most_common(NAMED)
         names = [f"{one_line(name)} {many:,}" for name, many in most]
         if others := len(self.counted) - len(most):
@@ -116,7 +115,7 @@ class Summary:
 
 
 def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
-    """Log a task that failed or was cancelled, and what follows from that."""
+    """Log a task that failed or was cancelled, and whether it is retried."""
     what, after = label(outcome), spent(outcome)
     if outcome.status == "CANCELLED":
         logger.info("%s was cancelled%s", what, spent(outcome, "after"), extra=about(outcome))
@@ -132,14 +131,14 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
 
 
 def tell_expired(tasks: Sequence[Known]) -> None:
-    """Log tasks that were found past their ``good_until``."""
+    """Log tasks whose ``good_until`` has passed."""
     if tasks:
         logger.warning("%s task(s) expired before they started%s", len(tasks), named(tasks))
 
 
 def retry_text(decided: Mapping[str, Any]) -> str:
-    """Return which retry follows, and when, in local time."""
-    if decided["retry"] is None:  # the answer that told was lost
+    """Return the number and the local time of the next retry."""
+    if decided["retry"] is None:  # the reply with the details was lost
         return "it is tried again"
     at = time.localtime(decided["at"])
     today = time.localtime()[:3] == at[:3]
@@ -147,7 +146,7 @@ def retry_text(decided: Mapping[str, Any]) -> str:
 
 
 def traceback_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:
-    """Return the traceback in an outcome's envelope as a logging call takes it, None when there is none."""
+    """Return the traceback in the envelope of an outcome as ``exc_info``, or None."""
     exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
     trace = exception.get("traceback")
     if not isinstance(trace, str):
@@ -157,12 +156,12 @@ def traceback_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, 
 
 
 def label(task: Known) -> str:
-    """Return what names a task in a line."""
+    """Return name, id and attempt of a task."""
     return f"{one_line(task.task_name)} {task.id} (attempt {task.attempt})"
 
 
 def named(tasks: Sequence[Known]) -> str:
-    """Return the names of some tasks in parentheses, for a line that counts them."""
+    """Return some tasks in parentheses, for a line that counts them."""
     known = [task for task in tasks if task.task_name]
     if not known:
         return ""
@@ -171,12 +170,12 @@ def named(tasks: Sequence[Known]) -> str:
 
 
 def spent(outcome: Outcome, word: str = "in") -> str:
-    """Return how long a task had its slot, for the end of a sentence."""
+    """Return how long a task occupied its slot, for the end of a sentence."""
     return "" if outcome.seconds is None else f" {word} {outcome.seconds:.3f} s"
 
 
 def about(outcome: Outcome) -> dict[str, str | int]:
-    """Return the attributes that records about a task carry, as ``TaskContextFilter`` sets them."""
+    """Return the attributes of log records about a task, as set by ``TaskContextFilter``."""
     return {
         "task_id": str(outcome.id),
         "task_name": outcome.task_name,

@@ -41,6 +41,6 @@ def decide(
         return None
     if not failure.asked and not {failure.code, *failure.classes} & set(policy.listed):
         return None
-    seconds = policy.pause(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds
+    seconds = policy.delay(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds
     due = now + dt.timedelta(seconds=seconds)
     return due if good_until is None or due < good_until else None

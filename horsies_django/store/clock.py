@@ -1,4 +1,4 @@
-"""Moments by the database's clock, for tests that move from one to the next."""
+"""The database's clock and the next due time, for ``testing.drain``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def now(connection: Connection) -> dt.datetime:
-    """Return what time it is."""
+    """Return the time of the database's clock."""
     ((microseconds,),) = run(connection, "sessions/clock")
     return EPOCH + dt.timedelta(microseconds=microseconds)
 
@@ -19,7 +19,7 @@ def now(connection: Connection) -> dt.datetime:
 def next_due(
     connection: Connection, queues: Sequence[str], after: dt.datetime, until: dt.datetime
 ) -> dt.datetime | None:
-    """Return when the next task of these queues becomes due between two moments, None if none does."""
+    """Return the earliest due time after ``after`` and up to ``until`` of a waiting task of these queues, or None."""
     params = {"queues": list(queues), "after": after, "until": until}
     ((microseconds,),) = run(connection, "tasks/next_due", params)
     return None if microseconds is None else EPOCH + dt.timedelta(microseconds=microseconds)

@@ -15,12 +15,12 @@ from horsies_django.core.patterns import Pattern
 from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.models import Schedule, Task
 from horsies_django.models.moments import aware
-from horsies_django.store.overviews import OverviewStore, PartitionLoad, QueueOverview, SlotHolder
+from horsies_django.store.overviews import OverviewStore, PartitionLoad, PermitHolder, QueueOverview
 from horsies_django.store.schedules import Recent, ScheduleStore
 
 __all__ = [
-    "PartitionLoad", "QueueOverview", "ScheduleOverview", "SlotHolder", "coming", "copies", "partitions", "queues", "schedules",
-    "slots",
+    "PartitionLoad", "QueueOverview", "ScheduleOverview", "PermitHolder", "coming", "copies", "partitions", "queues", "schedules",
+    "permits",
 ]  # fmt: skip
 
 
@@ -54,9 +54,9 @@ def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
     return _store().queues(names, claimed=_claims_hold_permits())
 
 
-def slots(queue: str, limit: int = 100) -> list[SlotHolder]:
+def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
     """Return the tasks that hold permits of a queue (``*``: of any queue), the longest-held first."""
-    return _store().slots(queue, limit)
+    return _store().permits(queue, limit)
 
 
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:

@@ -43,7 +43,7 @@ class QueueOverview(NamedTuple):
     workers: int
 
 
-class SlotHolder(NamedTuple):
+class PermitHolder(NamedTuple):
     """A task that holds a permit, and where; ``child_pid`` is from the last beat, ``alive`` False: the worker is dead or gone."""
 
     task_id: uuid.UUID
@@ -104,9 +104,11 @@ class OverviewStore:
             )  # fmt: skip
         return found
 
-    def slots(self, queue: str, many: int) -> list[SlotHolder]:
+    def permits(self, queue: str, many: int) -> list[PermitHolder]:
         """Return up to ``many`` tasks that hold permits of a queue, of the cluster for ``*``; the longest-held first."""
-        return [SlotHolder(*row) for row in run(self.connection, "monitoring/permits", {"queue": queue, "many": many})]
+        return [
+            PermitHolder(*row) for row in run(self.connection, "monitoring/permits", {"queue": queue, "many": many})
+        ]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
         """Return up to ``many`` partitions of a queue that hold permits, the busiest first."""

@@ -14,7 +14,7 @@ from django.db import connection
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task
 from horsies_django.store.base import load
-from horsies_django.store.overviews import OverviewStore, PartitionLoad, QueueOverview, SlotHolder
+from horsies_django.store.overviews import OverviewStore, PartitionLoad, PermitHolder, QueueOverview
 from tests.conftest import Claimer, limit, put
 from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
 
@@ -63,7 +63,7 @@ def test_a_claim_holds_a_permit_until_its_lease_ends() -> None:
     TaskFactory(**held, claim_expires_at=now - dt.timedelta(seconds=1))
     shown = overview("default")
     assert (shown.running, shown.claimed) == (0, 1)
-    assert len(OverviewStore(connection).slots("default", 10)) == 1
+    assert len(OverviewStore(connection).permits("default", 10)) == 1
 
 
 def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
@@ -118,7 +118,7 @@ def test_the_cluster_counts_all_queues_and_comes_first_if_it_has_a_cap(claimer: 
     found = store.queues(None, claimed=True)
     assert [queue.name for queue in found] == ["*", "mail", "bulk", "twin", "default"]
     assert (found[0].running, found[0].pending) == (3, 2)
-    assert len(store.slots("*", 10)) == 3
+    assert len(store.permits("*", 10)) == 3
 
 
 def test_the_cluster_is_shown_without_a_cap_when_it_is_asked_for_or_paused() -> None:
@@ -130,7 +130,7 @@ def test_the_cluster_is_shown_without_a_cap_when_it_is_asked_for_or_paused() -> 
 def test_an_unknown_queue_has_no_overview_no_slots_and_no_partitions() -> None:
     store = OverviewStore(connection)
     assert store.queues(["nowhere"], claimed=True) == []
-    assert store.slots("nowhere", 5) == []
+    assert store.permits("nowhere", 5) == []
     assert store.partitions("nowhere", 5, claimed=True) == []
 
 
@@ -197,13 +197,13 @@ def test_a_slot_names_its_task_worker_child_and_partition_the_longest_held_first
     WorkerFactory(id=worker.id, hostname="web-7")
     HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
     HeartbeatFactory(worker_id=worker.id, role="runner", pid=4242, holding=[str(ids[1])])
-    first, second = OverviewStore(connection).slots("default", 10)
+    first, second = OverviewStore(connection).permits("default", 10)
     task = Task.objects.get(pk=ids[0])
-    assert first == SlotHolder(
+    assert first == PermitHolder(
         ids[0], "tests.nothing", "RUNNING", '{"tenant": "a"}', worker.id, "web-7", None, task.started_at, True
     )
     assert (second.task_id, second.child_pid) == (ids[1], 4242)
-    assert [slot.task_id for slot in OverviewStore(connection).slots("default", 1)] == [ids[0]]
+    assert [slot.task_id for slot in OverviewStore(connection).permits("default", 1)] == [ids[0]]
 
 
 def test_a_slot_whose_worker_was_declared_dead_or_is_gone_is_not_alive(claimer: Claimers) -> None:
@@ -212,7 +212,7 @@ def test_a_slot_whose_worker_was_declared_dead_or_is_gone_is_not_alive(claimer: 
     for worker in (dead, gone):
         worker.run_pass(sync=1)
     HeartbeatFactory(id=dead.id, worker_id=dead.id, role="claimer", died_at=dt.datetime.now(dt.UTC))
-    assert [slot.alive for slot in OverviewStore(connection).slots("default", 10)] == [False, False]
+    assert [slot.alive for slot in OverviewStore(connection).permits("default", 10)] == [False, False]
 
 
 def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> None:
@@ -220,7 +220,7 @@ def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> 
     with reader.transaction():
         store = OverviewStore(reader)
         assert store.queues(["mail"], claimed=True)[0].effective["max_concurrency"] is None
-        store.slots("mail", 5)
+        store.permits("mail", 5)
         store.partitions("mail", 5, claimed=True)
         limit("mail", max_concurrency=7)
     assert overview("mail").effective["max_concurrency"] == 7
@@ -232,7 +232,7 @@ def test_the_same_comes_back_on_a_direct_connection(connect: Connect, claimer: C
     claimer().run_pass(sync=3)
     ours, theirs = OverviewStore(connection), OverviewStore(connect())
     assert ours.queues(None, claimed=True) == theirs.queues(None, claimed=True)
-    here, there = ours.slots("default", 5), theirs.slots("default", 5)
+    here, there = ours.permits("default", 5), theirs.permits("default", 5)
     moment = there[0].since  # aware, while Django's connections are naive with USE_TZ off
     assert [slot._replace(since=moment) for slot in here] == [slot._replace(since=moment) for slot in there]
 
@@ -247,7 +247,7 @@ def every_plan(conn: Any) -> str:
     store = OverviewStore(conn)
     store.queues(None, claimed=True)
     for queue in ("default", "*"):
-        store.slots(queue, 100)
+        store.permits(queue, 100)
         store.partitions(queue, 20, claimed=True)
     return "\n".join(notices)
 

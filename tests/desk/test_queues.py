@@ -239,7 +239,7 @@ def test_what_runs_is_shown_as_it_is_also_beyond_a_cap_that_was_lowered(claimer:
     queues.change("default", {"max_concurrency": 1}, actor="ann")
     (shown,) = overview.queues(["default"])
     assert (shown.running, shown.pending, shown.effective["max_concurrency"]) == (3, 1, 1)
-    assert len(overview.slots("default")) == 3
+    assert len(overview.permits("default")) == 3
     assert overview.partitions("default") == []
 
 

@@ -97,7 +97,7 @@ def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Cl
     assert line(shown, '{"":') == '{"": "tests.nothing", "to": "ann"} 1 1 1'
     found = machine("show", "mail")
     assert (found["queue"]["running"], found["queue"]["full_partitions"]) == (1, 1)
-    assert found["slots"][0]["task_id"] == str(ids[0])
+    assert found["permits"][0]["task_id"] == str(ids[0])
     assert found["partitions"][0]["parked"] == 1
 
 

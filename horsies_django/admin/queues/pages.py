@@ -110,7 +110,7 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
             visible = request.user.has_perm("horsies.view_payload") or (
                 name != CLUSTER and obj.partition_by_args is None
             )
-            holders = read_bounded(alias, lambda: overview.slots(name, PERMITS))
+            holders = read_bounded(alias, lambda: overview.permits(name, PERMITS))
             parts = read_bounded(alias, lambda: overview.partitions(name, PARTITIONS))
             entries = read_bounded(alias, lambda: list(entries_of(alias, name, OF_QUEUES)[:ENTRIES]))
             context |= {

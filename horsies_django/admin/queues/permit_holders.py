@@ -18,7 +18,7 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.worker_links import with_workers
 from horsies_django.models import Task
-from horsies_django.monitoring.overview import PartitionLoad, SlotHolder
+from horsies_django.monitoring.overview import PartitionLoad, PermitHolder
 
 PERMITS = 100  # shown on the page
 LONGEST_PARTITION = 200
@@ -29,7 +29,7 @@ class PermitRow:
 
     shown_worker: SafeString | str  # with_workers sets it
 
-    def __init__(self, task: SafeString | str, holder: SlotHolder, now: dt.datetime, visible: bool) -> None:
+    def __init__(self, task: SafeString | str, holder: PermitHolder, now: dt.datetime, visible: bool) -> None:
         self.task = task
         self.status = status_badge(holder.status)
         self.worker_id = holder.worker_id
@@ -50,7 +50,7 @@ class PartitionRow(NamedTuple):
 
 
 def permit_rows(
-    page: Any, request: HttpRequest, holders: list[SlotHolder], now: dt.datetime, visible: bool
+    page: Any, request: HttpRequest, holders: list[PermitHolder], now: dt.datetime, visible: bool
 ) -> list[PermitRow]:
     """Return the tasks that hold permits; partition keys, which contain arguments, only if ``visible``."""
     rows = [PermitRow(page.link(request, Task, one.task_id, one.task_name), one, now, visible) for one in holders]

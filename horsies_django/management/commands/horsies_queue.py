@@ -84,9 +84,9 @@ class Command(BaseCommand):
         if not found:
             known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
             raise QueueError(f"there is no queue {name!r} in the database; choose from: {known}")
-        holders, partitions = overview.slots(name), overview.partitions(name)
+        holders, partitions = overview.permits(name), overview.partitions(name)
         if options["json"]:
-            self.stdout.write(as_json({"queue": found[0], "slots": holders, "partitions": partitions}))
+            self.stdout.write(as_json({"queue": found[0], "permits": holders, "partitions": partitions}))
         else:
             self.stdout.write(report.queue_page(found[0], holders, partitions))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from horsies_django.core.queues import CLUSTER
 from horsies_django.management.reports.layout import moment, table, title
-from horsies_django.monitoring.overview import PartitionLoad, QueueOverview, SlotHolder
+from horsies_django.monitoring.overview import PartitionLoad, PermitHolder, QueueOverview
 
 LIMIT_WORDS = {
     "max_concurrency": "",
@@ -43,7 +43,7 @@ def queue_table(queues: Iterable[QueueOverview]) -> str:
     )
 
 
-def queue_page(queue: QueueOverview, holders: Sequence[SlotHolder], partitions: Sequence[PartitionLoad]) -> str:
+def queue_page(queue: QueueOverview, holders: Sequence[PermitHolder], partitions: Sequence[PartitionLoad]) -> str:
     """Return one queue: its limits, who set them, the tasks that hold its permits, and its busiest partitions."""
     rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
     if queue.override is not None:
@@ -67,7 +67,7 @@ def queue_page(queue: QueueOverview, holders: Sequence[SlotHolder], partitions: 
     return "\n\n".join(blocks)
 
 
-def permit_table(holders: Iterable[SlotHolder]) -> str:
+def permit_table(holders: Iterable[PermitHolder]) -> str:
     """Return a line per task that holds a permit."""
     headings = ("TASK", "NAME", "STATUS", "SINCE", "HOST", "PROCESS", "WORKER", "PARTITION")
     return table(

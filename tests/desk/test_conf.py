@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from horsies_django.conf import RANGES, Config, Problem, QueueConfig, Resilience, config, parse
+from horsies_django.conf import RANGES, Config, Problem, QueueConfig, Recovery, Resilience, Retention, config, parse
 
 ALIASES = ("default", "direct")
+INNER = {"RECOVERY": Recovery, "RESILIENCE": Resilience, "RETENTION": Retention}
 
 
 class OwnCode(enum.StrEnum):
@@ -39,6 +40,19 @@ def only_problem(raw: object) -> Problem:
 def test_every_setting_may_be_left_out() -> None:
     assert parsed({}) == Config()
     assert Config().queues == {"default": QueueConfig("default", 100)}
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        *((None, field.name.upper()) for field in fields(Config)),
+        *((name, field.name.upper()) for name, owner in INNER.items() for field in fields(owner)),
+    ],
+)
+def test_no_setting_is_accepted_and_ignored(section: str | None, key: str) -> None:
+    unfit: dict[str, Any] = {key: object()}
+    problems = problems_of({section: unfit} if section else unfit)
+    assert any(key in problem.where for problem in problems), "nobody looked at its value"
 
 
 @pytest.mark.promise("S0.12", "S1.33")

@@ -30,7 +30,9 @@ class Sighted(Claimer):
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
         handlers = {**self.cursors.handlers(), "everything": self.heard.append}
-        self.notifications = NotificationListener(listener, self.selector, Resilience(), handlers, self.cursors.start_over)
+        self.notifications = NotificationListener(
+            listener, self.selector, Resilience(), handlers, self.cursors.start_over
+        )
         self.notifications.listen()
         self.cursors.slow = SLOW_OFTEN + 1
 

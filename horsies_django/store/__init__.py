@@ -1,1 +1,1 @@
-"""Every SQL statement of the house, and the only floor that opens cursors."""
+"""All SQL statements of the project, and the only package that opens cursors."""

@@ -25,7 +25,7 @@ class NotMigrated(ProgrammingError):  # noqa: N818 - a state of the database
 
 
 class Cursor(Protocol):
-    """What the store needs of a cursor; psycopg's and Django's both have it."""
+    """The part of a cursor that the store uses; those of psycopg and Django have it."""
 
     @property
     def rowcount(self) -> int: ...
@@ -34,7 +34,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What the store needs of a connection; psycopg's and Django's both have it."""
+    """The part of a connection that the store uses; those of psycopg and Django have it."""
 
     def cursor(self) -> Any: ...
 
@@ -46,23 +46,23 @@ def load(name: str) -> str:
 
 
 def run(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
-    """Run the statement ``name`` and return its rows, [] when it returns none.
+    """Run the statement ``name`` and return its rows.
 
-    Raises Django's errors on a connection of Django's, NotMigrated among them, and the driver's on a direct one.
+    Raises Django's errors, including NotMigrated, on a Django connection, and the driver's errors on a direct one.
     """
     with executed(connection, name, params) as cursor:
         return cursor.fetchall()
 
 
 def execute(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> int:
-    """Run the statement ``name``, which returns no rows, and return how many it touched."""
+    """Run the statement ``name``, which returns no rows, and return the number of rows it changed."""
     with executed(connection, name, params) as cursor:
         return cursor.rowcount
 
 
 @contextmanager
 def executed(connection: Connection, name: str, params: Mapping[str, Any] | None) -> Iterator[Cursor]:
-    """Give the cursor on which the statement ``name`` has run."""
+    """Run the statement ``name`` and yield its cursor."""
     with connection.cursor() as cursor:
         try:
             cursor.execute(load(name), params)
@@ -74,7 +74,7 @@ def executed(connection: Connection, name: str, params: Mapping[str, Any] | None
 
 @contextmanager
 def migrated(connection: Any) -> Iterator[None]:
-    """Raise NotMigrated for what the ORM meets in a database that is not migrated."""
+    """Raise NotMigrated if a query of the ORM fails because the database is not migrated."""
     try:
         yield
     except ProgrammingError as error:
@@ -83,18 +83,18 @@ def migrated(connection: Any) -> Iterator[None]:
 
 
 def raise_not_migrated(connection: Any, error: ProgrammingError) -> None:
-    """Raise NotMigrated if that is what is behind an error."""
+    """Raise NotMigrated if a missing migration caused the error."""
     if (found := not_migrated(connection, error)) is not None:
         raise found from error.__cause__
 
 
 def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None:
-    """Return the error to raise when that is what is behind an error of a connection of Django's."""
+    """Return NotMigrated if a missing migration caused the error of a Django connection, else None."""
     undefined = getattr(error.__cause__, "sqlstate", None) in UNDEFINED
     return NotMigrated(connection.alias, said(error)) if undefined else None
 
 
 def said(error: Exception) -> str:
-    """Return what the database said, without where: that is the text of a function, and may be somebody's data."""
+    """Return the database's message without its context, which contains the text of functions and maybe user data."""
     diagnosis = getattr(error.__cause__, "diag", None)
     return getattr(diagnosis, "message_primary", None) or str(error)

@@ -9,8 +9,8 @@ from typing import Any
 
 from horsies_django.store.base import Connection, run
 
-HOLDERS = 20  # named at most
-BEFORE = 1_000  # counted at most
+HOLDERS = 20  # the largest number of permit holders to return
+BEFORE = 1_000  # tasks before this one are counted up to here
 
 
 class ExplanationStore:
@@ -22,10 +22,10 @@ class ExplanationStore:
     def facts(
         self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta, grace: dt.timedelta
     ) -> dict[str, Any] | None:
-        """Return the facts about a task, None when there is no such task.
+        """Return the facts about a task, or None if there is no such task.
 
-        ``claimed``: claims hold permits of the caps (hard mode). A worker without a beat for ``threshold`` takes no part;
-        for ``grace`` workers leave to others what they do not know.
+        ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out;
+        for ``grace`` workers leave unknown tasks to others.
         """
         params = {
             "id": task_id,

@@ -1,4 +1,4 @@
-"""The statements that ask how the queues, the workers and the database do. None of them locks or writes."""
+"""The statements that read the state of queues, workers and the database. They take no locks and write nothing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 from horsies_django.store.base import Connection, run
 from horsies_django.store.overviews import parsed
 
-WORKERS = 500  # shown at most
+WORKERS = 500  # the largest number of workers to return
 SCHEDULES = 100
-RECENT = dt.timedelta(minutes=10)  # for so long a worker that ended is still shown
+RECENT = dt.timedelta(minutes=10)  # how long a worker that ended is still returned
 
 
 class WorkerHealth(NamedTuple):
-    """A worker and its ``state``: living, stale (silent, not yet judged), dead (judged so by others) or stopped (on its own).
+    """A worker. ``state``: living, stale (no recent heartbeat), dead (declared dead by another worker) or stopped.
 
-    ``holds`` counts its tasks in flight as the table of tasks has them; running and memory are from its last beat.
+    ``holds`` counts its tasks in flight in the table of tasks; running and memory are from its last heartbeat.
     """
 
     id: uuid.UUID
@@ -38,9 +38,9 @@ class WorkerHealth(NamedTuple):
 
 
 class XminHolder(NamedTuple):
-    """What keeps dead rows from being removed: a transaction, prepared transaction, replication slot, or a standby.
+    """What keeps dead rows from being removed: a transaction, prepared transaction, replication slot, or standby.
 
-    It is ``transactions`` old. ``seconds`` and ``state`` are None where this role may not see them, or nobody can.
+    ``transactions`` is its age. ``seconds`` and ``state`` are None if this role, or any role, cannot see them.
     """
 
     kind: str
@@ -53,10 +53,10 @@ class XminHolder(NamedTuple):
 
 
 class DatabaseHealth(NamedTuple):
-    """How the server does; ``notify_queue`` is the used share of the queue of notifications, from 0 to 1.
+    """The state of the server; ``notify_queue`` is the used share of the notification queue, from 0 to 1.
 
-    ``clock`` is the database's. Rows are those of horsies_tasks, as the server estimates them. ``xmin_holders`` has the oldest of
-    each kind, the oldest of all first.
+    ``clock`` is the database's time. The numbers of rows are the server's estimates for horsies_tasks. ``xmin_holders`` has the
+    oldest of each kind, oldest first.
     """
 
     clock: dt.datetime
@@ -87,17 +87,17 @@ class HealthStore:
         self.connection = connection
 
     def bound(self, seconds: float) -> None:
-        """Let each further statement of this session take no longer than ``seconds``."""
+        """Set the statement timeout of this session."""
         run(self.connection, "monitoring/bounds", {"timeout_ms": round(seconds * 1000)})
 
     def database(self) -> DatabaseHealth:
-        """Return how the server does."""
+        """Return the state of the server."""
         ((*server,),) = run(self.connection, "monitoring/database")
         holders = [XminHolder(*row) for row in run(self.connection, "monitoring/xmin")]
         return DatabaseHealth._make([*server, sorted(holders, key=lambda holder: -holder.transactions)])
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
-        """Return the workers that are there, or ended lately; stale are those silent for longer than ``threshold``."""
+        """Return workers that are living or ended recently; stale ones sent no heartbeat for ``threshold``."""
         rows = run(self.connection, "monitoring/workers", {"threshold": threshold, "recent": RECENT, "many": WORKERS})
         return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
 
@@ -107,5 +107,5 @@ class HealthStore:
         return [ScheduleHealth(*row) for row in rows]
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
-        """Return for how many seconds the oldest due task of each queue waits; parked ones do not count."""
+        """Return how many seconds the oldest due task of each queue has waited, leaving out parked tasks."""
         return dict(run(self.connection, "monitoring/waits", {"names": list(queues)}))

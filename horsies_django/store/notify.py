@@ -1,6 +1,6 @@
-"""Connections of our own beside Django's, and the LISTEN that rides on one of them.
+"""Direct connections to PostgreSQL, beside Django's, and LISTEN on one of them.
 
-NOTIFY only wakes: whoever listens also polls, so a lost notification costs time and never a task.
+NOTIFY only wakes processes, which also poll: a lost notification costs time but never a task.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from psycopg import sql
 
 from horsies_django.store.base import run
 
-# What DATABASES may override in OPTIONS: a link that died silently is noticed after half a minute, not after the fifteen
-# minutes that TCP gives it.
+# Defaults that OPTIONS in DATABASES may override. A dead network link is noticed after half a minute, not after TCP's fifteen.
 LINK = {
     "connect_timeout": 5,
     "keepalives": 1,
@@ -27,11 +26,12 @@ LINK = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
-    "target_session_attrs": "read-write",  # a server that lost its role at a failover takes no part: not even a try is a write
+    "target_session_attrs": "read-write",  # never a server that lost its role at a failover
 }
-# What a role or a database may set otherwise, and why it matters: a pass must see what was committed before its locks; psycopg
-# reads moments in the ISO style only; fewer digits round a moment up, past tasks that are due; the last three end sessions that
-# wait, as ours do by design. A session through a pooler cannot be told: there the first ones are looked at.
+# Required settings, which a role or a database may set differently. A pass must see what was committed before it got its locks;
+# psycopg parses timestamps in ISO style only; fewer digits would round times up, past due tasks; the last three would end
+# sessions that wait, as ours do by design. Sessions through a pooler cannot be set up, so there the first settings are only
+# checked.
 SESSION = {
     "default_transaction_isolation": "read committed",
     "DateStyle": "ISO, MDY",
@@ -54,9 +54,9 @@ def direct_connection(
 ) -> psycopg.Connection[Any]:
     """Open an autocommit connection to ``alias``, outside Django's wrappers and pool, at READ COMMITTED.
 
-    ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler it does not, and the session is left as
-    it is: what is set there stays with the server's connection, for whoever gets that next. With ``read_only`` a server that
-    takes no writes will do where there is none that does. Raises psycopg.OperationalError when no server can be reached.
+    ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler statements are not prepared and the session
+    is not set up, because settings would stay with the server connection, which other clients get next. With ``read_only`` a
+    read-only server is used if there is no other. Raises psycopg.OperationalError if no server can be reached.
     """
     wrapper = connections[alias]
     params = {**LINK, **wrapper.get_connection_params()}
@@ -69,7 +69,7 @@ def direct_connection(
         if not read_only:
             raise
         connection = psycopg.connect(**params | {"target_session_attrs": "any"}, autocommit=True)
-    # A pooler takes connections for a server that is away, and lets their first statement wait for it.
+    # A pooler accepts connections while its server is away, and lets the first statement wait for it.
     impatience = threading.Timer(SET_UP_SECONDS, shut_down, [connection])
     impatience.daemon = True
     impatience.start()
@@ -92,26 +92,26 @@ def direct_connection(
 
 
 def shut_down(connection: psycopg.Connection[Any]) -> bool:
-    """End a connection under whoever waits on it, from another thread: that one gets psycopg.OperationalError.
+    """End a connection from another thread; a thread that waits on it gets psycopg.OperationalError.
 
-    Returns whether there was anything to end.
+    Returns whether the connection was open.
     """
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as link:
             link.shutdown(socket.SHUT_RDWR)
     except (OSError, psycopg.Error):
-        return False  # it has ended meanwhile
+        return False  # it was closed in the meantime
     return True
 
 
 def through_pooler(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether something between us and the server hands out connections: it gives its clients process ids of its own."""
+    """Return whether a pooler is in between: poolers report process ids of their own to their clients."""
     ((pid,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
     return bool(pid != connection.info.backend_pid)
 
 
 def _set_up(connection: psycopg.Connection[Any]) -> None:
-    """Set what this session needs, as far as the server knows it, whatever the role or the database say."""
+    """Set the required settings that the server knows, whatever the role or the database set."""
     connection.execute(
         "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name",
         [json.dumps(SESSION)] * 2,
@@ -119,7 +119,7 @@ def _set_up(connection: psycopg.Connection[Any]) -> None:
 
 
 def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> None:
-    """Behind a pooler no session can be told otherwise. Raises psycopg.OperationalError for one that would go wrong."""
+    """Check the settings of a session behind a pooler. Raises psycopg.OperationalError if one is not as required."""
     names = ["default_transaction_isolation", "DateStyle", "extra_float_digits"]
     rows = connection.execute("SELECT current_setting(n) FROM unnest(%s::text[]) AS n", [names]).fetchall()
     isolation, style, digits = (value for (value,) in rows)
@@ -138,10 +138,10 @@ def channel_prefix(connection: Any) -> str:
 
 
 class Listener:
-    """One LISTEN on a connection of its own, for somebody else's selector: ``fileno`` is readable when there is news.
+    """A LISTEN on a connection of its own, for use with a selector: ``fileno`` is readable when notifications arrive.
 
-    A connection may look well and bring nothing: behind a pooler, through a link that died, from a server process that hangs.
-    So each listener also has a channel for itself: what ``self_test`` says there on another connection must arrive here.
+    A connection may seem healthy and deliver nothing: behind a pooler, over a dead link, from a server process that hangs. So
+    each listener also listens on a channel of its own, to which ``self_test`` sends a notification from another connection.
     """
 
     def __init__(self, alias: str, suffix: str, *, application_name: str) -> None:
@@ -149,13 +149,13 @@ class Listener:
         self.suffix = suffix
         self.application_name = application_name
         self.own = f"_{uuid.uuid4().hex[:16]}"
-        self.channels: frozenset[str] = frozenset()  # what it listens on
-        self.heard = False  # whether anything arrived since somebody set this to False
+        self.channels: frozenset[str] = frozenset()  # the channels that it listens on
+        self.received = False  # whether anything arrived since this was set to False
         self.pooled = False
         self.connection: psycopg.Connection[Any] | None = None
 
     def open(self) -> None:
-        """Connect and LISTEN. Raises psycopg.OperationalError when the server cannot be reached."""
+        """Connect and LISTEN. Raises psycopg.OperationalError if the server cannot be reached."""
         connection = direct_connection(self.alias, application_name=self.application_name)
         try:
             self.pooled = through_pooler(connection)
@@ -167,24 +167,24 @@ class Listener:
             connection.close()
             raise
         self.connection = connection
-        self.heard = False
+        self.received = False
 
     def self_test(self, connection: psycopg.Connection[Any], prefix: str) -> None:
-        """Say something on ``connection`` that shall be heard here. Raises psycopg.Error."""
+        """Send a notification on ``connection`` that must arrive here. Raises psycopg.Error."""
         connection.execute("SELECT pg_notify(%s, '')", [prefix + self.own])
 
     def fileno(self) -> int:
-        """Return the socket to watch. Raises psycopg.OperationalError when not connected."""
+        """Return the socket to watch. Raises psycopg.OperationalError if not connected."""
         return self._connection_or_raise().fileno()
 
     def payloads(self) -> list[str]:
-        """Return what was notified since the last call, without waiting. Raises psycopg.OperationalError when cut off.
+        """Return the payloads since the last call, without waiting. Raises psycopg.OperationalError if the connection is lost.
 
-        A pooler may lend us a server connection on which another client listened: what arrives for that one is not for us, and no
-        proof that we are heard.
+        A pooler may give us a server connection on which another client listened. Notifications for that client are dropped, and
+        do not count as received.
         """
         arrived = [one for one in self._connection_or_raise().notifies(timeout=0) if one.channel in self.channels]
-        self.heard = self.heard or bool(arrived)
+        self.received = self.received or bool(arrived)
         return [notification.payload for notification in arrived if not notification.channel.endswith(self.own)]
 
     def _connection_or_raise(self) -> psycopg.Connection[Any]:

@@ -1,4 +1,4 @@
-"""The statements that look at queues: how each stands, who holds its permits, which partitions are busy. None of them locks."""
+"""The statements that read the state of queues, the holders of their permits and busy partitions. They take no locks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PARKED_BOUND = 1_000
 
 
 class QueueOverview(NamedTuple):
-    """How a queue stands.
+    """The state of a queue.
 
-    ``declared`` and ``effective`` have the keys of DECLARED; None as a limit is no limit, and an ``effective["max_concurrency"]``
-    of 0 is a pause. ``running`` and ``claimed`` hold a permit now. ``pending`` tasks are due and wait, parked ones included; they
-    are counted up to 10,000, and ``pending_more`` says that there are more. ``full_partitions`` are at their limit for all living
-    ``workers`` that serve the queue together; for the cluster both are 0.
+    ``declared`` and ``effective`` have the keys of DECLARED. A limit of None is no limit; an ``effective["max_concurrency"]`` of
+    0 is a pause. ``running`` and ``claimed`` tasks hold a permit. ``pending`` tasks are due and wait, parked ones included; they
+    are counted up to 10,000, and ``pending_more`` says whether there are more. ``full_partitions`` are at their limit on all
+    living ``workers`` of the queue together; both are 0 for the cluster.
     """
 
     name: str
@@ -44,7 +44,7 @@ class QueueOverview(NamedTuple):
 
 
 class PermitHolder(NamedTuple):
-    """A task that holds a permit, and where; ``child_pid`` is from the last beat, ``alive`` False: the worker is dead or gone."""
+    """A task that holds a permit; ``child_pid`` is from the last heartbeat, ``alive`` is False if its worker is dead or gone."""
 
     task_id: uuid.UUID
     task_name: str
@@ -58,7 +58,7 @@ class PermitHolder(NamedTuple):
 
 
 class PartitionLoad(NamedTuple):
-    """What a partition holds of its ``limit`` (None: no limit), and its parked tasks, counted up to 1,000."""
+    """The running tasks of a partition, its ``limit`` (None: no limit), and its parked tasks, counted up to 1,000."""
 
     partition: str
     running: int
@@ -74,7 +74,7 @@ class OverviewStore:
         self.connection = connection
 
     def queues(self, names: Iterable[str] | None, *, claimed: bool) -> list[QueueOverview]:
-        """Return the queues of these names, or all: the cluster first, then by effective priority and name."""
+        """Return the named queues, or all: the cluster first, then by effective priority and name."""
         params = {"names": None if names is None else list(names), "claimed": claimed}
         rows = run(self.connection, "monitoring/queues", params)
         waiting = {"names": [row[0] for row in rows], "bound": PENDING_BOUND}
@@ -105,13 +105,13 @@ class OverviewStore:
         return found
 
     def permits(self, queue: str, many: int) -> list[PermitHolder]:
-        """Return up to ``many`` tasks that hold permits of a queue, of the cluster for ``*``; the longest-held first."""
+        """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest claim first."""
         return [
             PermitHolder(*row) for row in run(self.connection, "monitoring/permits", {"queue": queue, "many": many})
         ]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
-        """Return up to ``many`` partitions of a queue that hold permits, the busiest first."""
+        """Return up to ``many`` partitions of a queue that hold permits, busiest first."""
         params = {"queue": queue, "many": many, "claimed": claimed, "bound": PARKED_BOUND}
         return [
             PartitionLoad(key, held, limit, min(parked, PARKED_BOUND), parked > PARKED_BOUND)
@@ -120,11 +120,11 @@ class OverviewStore:
 
 
 def limits(columns: Any) -> dict[str, Any]:
-    """Return the columns of a row that are limits."""
+    """Return the limits among the columns of a row."""
     row = parsed(columns)
     return {key: row[key] for key in DECLARED}
 
 
 def parsed(value: Any) -> Any:
-    """Return a value of JSON, which Django's connections leave as text."""
+    """Return a JSON value, parsed if it is text, as on Django's connections."""
     return json.loads(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What goes into a pass, as the JSON that its functions read, and what comes out of it, as a record."""
+"""Writes the input of a pass as JSON for the SQL functions, and reads its result into records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horsies_django.core.records import Claim, Outcome
 
 
 class PassRow(NamedTuple):
-    """The one row that the pass returns; its arrays are None where there is nothing. See ``horsies_pass``."""
+    """The row that the pass returns; arrays are None if empty. See ``horsies_pass``."""
 
     missed: list[uuid.UUID] | None
     decided: str | None
@@ -37,21 +37,21 @@ class PassRow(NamedTuple):
     looked_at: float | None
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
-        """Return the tasks that the pass met, each with its verdict: "start", "prefetch" or "late"."""
+        """Return the tasks that the pass found, each with its verdict: "start", "prefetch" or "late"."""
         return zip(self.verdicts or (), claims_of(self[6:14]), strict=True)
 
 
 @dataclass(slots=True)
 class Passed:
-    """What a pass brought.
+    """The result of a pass.
 
-    ``landed``: the outcomes and releases that were written; ``decided``: what became of failed ones beyond that, by id (see
-    ``horsies_settle``). ``claims`` run now, ``prefetched`` ones wait for a start. ``started``, ``returned`` (no room: pending
-    again) and ``expired`` tasks; ``late``: those of the latter that the claim met. ``due_in``: seconds until the next is due.
-    ``again``: the pass stopped short, come round at once. ``limited``: a cap or the budget left tasks behind. ``dead``: this
-    worker was declared dead, its tasks are being given away. ``firsts`` and ``held`` are for the next cursors: JSON texts of
-    where the scans found something first, at the epoch ``now``, and of when what is in flight was claimed. ``short``: it was a
-    short pass, which looks at one queue and does not tell what becomes due.
+    ``landed``: the outcomes and releases that were written. ``decided``: retries and poison among failures, by id (see
+    ``horsies_settle``). ``claims`` are running, ``prefetched`` ones wait for a start. ``started``, ``returned`` (no room: pending
+    again) and ``expired`` tasks; ``late``: the expired ones that the claim found. ``due_in``: seconds until the next task is due.
+    ``again``: the pass ended early, run another one at once. ``limited``: a cap or the total left tasks behind. ``dead``: this
+    worker was declared dead. ``firsts`` and ``held`` are for the next cursors: JSON texts of where the scans found their first
+    tasks, at the epoch ``now``, and of when the tasks in flight were claimed. ``short``: it was a short pass, which reads one
+    queue and does not return when the next task becomes due.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Passed:
 
 
 def passed_of(row: PassRow, written: set[uuid.UUID]) -> Passed:
-    """Return what the row of a pass says; ``written`` are the outcomes and releases that it was given."""
+    """Return the result in the row of a pass; ``written`` are the outcomes and releases that it was to write."""
     passed = Passed(
         landed=written.difference(row.missed or ()),
         decided=json.loads(row.decided) if row.decided else {},
@@ -96,17 +96,17 @@ def passed_of(row: PassRow, written: set[uuid.UUID]) -> Passed:
 
 
 def claims_of(arrays: Iterable[Iterable[Any] | None]) -> list[Claim]:
-    """Return the claims whose fields, in their order, stand in arrays side by side; an array is None where there are none."""
+    """Return the claims whose fields are in parallel arrays; the arrays are None if there are no claims."""
     return [Claim(*fields) for fields in zip(*(array or () for array in arrays), strict=True)]
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:
-    """Write outcomes as the JSON that the settle function reads. Results are JSON already and pass through as they are."""
+    """Write outcomes as JSON for horsies_settle. Results are already JSON."""
     return "[" + ",".join(map(outcome_json, outcomes)) + "]"
 
 
 def outcome_json(outcome: Outcome) -> str:
-    """Write one outcome as an object of that JSON."""
+    """Write one outcome as a JSON object."""
     text = (
         f'{{"id":"{outcome.id}","generation":{outcome.generation},"status":"{outcome.status}","result":{outcome.result},'
         f'"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
@@ -120,5 +120,5 @@ def outcome_json(outcome: Outcome) -> str:
 
 
 def claims_json(claims: Sequence[Claim]) -> str:
-    """Write claims as the JSON that releasing, starting and renewing read."""
+    """Write claims as JSON for the statements that release, start and renew them."""
     return json.dumps([{"id": str(claim.id), "generation": claim.generation} for claim in claims])

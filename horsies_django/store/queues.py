@@ -1,4 +1,4 @@
-"""The statements about queues: what is declared, changed, swept."""
+"""The statements about queues: declare, change, sweep."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class QueueStore:
         reason: str | None = None,
         create: bool = False,
     ) -> list[str] | None:
-        """Give columns of a queue new values, and all that follows from them, in one statement.
+        """Change columns of a queue, and what depends on them, in one statement.
 
-        Returns the columns that changed, None when there is no such queue. Raises the driver's OperationalError (SQLSTATE 55P03)
-        when passes keep the limits locked.
+        Returns the columns that changed, or None if there is no such queue. Raises the driver's OperationalError (SQLSTATE 55P03)
+        if passes keep the limits locked.
         """
         params = {
             "name": name,
@@ -56,7 +56,7 @@ class QueueStore:
         return found
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the declared columns in the table for each of ``names`` that is there."""
+        """Return the declared columns of the existing queues among ``names``."""
         rows = run(self.connection, "queues/rows", {"names": list(names)})
         found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
         for columns in found.values():
@@ -65,11 +65,11 @@ class QueueStore:
         return found
 
     def served(self, names: Iterable[str]) -> None:
-        """Note that a living worker serves the queues."""
+        """Record that a living worker serves the queues."""
         execute(self.connection, "queues/served", {"names": list(names)})
 
     def outlived(self, idle: timedelta | None) -> list[tuple[str, bool]]:
-        """Return the queues whose override ends, and whether that is because its time is over."""
+        """Return the queues whose override must end, and whether its time is over."""
         return run(self.connection, "queues/outlived", {"idle": idle})
 
     def sweeps(self) -> list[str]:
@@ -77,10 +77,10 @@ class QueueStore:
         return [row[0] for row in run(self.connection, "queues/sweeps")]
 
     def sweep(self, name: str, many: int) -> bool:
-        """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there is more to do."""
+        """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there are more."""
         params = {"name": name, "many": many, "channel": channel_prefix(self.connection)}
         return bool(run(self.connection, "queues/sweep", params)[0][0])
 
     def request_sweep(self) -> None:
-        """Have the queues with partitions swept for permits that nobody noticed."""
+        """Request a sweep of the queues with partitions, to find free permits that were missed."""
         execute(self.connection, "queues/request_sweep")

@@ -1,4 +1,4 @@
-"""The statements that delete what is over and old, a batch at a time, and the one that redacts."""
+"""The statements that delete old records in batches, and the one that redacts a task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horsies_django.store.base import Connection, execute, run
 
 
 class Kept(NamedTuple):
-    """Queues whose finished tasks are kept for ``age``: ``queues``, or all ``others`` but these."""
+    """Queues whose finished tasks are kept for ``age``: ``queues``, or, with ``others``, all except ``queues``."""
 
     queues: tuple[str, ...]
     others: bool
@@ -20,7 +20,7 @@ class Kept(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What stands for this set of queues in horsies_prunings: the first of them, for who looks there, and a digest of all."""
+        """The key of this set of queues in horsies_prunings: the first names, for readers, and a digest of all."""
         text = "\0".join(self.queues)
         digest = hashlib.sha256(text.encode()).hexdigest()[:24]
         name = "others" if self.others else "only"
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What a batch deleted, and whether there may be more to delete now."""
+    """The rows that a batch deleted, and whether there may be more."""
 
     tasks: int
     attempts: int
@@ -42,7 +42,7 @@ class RetentionStore:
         self.connection = connection
 
     def prune_tasks(self, kept: Kept, many: int) -> Pruned:
-        """Delete up to ``many`` tasks that finished too long ago, with their attempts; nothing while another caller is at it."""
+        """Delete up to ``many`` old finished tasks with their attempts; nothing while another caller does so."""
         params = {"key": kept.key, "queues": list(kept.queues), "others": kept.others, "age": kept.age, "many": many}
         return Pruned(*run(self.connection, "tasks/prune", params)[0])
 
@@ -51,26 +51,26 @@ class RetentionStore:
         return execute(self.connection, "schedules/prune_ticks", {"age": age, "many": many})
 
     def prune_states(self, age: timedelta, many: int) -> int:
-        """Delete up to ``many`` snapshots of workers, and return how many went."""
+        """Delete up to ``many`` old snapshots of workers, and return how many were deleted."""
         return execute(self.connection, "workers/prune_snapshots", {"age": age, "many": many})
 
     def prune_workers(self, age: timedelta, many: int) -> int:
-        """Delete up to ``many`` workers that are over, and return how many went."""
+        """Delete up to ``many`` workers that ended long ago, and return how many were deleted."""
         return execute(self.connection, "workers/prune", {"age": age, "many": many})
 
     def prune_audit(self, age: timedelta, many: int) -> int:
-        """Delete up to ``many`` entries of the audit, and return how many went."""
+        """Delete up to ``many`` old audit entries, and return how many were deleted."""
         return execute(self.connection, "audit/prune", {"age": age, "many": many})
 
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
-        """Remove a finished task's data; return its status (None: no such task), and whether anything was removed now."""
+        """Remove a finished task's data; return its status (None: no such task), and whether anything was removed."""
         params = {"id": task_id, "actor": actor, "reason": reason}
         status, redacted = run(self.connection, "tasks/redact", params)[0]
         return status, redacted
 
 
 def kept_by(default: timedelta | None, by_queue: dict[str, timedelta | None]) -> list[Kept]:
-    """Return the sets of queues whose tasks are deleted at all, one for each length of time."""
+    """Return the sets of queues whose tasks are deleted, one for each retention time."""
     special = {queue: age for queue, age in by_queue.items() if age != default}
     ages: Collection[timedelta] = {age for age in special.values() if age is not None}
     found = [

@@ -1,7 +1,7 @@
-"""What migrations left in the database: whether a function is there, and whether it was migrated before the first release.
+"""Checks of the installed schema: whether a function exists, and whether the database was migrated before the first release.
 
-Until then there were other migrations. A database that has their numbers cannot be migrated: Django would take today's
-``0001_initial`` and ``0002_functions`` for applied.
+Before the first release there were other migrations. A database that has their names cannot be migrated, because Django would
+consider today's ``0001_initial`` and ``0002_functions`` applied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def has_function(connection: Any, name: str) -> bool:
 
 
 def unpublished(connection: Any) -> str | None:
-    """Return what to do about a database that was migrated before the first release; None: it was not."""
+    """Return what to do about a database that was migrated before the first release, or None if it was not."""
     recorded = MigrationRecorder(connection).applied_migrations()
     if not has_function(connection, UNPUBLISHED_FUNCTION) and not any(
         ("horsies", name) in recorded for name in UNPUBLISHED

@@ -1,4 +1,4 @@
-"""What can be done to a session of PostgreSQL as a whole."""
+"""Statements about a PostgreSQL session as a whole."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from horsies_django.store.base import Connection, execute
 
 
 def discard(connection: Connection) -> None:
-    """Make a session what it was when it was opened. Raises the driver's errors, also in a transaction."""
+    """Reset a session to the state in which it was opened. Raises the driver's errors, also inside a transaction."""
     execute(connection, "sessions/discard")

@@ -1,4 +1,4 @@
-"""The statements about tasks: send, the pass, and the looks at what became of them."""
+"""The statements about tasks: send, the pass, and reading their state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = Wanted()
 
 
 class Served:
-    """The queues that a worker serves, as the pass takes them: PostgreSQL's text form of an array, written once."""
+    """The queues that a worker serves, also as the text of a PostgreSQL array for the pass."""
 
     def __init__(self, queues: Iterable[str]) -> None:
         self.queues = sorted(queues)
@@ -25,15 +25,14 @@ class Served:
 
 
 class Found(NamedTuple):
-    """A task as a waiting caller sees it: its status and, once final, the JSON envelope of its result."""
+    """The status of a task and, once final, its result as JSON."""
 
     status: str
     result: str | None
 
 
 class Held(NamedTuple):
-    """A task in flight of one worker: its claim generation, whether it was cancelled, and whether its process may be killed
-    for it."""
+    """A task in flight of a worker; ``terminate``: its process may be killed because it was cancelled."""
 
     id: uuid.UUID
     generation: int
@@ -42,7 +41,7 @@ class Held(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The status of a task that was to be sent once more, its newest copy from before, if any, and whether it was sent."""
+    """The status of a task, its newest earlier copy, if any, and whether it was copied now."""
 
     status: str
     copy: uuid.UUID | None
@@ -51,33 +50,34 @@ class Copied(NamedTuple):
 
 
 class TaskStore:
-    """Runs the task statements on the given connection. ``now`` stands in for the database's clock in passes, in tests."""
+    """Runs the task statements on the given connection. Tests pass ``now`` in place of the database's clock in passes."""
 
     def __init__(self, connection: Connection, now: datetime | None = None) -> None:
         self.connection = connection
         self.now = now
 
     def send(self, tasks: NewTasks, told: int | None = None) -> int:
-        """Insert the tasks and return the number of their table; ``told`` as in ``announcing.Turn``."""
+        """Insert the tasks and return the OID of their table; ``told`` as in ``notify_throttle.Turn``."""
         with self._sending(tasks, told) as cursor:
             ((table,),) = cursor.fetchall()
         return int(table)
 
     def send_on(self, tasks: NewTasks) -> None:
-        """Insert the tasks without waiting for that; on a connection in pipeline mode."""
+        """Insert the tasks without waiting for the result, on a connection in pipeline mode."""
         with self._sending(tasks):
             pass
 
     def _sending(self, tasks: NewTasks, told: int | None = None) -> AbstractContextManager[Cursor]:
-        """Give the cursor that sends.
+        """Return the cursor that sends.
 
-        Ids and arguments go as one text each: their lists would be quoted element by element, which takes longer than the INSERT.
+        Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than
+        the INSERT.
         """
         ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
         return executed(self.connection, "tasks/send", {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told})
 
     def announce(self, queue_name: str, table: int) -> None:
-        """Wake the workers of a queue of the table with that number."""
+        """Wake the workers of a queue; ``table`` is the OID of its table of tasks."""
         run(self.connection, "tasks/announce", {"queue_name": queue_name, "table": table})
 
     def run_pass(
@@ -95,11 +95,11 @@ class TaskStore:
         grace: timedelta | None = None,
         cursors: str | None = None,
     ) -> Passed:
-        """Settle ``outcomes``, give ``releases`` back, start ``starts``, then claim what is wanted; one transaction.
+        """Settle ``outcomes``, release ``releases``, start ``starts``, then claim what is wanted, in one transaction.
 
-        ``expired_leases`` also takes back claims whose lease ended, of any worker. A task that took ``max_crashes`` processes
-        with it is poison and not retried, 0 never. With ``grace`` nothing is claimed that this worker does not know and that is
-        younger. ``cursors`` is the JSON text of where to look, see ``worker/engine/scan_cursors.py``; None: everywhere.
+        ``expired_leases`` also releases claims of any worker whose lease ended. A task that ended ``max_crashes`` processes is
+        poison and not retried (0: never). With ``grace``, unknown tasks that have been due for less are not claimed. ``cursors``
+        is a JSON text of where to scan, see ``worker/engine/scan_cursors.py``; None: everywhere.
         """
         rows = run(
             self.connection,
@@ -130,10 +130,10 @@ class TaskStore:
         wanted: Wanted,
         outcomes: Sequence[Outcome],
     ) -> Passed | None:
-        """Settle ``outcomes``, none of them a failure, and claim for the free slots from ``queue``; one transaction.
+        """Settle ``outcomes``, none of them a failure, and claim for the free slots from ``queue``, in one transaction.
 
-        None, and nothing is done, when one of the ``served`` queues has a limit or the worker was declared dead. ``again`` when
-        tasks were met that are past their time.
+        Does nothing and returns None if one of the ``served`` queues has a limit or the worker was declared dead. ``again`` is
+        set if it found tasks past their ``good_until``.
         """
         rows = run(
             self.connection,
@@ -155,33 +155,33 @@ class TaskStore:
         return Passed(landed, claims=claims_of(claims), again=again, short=True)
 
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
-        """Tell for each write that did not land whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
+        """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
         return dict(run(self.connection, "tasks/unsettled", {"worker": worker, "ids": ids, "generations": generations}))
 
     def held(self, worker: uuid.UUID) -> list[Held]:
-        """Return the tasks in flight that the database says ``worker`` holds."""
+        """Return the tasks in flight that ``worker`` holds according to the database."""
         return [Held(*row) for row in run(self.connection, "tasks/held", {"worker": worker})]
 
     def cancel(self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool) -> dict[uuid.UUID, str]:
-        """Cancel tasks and return the verdict on each that exists: "CANCELLED", "REQUESTED" (it runs) or "FINISHED"."""
+        """Cancel tasks and return a verdict on each that exists: "CANCELLED", "REQUESTED" (it is running) or "FINISHED"."""
         params = {"ids": list(ids), "terminate": terminate, "channel": channel}
         return dict(run(self.connection, "tasks/cancel", params))
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
-        """Let the leases of tasks that wait in the buffer end ``lease`` from now; return how many are still this worker's."""
+        """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong to this worker."""
         return execute(
             self.connection, "tasks/renew", {"worker": worker, "claims": claims_json(claims), "lease": lease}
         )
 
     def retry_now(self, id_: uuid.UUID, channel: str) -> bool:
-        """Make a task due now that waits for its next attempt; return whether it did wait."""
+        """Make a task that waits for its next attempt due now; return whether it was waiting."""
         return bool(run(self.connection, "tasks/retry_now", {"id": id_, "channel": channel}))
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID, *, again: bool) -> Copied | None:
-        """Send a task once more under the id ``new`` if it ended without success; None when there is none.
+        """Send a copy of a task with the id ``new`` if the task ended without success; None if there is no such task.
 
-        Not when there is a copy of it already, unless ``again``. For a transaction; waits for whoever has the task locked.
+        A task that already has a copy is only copied with ``again``. Call it in a transaction; it waits for the task's row lock.
         """
         run(self.connection, "tasks/lock", {"id": id_})
         rows = run(self.connection, "tasks/copy", {"id": id_, "new": new, "again": again})
@@ -190,7 +190,7 @@ class TaskStore:
     def note(
         self, subject: uuid.UUID | str, action: str, actor: str, reason: str | None, after: Mapping[str, str]
     ) -> None:
-        """Write into the audit what was done to a task, or sent for a schedule."""
+        """Write an audit entry about a task, or about a task sent for a schedule."""
         params = {
             "actor": actor,
             "action": action,
@@ -207,6 +207,6 @@ class TaskStore:
 
 
 def array_element(text: str) -> str:
-    """Quote a text as an element of an array in PostgreSQL's text form."""
+    """Quote a text as an element of a PostgreSQL array in text form."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

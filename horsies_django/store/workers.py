@@ -1,4 +1,4 @@
-"""The statements about workers, their processes and the processes that wait."""
+"""The statements about workers, their processes, and processes that wait for results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies_django.store.notify import channel_prefix
 
 
 class Process(NamedTuple):
-    """A child that its worker's parent beats for."""
+    """A child process; the parent sends its heartbeats."""
 
     id: uuid.UUID
     pid: int
@@ -21,7 +21,7 @@ class Process(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a worker holds at one moment."""
+    """The running tasks and memory of a worker at one time."""
 
     running_sync: int
     running_async: int
@@ -30,8 +30,8 @@ class Load(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """What the reaper did: "died" with a worker, or what befell an attempt of a task: "failed", "retried", "returned", "expired",
-    or "refused" by the database."""
+    """What the reaper did: "died" for a worker; "failed", "retried", "returned", "expired", or "refused" by the database, for an
+    attempt of a task."""
 
     kind: str
     id: uuid.UUID
@@ -48,12 +48,12 @@ class WorkerStore:
     def register(
         self, worker: uuid.UUID, *, task_names: Sequence[str] | None = None, wire: int | None = None, **columns: Any
     ) -> None:
-        """Insert the row of a worker that starts."""
+        """Insert the row of a starting worker."""
         params = {"worker": worker, "task_names": task_names, "wire": wire, **columns}
         execute(self.connection, "workers/register", params)
 
     def beat(self, worker: uuid.UUID, children: Sequence[Process], load: Load) -> set[uuid.UUID]:
-        """Beat for all processes of a worker and return the ids that did: none when the worker was declared dead."""
+        """Write the heartbeats of a worker's processes; return the ids written, none if the worker was declared dead."""
         params = {
             "worker": worker,
             "ids": [child.id for child in children],
@@ -66,15 +66,15 @@ class WorkerStore:
     def snapshot(
         self, worker: uuid.UUID, load: Load, *, buffered: int, children: int, cpu_percent: float | None
     ) -> None:
-        """Note how a worker is now."""
+        """Insert a snapshot of a worker's state."""
         columns = {"buffered": buffered, "children": children, "cpu_percent": cpu_percent, **load._asdict()}
         execute(self.connection, "workers/snapshot", {"worker": worker, **columns})
 
     def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
-        """Declare workers dead that have not beaten for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
+        """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
 
-        Returns what happened, nothing while another reaper is at it. A task that took ``max_crashes`` processes with it is
-        poison, 0 never.
+        Returns what happened; nothing while another reaper is active. A task that ended ``max_crashes`` processes is poison
+        (0: never).
         """
         params = {
             "threshold": threshold,
@@ -86,7 +86,7 @@ class WorkerStore:
         return [Happened(*row) for row in run(self.connection, "workers/reap", params)]
 
     def stop(self, worker: uuid.UUID) -> None:
-        """Note that a worker ended."""
+        """Record that a worker stopped."""
         execute(self.connection, "workers/stop", {"worker": worker})
 
 
@@ -97,9 +97,9 @@ class WaiterStore:
         self.connection = connection
 
     def register(self, waiter: uuid.UUID, lasting: timedelta) -> None:
-        """Ask the workers to announce what they finish, for as long as ``lasting``."""
+        """Ask the workers to announce finished tasks, for the time ``lasting``."""
         execute(self.connection, "workers/register_waiter", {"waiter": waiter, "lasting": lasting})
 
     def remove(self, waiter: uuid.UUID) -> None:
-        """End it now."""
+        """Withdraw that request."""
         execute(self.connection, "workers/remove_waiter", {"waiter": waiter})

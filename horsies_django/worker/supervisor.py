@@ -30,7 +30,7 @@ from horsies_django.worker.engine.engine import Engine, WorkerDisowned
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
-from horsies_django.worker.maintenance.health_server import probed
+from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import Reaper
@@ -123,7 +123,7 @@ class Supervisor:
         """Run the worker until it is stopped. Raises WorkerStartError, StopRequested and DatabaseGaveUp."""
         gc.collect()
         gc.freeze()  # the garbage collector need not examine the loaded project again
-        with probed(self.options, lambda: self.engine):
+        with serving_health(self.options, lambda: self.engine):
             return self.live()
 
     def live(self) -> int:

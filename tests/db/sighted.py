@@ -29,8 +29,10 @@ class Sighted(Claimer):
         self.cursors = ScanCursors(self.served.queues, self.wake, POLL_SECONDS)
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        words = {**self.cursors.words(), "everything": self.heard.append}
-        self.notifications = NotificationListener(listener, self.selector, Resilience(), words, self.cursors.start_over)
+        handlers = {**self.cursors.handlers(), "everything": self.heard.append}
+        self.notifications = NotificationListener(
+            listener, self.selector, Resilience(), handlers, self.cursors.start_over
+        )
         self.notifications.listen()
         self.cursors.slow = SLOW_OFTEN + 1
 
@@ -42,7 +44,7 @@ class Sighted(Claimer):
     ) -> Passed:
         """Run one pass, ``later`` seconds from now."""
         now = time.monotonic() + later
-        if not self.notifications.hears:
+        if not self.notifications.healthy:
             return super().run_pass(sync, async_, wanted, **owed)
         passed = super().run_pass(sync, async_, wanted, cursors=self.cursors.text(now), **owed)
         self.cursors.learn(passed, now, WORTH_SECONDS)  # or it would soon do without cursors
@@ -59,13 +61,13 @@ class Sighted(Claimer):
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
         wait_until(
-            lambda: self.hears_more() > before or not self.notifications.hears, "what was said so far has arrived"
+            lambda: self.hears_more() > before or not self.notifications.healthy, "what was said so far has arrived"
         )
 
     def hears_more(self) -> int:
         """Take what has arrived, and return how often that was all that was said so far."""
         if self.selector.select(0):
-            self.notifications.hear()
+            self.notifications.receive()
         return len(self.heard)
 
     def settle_in(self) -> None:

@@ -231,11 +231,11 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
     assert listener is not None
     connect().execute("SELECT pg_terminate_backend(%s)", [listener.info.backend_pid])
     worker.hears()
-    assert not worker.notifications.hears
+    assert not worker.notifications.healthy
     (id_,) = put(due_at=aware(hours=-1))
     assert [claim.id for claim in worker.run_pass(sync=10).claims] == [id_]
     worker.notifications.listen()
-    assert worker.notifications.hears
+    assert worker.notifications.healthy
     assert '"since": 1' not in worker.cursors.text(0.0)
 
 

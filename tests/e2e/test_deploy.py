@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Start = Callable[..., WorkerProcess]
 OLD = {"DJANGO_SETTINGS_MODULE": "tests.settings.old_code"}
 GRACE = dt.timedelta(minutes=5)
-GIVEN_BACK = "does not know are given back"
+GIVEN_BACK = "unknown to this worker"
 
 
 def row(handle: TaskHandle[object]) -> Task:

@@ -93,7 +93,7 @@ def test_a_worker_whose_heart_cannot_beat_lives_and_is_not_ready(worker: Start, 
     with conn.transaction():
         conn.execute("LOCK TABLE horsies_workers IN ACCESS EXCLUSIVE MODE")
         reasons = turns(number, "/ready", 503)["reasons"]
-        assert [reason for reason in reasons if "no heartbeat went out" in reason]
+        assert [reason for reason in reasons if "no heartbeat was sent" in reason]
         assert ask(number, "/live")[0] == 200
     turns(number, "/ready", 200)
 

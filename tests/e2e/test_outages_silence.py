@@ -61,14 +61,14 @@ def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
     process = worker("--processes=1", **{**server.environment, **forwarder.way(server.url)}).ready()
     task = Lingering(server, tmp_path / "one")
     task.runs()
-    wait_until(lambda: len(server.backends("horsies services")) == 1, "its heart beats")
+    wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
     forwarder.freeze()
     task.end()
     row = server.becomes(task.id, "COMPLETED")
     assert (row["attempts"], row["claim_generation"]) == (1, 1)
     assert task.ran_once()
-    for name in ("engine", "services"):
-        wait_until(lambda name=name: f"the {name} got no answer" in process.log, f"the {name} was freed")
+    for name in ("engine", "maintenance"):
+        wait_until(lambda name=name: f"the {name} thread got no answer" in process.log, f"the {name} was freed")
     server.becomes(server.send("add", a=1), "COMPLETED")
     assert "declared dead" not in process.log
     assert process.stop() == 0

@@ -54,7 +54,7 @@ def test_process_one_stops_in_order(process_one: Contained, options: tuple[str, 
     handle = tasks.hold.send("slow")
     held_by("slow")
     inner.send_signal(signal.SIGTERM)
-    wait_until(lambda: "nothing more is claimed" in outer.log, "the signal is taken")
+    wait_until(lambda: "no more tasks are claimed" in outer.log, "the signal is taken")
     let_go("slow")
     assert outer.wait() == 0
     assert handle.get(0).is_ok()
@@ -104,7 +104,7 @@ def test_process_one_need_not_be_root(process_one: Contained) -> None:
     handle = tasks.hold.send("slow")
     held_by("slow")
     inner.send_signal(signal.SIGTERM)
-    wait_until(lambda: "nothing more is claimed" in outer.log, "the signal is taken")
+    wait_until(lambda: "no more tasks are claimed" in outer.log, "the signal is taken")
     let_go("slow")
     assert outer.wait() == 0
     assert handle.get(0).is_ok()

@@ -68,7 +68,7 @@ def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
     held_by("sync")
     held_by("async")
     process.signal(number)
-    wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     after = tasks.add.send(1)
     let_go("sync")
     let_go("async")
@@ -89,7 +89,7 @@ def test_a_signal_to_the_whole_process_group_still_lets_tasks_finish(
     handles = [tasks.hold.send("slow"), tasks.ahold.send("slow")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
     os.killpg(process.process.pid, number)
-    wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     let_go("slow")
     assert process.wait() == 0
     assert all(handle.get(0).is_ok() for handle in handles)
@@ -101,7 +101,7 @@ def test_a_terminal_that_closes_may_hang_up_twice(worker: Start) -> None:
     held_by("slow")
     for _ in range(2):
         os.killpg(process.process.pid, signal.SIGHUP)
-        wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+        wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     let_go("slow")
     assert process.wait() == 0
     assert handle.get(0).is_ok()
@@ -111,7 +111,7 @@ def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
     process = worker("--processes=1", ignoring_hangups=True).ready()
     os.killpg(process.process.pid, signal.SIGHUP)
     assert tasks.add.send(1).get().ok_value == 1
-    assert "nothing more is claimed" not in process.log
+    assert "no more tasks are claimed" not in process.log
     assert process.stop() == 0
 
 
@@ -136,7 +136,7 @@ def test_a_child_that_dies_while_the_worker_stops_has_no_successor(worker: Start
     if held_by("running") == idle:
         (idle,) = {row.pid for row in Heartbeat.objects.filter(role="runner")} - {idle}
     process.signal(signal.SIGTERM)
-    wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+    wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     os.kill(idle, signal.SIGKILL)
     wait_until(lambda: f"child {idle} was killed by SIGKILL" in process.log, "its death is seen")
     let_go("running")
@@ -293,7 +293,7 @@ def test_what_finished_without_the_database_is_written_when_it_is_back_before_th
     with without_new_connections() as let_in:
         wait_until(lambda: "is not available" in process.log, "it misses the database")
         process.signal(signal.SIGTERM)
-        wait_until(lambda: "nothing more is claimed" in process.log, "the signal is taken")
+        wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
         let_go("through")
         let_in()
         assert process.wait() == 0

@@ -287,7 +287,7 @@ def test_a_worker_holds_three_connections_beside_those_of_user_code(worker: Star
             return sorted(row[0] for row in cursor.fetchall())
 
     wait_until(lambda: "horsies waiting" not in names(), "the connection of our own get() has ended")
-    assert names() == ["horsies engine", "horsies listener", "horsies services"]
+    assert names() == ["horsies engine", "horsies listener", "horsies maintenance"]
 
 
 def test_connections_that_tasks_open_are_closed_after_them(worker: Start) -> None:

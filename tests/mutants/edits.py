@@ -174,10 +174,10 @@ EDITS = (
         f"{FUNCTIONS}/settle/horsies_cancel.sql",
         """\
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
-  v_now := clock_timestamp();  -- not before""",
+  v_now := clock_timestamp();  -- after the locks""",
         """\
   v_now := clock_timestamp();
-  PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- not before""",
+  PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- after the locks""",
         (
             "tests/db/test_cancel.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
         ),

@@ -14,7 +14,7 @@ from tests.support.sizes import sized
 from tests.support.workers import ROOT
 
 FAULTS = {
-    "kill child", "kill parent", "kill group", "stop child", "stop parent", "stop group", "cut engine", "cut services",
+    "kill child", "kill parent", "kill group", "stop child", "stop parent", "stop group", "cut engine", "cut maintenance",
     "cut listener", "cut all", "restart fast",
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ import pytest
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.maintenance import health_server
-from horsies_django.worker.maintenance.health_server import ProbeServer, probed
+from horsies_django.worker.maintenance.health_server import HealthServer, serving_health
 from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
@@ -36,7 +36,7 @@ def parts(transactional_db: None) -> Iterator[Supervisor]:
     """The parts of a worker that runs tasks itself, connected and ready, and its probes; no loop runs."""
     options = WorkerOptions(queues=("default",), processes=0, health_port=free_port())
     made = Supervisor(config(), options)
-    with probed(options, lambda: made.engine):
+    with serving_health(options, lambda: made.engine):
         made.outbox.connect()
         made.pool.start()
         made.engine.trusted_until = math.inf
@@ -175,17 +175,17 @@ def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
         port = taken.getsockname()[1]
         with (
             pytest.raises(WorkerStartError, match=f"--health-port: 127.0.0.1:{port} cannot be listened on"),
-            probed(WorkerOptions(queues=(), processes=1, health_port=port), engine),
+            serving_health(WorkerOptions(queues=(), processes=1, health_port=port), engine),
         ):
             raise AssertionError("nothing may start")
     with (
         pytest.raises(WorkerStartError, match="192.0.2.1"),
-        probed(WorkerOptions(queues=(), processes=1, health_port=0, health_host="192.0.2.1"), engine),
+        serving_health(WorkerOptions(queues=(), processes=1, health_port=0, health_host="192.0.2.1"), engine),
     ):
         raise AssertionError("nothing may start")
     if socket.has_ipv6:
         try:
-            server = ProbeServer("::1", 0, engine)
+            server = HealthServer("::1", 0, engine)
         except OSError as error:
             pytest.skip(f"no IPv6 on the loopback interface: {error}")
         assert server.server_address[0] == "::1"

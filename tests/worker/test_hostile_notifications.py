@@ -82,9 +82,9 @@ def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(sighted
     assert listener.listener.connection is not None
     listener.listener.connection.execute("LISTEN somebody_elses")
     sighted.settle_in()
-    woken, listener.listener.heard = sighted.woken, False
+    woken, listener.listener.received = sighted.woken, False
     other.execute("SELECT pg_notify('somebody_elses', '0 default')")
     wait_until(lambda: sighted.selector.select(0), "it arrives")
-    listener.hear()
+    listener.receive()
     assert sighted.woken == woken
-    assert not listener.listener.heard, "it proves nothing about our own channels"
+    assert not listener.listener.received, "it proves nothing about our own channels"

@@ -55,7 +55,7 @@ class Listening:
     def hears(self) -> None:
         """Wait until something arrives, and let it take that."""
         wait_until(lambda: self.selector.select(0), "something arrives")
-        self.notifications.hear()
+        self.notifications.receive()
 
 
 @pytest.fixture
@@ -73,12 +73,12 @@ def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listen
 def test_a_call_that_arrives_proves_the_connection_and_wakes_nobody(listening: Listening) -> None:
     backend = listening.notifications.listener.connection
     listening.tick()
-    assert listening.notifications.asked
+    assert listening.notifications.testing
     listening.hears()
-    assert not listening.notifications.asked
+    assert not listening.notifications.testing
     listening.tick(ANSWER_SECONDS + 1)
     listening.tick(QUIET_SECONDS + 1)
-    assert listening.notifications.asked  # again, after a while without any news
+    assert listening.notifications.testing  # again, after a while without any news
     listening.hears()
     assert listening.notifications.listener.connection is backend
     assert listening.woken == 1
@@ -91,7 +91,7 @@ def test_a_notification_of_a_task_is_proof_enough(listening: Listening) -> None:
     listening.hears()
     assert listening.woken == 2
     listening.tick(QUIET_SECONDS + 1)
-    assert not listening.notifications.asked
+    assert not listening.notifications.testing
 
 
 def wakes_again(listening: Listening) -> list[float]:
@@ -188,7 +188,7 @@ def test_nobody_is_suspected_while_the_engine_cannot_call(listening: Listening) 
     listening.tick()
     listening.notifications.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
     assert listening.notifications.listener.connection is not None
-    assert not listening.notifications.asked
+    assert not listening.notifications.testing
 
 
 @pytest.mark.promise("S2.11")

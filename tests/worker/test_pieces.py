@@ -117,7 +117,7 @@ def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_c
         for _ in range(UNFIT_TRIES - 1):
             outage.begin(error("a message"), 3)
         if (error.sqlstate or "")[:2] in UNFIT:
-            with pytest.raises(DatabaseGaveUp, match="what became of 3 task"):
+            with pytest.raises(DatabaseGaveUp, match="the outcomes of 3 task"):
                 outage.begin(error("a message"), 3)
         else:
             outage.begin(error("a message"), 3)

@@ -15,7 +15,7 @@ from horsies_django.conf import Retention
 from horsies_django.models import AuditEntry, Task, WorkerState
 from horsies_django.store.workers import Load, Process
 from horsies_django.worker.maintenance import pruner as pruner_module
-from horsies_django.worker.maintenance.pruner import PAUSE_SECONDS, SMALLEST_BATCH, Pruner
+from horsies_django.worker.maintenance.pruner import SMALLEST_BATCH, TICK_INTERVAL_SECONDS, Pruner
 from horsies_django.worker.maintenance.snapshots import Snapshots
 from tests.conftest import wait_until
 from tests.db.test_retention import DAY, finished
@@ -74,7 +74,7 @@ def test_a_tick_whose_moment_is_over_leaves_the_rest_to_the_next_one(
     monkeypatch.setattr(pruner_module, "TICK_SECONDS", 0.0)
     conn, pruner = connect(), Pruner(Retention())
     finished(40 * DAY, SMALLEST_BATCH + 10)
-    assert pruner.tick(conn) == PAUSE_SECONDS
+    assert pruner.tick(conn) == TICK_INTERVAL_SECONDS
     assert Task.objects.count() == 10
     wait_until(lambda: over(pruner, conn), "a round is over")
     assert not Task.objects.exists()
@@ -88,7 +88,7 @@ def test_a_batch_that_takes_too_long_is_given_up_and_the_next_one_is_smaller(
     conn.execute("SET statement_timeout = '100ms'")
     with other.transaction():
         other.execute("LOCK TABLE horsies_task_attempts IN ACCESS EXCLUSIVE MODE")
-        assert pruner.tick(conn) == PAUSE_SECONDS
+        assert pruner.tick(conn) == TICK_INTERVAL_SECONDS
         assert pruner.batch < SMALLEST_BATCH
         assert "took too long" in log.text
     wait_until(lambda: over(pruner, conn), "a round is over")

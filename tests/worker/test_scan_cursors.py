@@ -67,15 +67,15 @@ def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_o
     cursors = ScanCursors(["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0)
     cursors.slow, cursors.forget_at = SLOW_OFTEN + 1, 5.0
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
-    words = cursors.words()
-    words["mail"](NOW - 50)
+    handlers = cursors.handlers()
+    handlers["mail"](NOW - 50)
     assert (lane(cursors)[1]["since"], woken) == (NOW, [(["mail"], None)])
-    words["behind default"](NOW - 3)
-    words["behind default"](NOW - 2)
+    handlers["behind default"](NOW - 3)
+    handlers["behind default"](NOW - 2)
     assert (lane(cursors)[1]["since"], len(woken)) == (NOW - 3, 1)
-    words["sync default"](NOW - 4)
+    handlers["sync default"](NOW - 4)
     assert (lane(cursors)[1]["since"], woken[1:]) == (NOW - 4, [(["default"], "sync")])
-    words["*"](0.0)
+    handlers["*"](0.0)
     assert (lane(cursors)[1]["since"], woken[2:]) == (None, [(["default", "mail"], None)])
 
 

@@ -61,7 +61,7 @@ def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
     assert ids(passed.claims) == known
     assert passed.again, "the engine comes round at once and writes what it gives back"
     assert len(passes.outbox.releases) == 3
-    assert "3 task(s) that this worker does not know are given back: shop.tasks.new." in caplog.text
+    assert "releasing 3 task(s) unknown to this worker: shop.tasks.new." in caplog.text
     for _ in range(3):
         passed = passes.run(TEN, SLOTS)
         assert (passed.claims, passed.again, passes.outbox.owes) == ([], False, False)
@@ -122,7 +122,7 @@ def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: Pa
     passes.outbox.run_pass()
     task = Task.objects.get(pk=id_)
     assert (task.status, task.error_code, task.claim_generation) == ("FAILED", "WORKER_RESOLUTION_ERROR", 2)
-    assert "version 2 of the form of tasks and this worker reads version 1" in task.result["err"]["message"]
+    assert "version 2 of the task format, and this worker reads version 1" in task.result["err"]["message"]
 
 
 def test_what_this_release_reads_is_handed_over_as_it_is(passes: PassRunner) -> None:

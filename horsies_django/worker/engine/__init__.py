@@ -1,1 +1,1 @@
-"""The engine: one thread that waits for wakeups, runs the pass and hands claims to the pool; and what it owes the database."""
+"""The engine: one thread that waits for wakeups, runs the pass and hands claims to the pool; and its outbox."""

@@ -29,9 +29,9 @@ class Capacity:
     def wanted(self, free: Mapping[str, int], *, standing: int, ahead: int, prefetched: int, starting: int) -> Wanted:
         """Return what the next pass may claim.
 
-        ``free`` slots are left after ``starting`` of the ``prefetched`` tasks got theirs; among them are ``ahead`` places in
-        lines, which the buffer makes room for, and ``standing`` tasks are in them now. Only a pass that looks for tasks
-        anyway fills the buffer: one with free slots, or one that starts some.
+        ``free`` slots are left after ``starting`` of the ``prefetched`` tasks have started. They include ``ahead`` places for
+        run-ahead, which count against the buffer; ``standing`` tasks run ahead now. Only a pass that claims or starts tasks
+        anyway fills the buffer.
         """
         looking = any(free.values()) or starting
         room = self.prefetch - ahead - (prefetched - starting) if looking else 0

@@ -1,8 +1,8 @@
-"""The engine: one thread that waits for news, runs the pass, and hands the claims to the pool.
+"""The engine: one thread that waits for wakeups, runs the pass, and hands the claims to the pool.
 
-News are a finished task, a dead process, a NOTIFY, a due task, the poll. Whatever it was, the answer is the same single round
-trip: settle what is finished and claim for the slots that are free. While one pass runs, further outcomes gather for the next,
-so batches form exactly when there is load.
+A finished task, a dead process, a NOTIFY, a due task or the poll wakes it. The answer is always the same single round trip:
+settle finished tasks and claim tasks for the free slots. While a pass runs, further outcomes collect for the next one, so
+batches form under load.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEASES_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
 
 
 class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
-    """Others declared this worker dead: its tasks are being given away, and it must not go on with them."""
+    """Another worker declared this one dead: its tasks are given to other workers, and it must not continue them."""
 
 
 class Engine:
@@ -67,35 +67,35 @@ class Engine:
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.passes = PassRunner(outbox, outbox.served.queues, self.poll_seconds, unknown_tasks)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
-        words = {**self.cursors.words(), str(outbox.worker): self.compare_soon}
-        self.notifications = NotificationListener(listener, selector, resilience, words, self.cursors.start_over)
+        handlers = {**self.cursors.handlers(), str(outbox.worker): self.compare_soon}
+        self.notifications = NotificationListener(listener, selector, resilience, handlers, self.cursors.start_over)
         self.selector = selector
         self.outage = Outage(resilience)
         self.pass_delay = PassDelay()
         self.stopping = False
         self.disowned = False
-        self.trusted_until = math.inf  # nothing is claimed later: others may take us for dead by then
+        self.trusted_until = math.inf  # nothing is claimed later: others may have declared this worker dead
         self.until_empty = False
-        self.waker, self.woken = socket.socketpair()  # what other threads have to say wakes the selector
+        self.waker, self.woken = socket.socketpair()  # lets other threads wake the selector
         self.woken.setblocking(False)
         selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
         self.announced: set[str] = set()
-        self.start_at = 0.0  # when to try again to start what somebody else has locked
-        self.leases_at = 0.0  # when to look for claims of others whose lease ended
+        self.start_at = 0.0  # when to try again to start tasks whose rows were locked
+        self.leases_at = 0.0  # when to look for claims of any worker whose lease ended
         self.reconcile_at = 0.0
-        self.busy_since: float | None = None  # the heartbeat stops when this lies far back
+        self.busy_since: float | None = None  # the heartbeat stops if this was long ago
         self.status = EngineStatus()  # what other threads may read
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
-        """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False when ``deadline`` came first.
+        """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False if ``deadline`` came first.
 
-        Raises WorkerStartError when processes cannot run tasks, DatabaseGaveUp when the database stays away, WorkerDisowned when
-        others declared this worker dead.
+        Raises WorkerStartError if processes cannot run tasks, DatabaseGaveUp if the database stays unavailable, WorkerDisowned
+        if another worker declared this one dead.
         """
         self.notifications.listen()
         while not self._done():
             if self.disowned:
-                raise WorkerDisowned(f"worker {self.outbox.worker} was declared dead: it was not heard of for too long")
+                raise WorkerDisowned(f"worker {self.outbox.worker} was declared dead: no heartbeat for too long")
             now, limit = time.monotonic(), deadline()
             if limit is not None and now >= limit:
                 return False
@@ -104,7 +104,7 @@ class Engine:
         return True
 
     def turn(self, patience: float) -> None:
-        """Wait for news, at most ``patience`` seconds, and act on them: one turn of the loop."""
+        """Wait for a wakeup, at most ``patience`` seconds, and act on it: one turn of the loop."""
         self.busy_since = None
         self.publish()
         events = self.selector.select(patience)
@@ -119,7 +119,7 @@ class Engine:
         if self.pool.ready:
             self._announce(STARTED)
         if self.stopping:
-            self._announce("Stopping: nothing more is claimed, running tasks finish; a second signal ends them")
+            self._announce("Stopping: no more tasks are claimed, running tasks finish; a second signal ends them")
         now = self.busy_since
         self.outbox.task_log.tick(now)
         if now >= self.outage.kill_at(self.trusted_until):
@@ -132,7 +132,7 @@ class Engine:
             self.pass_delay.passed(now, time.monotonic())
 
     def publish(self) -> None:
-        """Let other threads see how things are."""
+        """Publish the state of the engine for other threads."""
         self.status = EngineStatus(
             self.busy_since,
             self.outbox.connection,
@@ -146,7 +146,7 @@ class Engine:
         )
 
     def _announce(self, line: str) -> None:
-        """Log a line the first time it is true; a signal handler cannot log."""
+        """Log a line once; a signal handler cannot log."""
         if line not in self.announced:
             self.announced.add(line)
             logger.info(line)
@@ -160,11 +160,11 @@ class Engine:
 
     @property
     def owes(self) -> bool:
-        """Whether a task is in this worker's hands, running or unwritten."""
+        """Whether this worker holds tasks, running or unwritten."""
         return not self.pool.idle or self.outbox.owes or bool(self.prefetched)
 
     def _patience(self, now: float, limit: float | None) -> float:
-        """Return how long nothing can happen that would not wake the selector."""
+        """Return for how many seconds the selector may wait."""
         connected = self.outbox.connection is not None
         moments = [self.notifications.next_try(connected=connected), self.pool.timeouts.next, self.pool.stuck_at]
         moments.append(self.outbox.task_log.summary_at)
@@ -185,7 +185,7 @@ class Engine:
         return max(0.0, min(min(moments) - now, self.poll_seconds))
 
     def _waits(self, now: float) -> bool:
-        """Whether the next pass is put off for a moment."""
+        """Whether the next pass is delayed."""
         running = any(self.pool.running(lane) for lane in LANES)
         return self.pass_delay.puts_off(now, len(self.outbox.outcomes), running=running)
 
@@ -206,7 +206,7 @@ class Engine:
         return self.prefetched.first({lane: self.pool.free(lane) for lane in LANES})
 
     def _slots(self) -> dict[str, int]:
-        """Return for how many slots of each lane the next pass shall look: all free ones, if it may find something."""
+        """Return how many slots of each lane the next pass shall fill: all free ones, if there may be tasks for them."""
         if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
         lanes = set(LANES) if self.wakeups.limited and self.outbox.outcomes else self.wakeups.lanes_with_work
@@ -216,14 +216,14 @@ class Engine:
         return now <= self.trusted_until and not self.outbox.overfull
 
     def compare_soon(self, _moment: float = 0.0) -> None:
-        """Something that this worker holds was cancelled: look into it with the next pass."""
+        """A task of this worker was cancelled: compare with the database in the next pass."""
         self.reconcile_at = 0.0
 
     def _collect(self) -> None:
         self.outbox.outcomes += self.pool.outcomes
         self.outbox.releases += self.pool.releases
         self.pool.outcomes, self.pool.releases = [], []
-        self.outbox.weigh()
+        self.outbox.check_bound()
         if self.stopping:
             self.outbox.releases += self.prefetched.clear()
 
@@ -240,7 +240,7 @@ class Engine:
         try:
             if now >= self.reconcile_at:
                 self._reconcile(now)
-            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, hears=self.notifications.hears)
+            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, notified=self.notifications.healthy)
         except psycopg.Error as error:
             self._cut_off(error)
             return
@@ -274,22 +274,22 @@ class Engine:
         except psycopg.Error as error:
             self._cut_off(error)
             return
-        self.publish()  # what waits on this connection from now on is watched
+        self.publish()  # from now on the watchdog watches this connection
         logger.info("the database is back")
         self.reconcile_at = 0.0
         self.cursors.start_over()
 
     def trust(self, until: float) -> None:
-        """Claim nothing after a moment of the monotonic clock, at which others may take this worker for dead; from any thread."""
+        """Claim nothing after ``until`` (monotonic clock), when others may declare this worker dead; from any thread."""
         self.trusted_until = until
 
     def disown(self) -> None:
-        """Others declared this worker dead; may be called from another thread."""
+        """Note that another worker declared this one dead; may be called from any thread."""
         self.disowned = True
         self.waker.send(b".")
 
     def close(self) -> None:
-        """Close what the engine itself opened, and log what was counted last if it did not run to its end."""
+        """Close what the engine opened, and log the last counts if it did not run to its end."""
         self.outbox.task_log.close()
         self.notifications.close()
         self.waker.close()

@@ -1,9 +1,9 @@
-"""The notification listener: hears that tasks were sent or limits changed. While it cannot, the poll goes on without it.
+"""The notification listener: receives notifications of new tasks and changed limits. Without it the worker only polls.
 
-A connection that broke says so. One that went silent does not: its server process hangs, the link died, a pooler lent it to
-somebody else. So the listener has itself called, on the engine's connection, when nothing was heard for a while; what it does not
-hear then it would not hear of a task either. Such a connection is replaced, and until a call arrives the worker counts on its
-poll alone, and says so.
+A broken connection raises an error. A silent one does not: its server process hangs, the network link is dead, or a pooler gave
+it to another client. So after a quiet time the listener tests itself: it sends itself a notification on the engine's connection.
+If that does not arrive, notifications of tasks would not either. The connection is replaced, and until a self-test succeeds the
+worker relies on polling, and logs this once.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from horsies_django.worker.process.backoff import Backoff
 
 logger = logging.getLogger("horsies.worker")
 
-QUIET_SECONDS = 15.0  # without any notification: then it is looked whether one would arrive
-# What followed the announcement before the last may be looked for behind the last only.
+QUIET_SECONDS = 15.0  # without any notification, until a self-test
+# Tasks that quietly followed the notification before the last one may be looked for only after the last one.
 BEFORE_SECONDS = 2 * AGAIN_SECONDS[-1]
-ANSWER_SECONDS = 5.0  # how long that one may take
+ANSWER_SECONDS = 5.0  # how long a self-test may take
 
 
 class NotificationListener:
-    """Does what ``words`` has for the name in a notification, a queue's or this worker's own, each once for all that came
-    together, with the earliest moment that was told (an epoch; 0 and less: the beginning of time). Of tasks that are all
-    due and in one lane the word is the lane and the queue's name.
+    """Receives notifications and calls their ``handlers``, by the name in the notification: a queue, a lane and a queue (all
+    tasks are due and in that lane), or this worker's id. Each is called once for all notifications that arrived together, with
+    the earliest time in them (an epoch; 0 or less means any time).
 
-    Calls ``wake`` after each LISTEN: what was sent before it made no noise here. And a few times more after that, and after a
-    notification that says that more tasks may follow without a word: they do not make any.
+    Calls ``wake`` after each LISTEN, because earlier notifications were missed. That call, and those for notifications that
+    announce more tasks without a notification, are repeated a few times.
     """
 
     def __init__(
@@ -46,33 +46,33 @@ class NotificationListener:
         listener: Listener,
         selector: selectors.BaseSelector,
         resilience: Resilience,
-        words: Mapping[str, Callable[[float], None]],
+        handlers: Mapping[str, Callable[[float], None]],
         wake: Callable[[], None],
     ) -> None:
         self.listener = listener
         self.selector = selector
         self.backoff = Backoff(resilience)
-        self.words = words
+        self.handlers = handlers
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.wake = wake
-        self.unreachable = False  # whether notifications do not arrive, as far as is known
-        self.asked = False  # whether a call is under way
-        self.again: list[float] = []  # when to do ``acts`` once more, the next moment last
-        self.acts: dict[str, Callable[[], None]] = {}  # by the name that they were done for
-        self.next_at = 0.0  # while listening: when to look whether it still works; else: when to try again
+        self.unreachable = False  # whether the last self-test failed
+        self.testing = False  # whether a self-test is in progress
+        self.again: list[float] = []  # when to repeat ``acts``, the next time last
+        self.acts: dict[str, Callable[[], None]] = {}  # the calls to repeat, by the name in the notification
+        self.next_at = 0.0  # while listening: the next self-test; else: the next try to connect
 
     @property
-    def hears(self) -> bool:
-        """Whether notifications arrive, as far as is known."""
+    def healthy(self) -> bool:
+        """Whether notifications arrive, according to the last self-test."""
         return self.listener.connection is not None and not self.unreachable
 
     def next_try(self, *, connected: bool) -> float:
-        """When ``tick`` has something to do, by the monotonic clock; ``connected``: whether the engine is, and can call."""
+        """Return when to call ``tick``, by the monotonic clock; ``connected``: whether the engine is."""
         next_at = self.next_at if connected or self.listener.connection is None else math.inf
         return min(next_at, self.again[-1]) if self.again else next_at
 
     def tick(self, now: float, connection: psycopg.Connection[Any] | None, prefix: str) -> None:
-        """Listen, or see to it that what is said on the engine's ``connection`` arrives, when it is time to."""
+        """Connect, repeat calls, or test the listener through the engine's ``connection``, if it is time to."""
         if self.again and now >= self.again[-1]:
             self.again = [moment for moment in self.again if moment > now]
             for act in self.acts.values():
@@ -84,31 +84,31 @@ class NotificationListener:
         if self.listener.connection is None:
             self.listen()
         elif connection is None:
-            self.asked = False  # nobody can call, and a call that was under way may have been lost
-        elif self.asked:
-            self.hear()  # it may be here already: the engine was busy
-            if self.asked:
+            self.testing = False  # no self-test is possible, and one in progress may have been lost
+        elif self.testing:
+            self.receive()  # it may have arrived already: the engine was busy
+            if self.testing:
                 self._replace()
-        elif self.listener.heard:
+        elif self.listener.received:
             self._look_later()
         else:
             self._ask(connection, prefix)
 
     def listen(self) -> None:
-        """Connect and LISTEN; a failure is logged and sets the next try."""
+        """Connect and LISTEN; a failure is logged, and ``tick`` tries again later."""
         try:
             self.listener.open()
         except psycopg.Error as error:
             wait = self._wait()
             logger.warning("LISTEN failed; polling, next try in %.1f s: %s", wait, str(error).strip())
             return
-        self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.hear,))
-        self.asked, self.next_at = False, 0.0
+        self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.receive,))
+        self.testing, self.next_at = False, 0.0
         self.wake()
         self._repeat("", self.wake)
 
-    def hear(self) -> None:
-        """Take what was said."""
+    def receive(self) -> None:
+        """Read the notifications that arrived, and call their handlers."""
         descriptor = self.listener.fileno()
         try:
             payloads = self.listener.payloads()
@@ -117,7 +117,7 @@ class NotificationListener:
             self._hang_up(descriptor)
             self.next_at = 0.0
             return
-        if self.asked and self.listener.heard:
+        if self.testing and self.listener.received:
             self._answered()
         earliest: dict[str, float] = {}
         several = set()
@@ -127,14 +127,14 @@ class NotificationListener:
                 several.add(told.word)
                 since -= BEFORE_SECONDS
             earliest[told.word] = min(earliest.get(told.word, math.inf), since)
-        for word in earliest.keys() & self.words.keys():
-            act = partial(self.words[word], earliest[word])
+        for word in earliest.keys() & self.handlers.keys():
+            act = partial(self.handlers[word], earliest[word])
             act()
             if word in several:
                 self._repeat(word, act)
 
     def _repeat(self, word: str, act: Callable[[], None]) -> None:
-        """Do ``act`` again after each of ``AGAIN_SECONDS``, counted anew by each call: ``announcing`` says why that finds all."""
+        """Repeat ``act`` after each of ``AGAIN_SECONDS`` from now; ``notify_throttle`` explains why that finds all tasks."""
         now = time.monotonic()
         self.again = [now + seconds for seconds in reversed(AGAIN_SECONDS)]
         self.acts[word] = act
@@ -143,10 +143,10 @@ class NotificationListener:
         try:
             self.listener.self_test(connection, prefix)
         except psycopg.Error as error:
-            logger.debug("the engine's connection could not be used for a call: %s", error)  # its next pass will tell
+            logger.debug("the engine's connection could not be used for a self-test: %s", error)  # its next pass fails
             self.next_at = time.monotonic() + ANSWER_SECONDS
         else:
-            self.asked, self.next_at = True, time.monotonic() + ANSWER_SECONDS
+            self.testing, self.next_at = True, time.monotonic() + ANSWER_SECONDS
 
     def _answered(self) -> None:
         if self.unreachable:
@@ -156,15 +156,15 @@ class NotificationListener:
         self._look_later()
 
     def _look_later(self) -> None:
-        self.asked, self.listener.heard = False, False
+        self.testing, self.listener.received = False, False
         self.next_at = time.monotonic() + QUIET_SECONDS
 
     def _replace(self) -> None:
-        """Give up a connection that brings nothing; another is opened in its place."""
+        """Close a connection on which nothing arrives; another one is opened."""
         self._hang_up(self.listener.fileno())
         self._wait()
         if self.unreachable:
-            return  # that was said
+            return  # it was logged
         self.unreachable = True
         if self.listener.pooled:
             logger.warning(
@@ -175,7 +175,7 @@ class NotificationListener:
             )  # fmt: skip
         else:
             logger.warning(
-                "the LISTEN connection is silent: a call to itself did not arrive within %.0f s. It is replaced; until "
+                "the LISTEN connection is silent: a self-test did not arrive within %.0f s. The connection is replaced; until "
                 "notifications arrive again, tasks are found by polling only, every %.0f s",
                 ANSWER_SECONDS, self.poll_seconds,
             )  # fmt: skip
@@ -190,5 +190,5 @@ class NotificationListener:
         self.listener.close()
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self.listener.close()

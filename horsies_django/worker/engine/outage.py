@@ -1,10 +1,9 @@
-"""The outage: what the engine does while the database is away, and when it gives up.
+"""The outage: what the engine does while the database is not available, and when it gives up.
 
-Every error of the database ends the engine's connection, so that the next try starts from a known state, and nothing that is
-owed is forgotten over it. Nearly all of them pass: a restart, a failover, a full disk, a connection limit, a lock or a statement
-that took too long, an administrator who ended the session. What does not pass by itself is a database that no longer knows the
-tables and functions of this worker, or no longer lets it use them; that is given a few tries too, because a restore or a
-migration may be under way.
+After every error of the database the engine reconnects, so that the next try starts from a known state; unwritten outcomes are
+kept. Nearly all errors are temporary: a restart, a failover, a full disk, a connection limit, a timeout, a session ended by an
+administrator. A database without the tables and functions of this worker, or without the privileges, is not; it gets a few
+tries, because a restore or a migration may be in progress.
 """
 
 from __future__ import annotations
@@ -24,33 +23,30 @@ from horsies_django.worker.process.backoff import Backoff
 
 logger = logging.getLogger("horsies.worker")
 
-UNFIT = (
-    "0A",
-    "3F",
-    "42",
-)  # feature not supported, no such schema, undefined or forbidden: it answers, and cannot serve us
+# SQLSTATE classes: feature not supported, no such schema, undefined or forbidden
+UNFIT = ("0A", "3F", "42")
 UNFIT_TRIES = 6
-EARLY_SHARE = 0.2  # of the time that others take us for alive: so much earlier the tasks end, if they have to
+EARLY_SHARE = 0.2  # of the time until others may declare this worker dead: how much earlier its tasks are ended
 
 
 class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened
-    """The database stayed away longer than RESILIENCE allows, or is not one that this worker can work with."""
+    """The database was unavailable for longer than RESILIENCE allows, or cannot serve this worker."""
 
 
 class Outage:
-    """Counts failures in a row and sets the next try; ``kill_after`` seconds without a heartbeat the tasks end (None: never)."""
+    """Counts failures in a row and sets the next try. Without a heartbeat for ``kill_after`` seconds tasks end (None: never)."""
 
     def __init__(self, resilience: Resilience) -> None:
         self.backoff = Backoff(resilience)
         self.kill_after: float | None = None
         self.retry_at = 0.0
-        self.unfit = 0  # answers in a row that say that this database cannot serve us
+        self.unfit = 0  # how often in a row the database could not serve this worker
 
     def begin(self, error: psycopg.Error, unwritten: int) -> None:
-        """Set and log the next try. Raises DatabaseGaveUp when there shall be none."""
+        """Set and log the next try. Raises DatabaseGaveUp if there is none."""
         message = str(error).strip()
         self.unfit = self.unfit + 1 if (error.sqlstate or "")[:2] in UNFIT else 0
-        lost = f"; what became of {unwritten} task(s) is lost with this worker" if unwritten else ""
+        lost = f"; the outcomes of {unwritten} task(s) are lost with this worker" if unwritten else ""
         if self.unfit == UNFIT_TRIES:
             raise DatabaseGaveUp(
                 f"the database answers, but cannot serve this worker (SQLSTATE {error.sqlstate}, {UNFIT_TRIES} times in a "
@@ -65,21 +61,21 @@ class Outage:
         logger.warning("the database is not available, next try in %.1f s: %s", wait, message)
 
     def over(self) -> None:
-        """A statement went through: the next failure is a first one again."""
+        """A statement succeeded: count failures from zero again."""
         self.backoff.succeeded()
         self.unfit = 0
 
     def kill_at(self, trusted_until: float) -> float:
-        """Return when the tasks of a worker end that others may take for dead from ``trusted_until`` on."""
+        """Return when to end the tasks of a worker that others may declare dead from ``trusted_until`` on."""
         return math.inf if self.kill_after is None else trusted_until - self.kill_after * EARLY_SHARE
 
     def end_tasks(self, pool: Pool) -> None:
-        """End the children that run tasks: soon others may take the tasks over. New children take their place."""
+        """End the children that run tasks, because other workers may soon run these tasks. New children replace them."""
         children = [member for member in pool.members if isinstance(member, Child) and not member.dismissed]
         busy = [child for child in children if any(child.held.values())]
         if busy:
             logger.error(
-                "cut off from the database for so long that others may soon run these tasks: %s task(s) are ended "
+                "cut off from the database for so long that other workers may soon run its tasks: ending %s task(s) "
                 "(RECOVERY['ON_CUT_OFF'] is 'kill')",
                 sum(pool.running(lane) for lane in LANES),
             )

@@ -1,7 +1,6 @@
-"""The outbox: the engine's side of the pass, and what it owes the database, on a connection that may go away and come back.
+"""The outbox: runs the pass, and keeps outcomes and releases until the database has stored them.
 
-Nothing leaves the outbox before the database has it: outcomes of finished tasks wait here through an outage, through a row that
-somebody else has locked, and through a reply that got lost on its way.
+Outcomes of finished tasks wait here during an outage, while their row is locked, and until a lost reply is looked up.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larg
 LOCKED_RETRY_SECONDS = 0.1
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
-TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a time limit: less of it may succeed
-FEW = 50  # outcomes: of more, statements are a small part, and the whole pass is as quick
-LONG_SECONDS = 5.0  # a pass that failed after so long may have been too much as well
-REFUSED_RETRY_SECONDS = 30.0  # between tries to write what the database refuses even as a failure
+TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
+FEW = 50  # outcomes: with more, the whole pass is as fast as the short one
+LONG_SECONDS = 5.0  # a pass that failed after this time may have been too large, too
+REFUSED_RETRY_SECONDS = 30.0  # until an outcome that the database refused even as a failure is tried again
 
 
 class Outbox:
-    """Holds outcomes and releases until they landed, and runs the pass."""
+    """Holds outcomes and releases until they are written, and runs the pass."""
 
     def __init__(
         self,
@@ -59,24 +58,24 @@ class Outbox:
         self.channel = ""
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
-        self.locked: list[Outcome | Claim] = []  # somebody holds these rows: tried again at ``locked_until``
+        self.locked: list[Outcome | Claim] = []  # their rows were locked: tried again at ``locked_until``
         self.locked_until = 0.0
-        self.most = BATCH  # outcomes in the next pass: fewer after one that was too much
+        self.most = BATCH  # outcomes in the next pass: fewer after one that was too large
         self.task_log = TaskLog()
-        self.bound = bound  # of what may be unwritten: beyond it nothing more is claimed
+        self.bound = bound  # of unwritten outcomes: beyond it no task is claimed
         self.overfull = False
 
     @property
     def unwritten(self) -> int:
-        """How many outcomes the database does not have yet."""
+        """The number of outcomes that the database has not stored yet."""
         return len(self.outcomes) + sum(isinstance(entry, Outcome) for entry in self.locked)
 
-    def weigh(self) -> None:
-        """Note, and say once, when so much is unwritten that nothing more may be claimed, and when it no longer is."""
+    def check_bound(self) -> None:
+        """Stop claiming while too many outcomes are unwritten; log the changes."""
         overfull, self.overfull = self.overfull, self.unwritten >= self.bound
         if self.overfull and not overfull:
             logger.error(
-                "%s outcomes could not be written yet: nothing more is claimed until they are "
+                "%s outcomes could not be written yet: no task is claimed until they are "
                 "(RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)", self.unwritten, self.bound,
             )  # fmt: skip
         elif overfull and not self.overfull:
@@ -89,7 +88,7 @@ class Outbox:
 
     @property
     def unreleased(self) -> int:
-        """How many claims the database does not have back yet."""
+        """The number of claims that the database has not released yet."""
         return len(self.releases) + sum(isinstance(entry, Claim) for entry in self.locked)
 
     def due(self, now: float) -> bool:
@@ -102,7 +101,7 @@ class Outbox:
         self.channel = channel_prefix(self.connection)
 
     def disconnect(self) -> None:
-        """Close the connection, whatever state it is in."""
+        """Close the connection, in any state."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -116,11 +115,11 @@ class Outbox:
         grace: timedelta | None = None,
         cursors: str | None = None,
     ) -> Passed:
-        """Settle and release what is owed, start ``starts``, and claim what is wanted; see ``TaskStore.run_pass``.
+        """Settle outcomes, release claims, start ``starts``, and claim what is wanted; see ``TaskStore.run_pass``.
 
-        A start that the answer does not mention is looked into: it may have happened in a pass whose answer was lost, somebody
-        may have its row locked (then it is neither started nor returned), or it is not ours any more (returned).
-        Raises psycopg.Error; nothing is forgotten then.
+        A start that is missing in the reply is looked up: an earlier pass may have started it and the reply was lost, its row may
+        be locked (then it is neither started nor returned), or it may belong to another worker now (returned).
+        Raises psycopg.Error; then the outbox keeps everything.
         """
         began = time.monotonic()
         self._retry_locked(began)
@@ -137,15 +136,15 @@ class Outbox:
         return passed
 
     def suits_short_pass(self, now: float) -> bool:
-        """Whether a short pass can write all that is to be written now."""
+        """Whether a short pass can write all that is due."""
         self._retry_locked(now)
         outcomes = self._batch()
         return not self.releases and len(outcomes) <= FEW and not any(one.status == "FAILED" for one in outcomes)
 
     def run_short_pass(self, wanted: Wanted, queue: str | None) -> Passed | None:
-        """Settle what is owed and claim for the free slots from one queue; None: nothing was done, it takes a whole pass.
+        """Settle outcomes and claim for the free slots from one queue. None: nothing was done, a whole pass is needed.
 
-        Raises psycopg.Error; nothing is forgotten then.
+        Raises psycopg.Error; then the outbox keeps everything.
         """
         began, outcomes = time.monotonic(), self._batch()
         store = TaskStore(self.connection_or_raise())
@@ -177,14 +176,14 @@ class Outbox:
         return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
 
     def _retry_locked(self, now: float) -> None:
-        """Take up again what could not be written because somebody had the rows locked."""
+        """Try outcomes and releases again whose rows were locked."""
         if self.locked and now >= self.locked_until:
             self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
 
     def _settle_refused_batch(self, outcomes: list[Outcome], error: psycopg.Error, began: float) -> None:
-        """Settle one by one what the database refused together. Raises ``error`` when the outcomes are not the reason."""
+        """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its cause."""
         if not outcomes or (error.sqlstate or "")[:2] not in POISON:
             if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
                 self.most = max(1, len(outcomes) // 2)
@@ -194,7 +193,7 @@ class Outbox:
 
     def _written(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
         self.most = min(BATCH, self.most * 2)
-        self._strike(outcomes, releases, passed)
+        self._remove_written(outcomes, releases, passed)
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
         """Return the connection. Raises psycopg.OperationalError when there is none."""
@@ -202,8 +201,8 @@ class Outbox:
             raise psycopg.OperationalError("the engine is not connected")
         return self.connection
 
-    def _strike(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
-        """Take what landed out of the outbox and log it, and look into what did not."""
+    def _remove_written(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
+        """Remove what was written from the outbox and log it, and look up the rest."""
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
         if len(passed.landed) == len(outcomes) + len(releases):
@@ -224,7 +223,7 @@ class Outbox:
                 self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
             elif state == "lost":
                 self._drop(entry)
-            elif isinstance(entry, Outcome):  # an earlier pass settled it, whose answer was lost
+            elif isinstance(entry, Outcome):  # an earlier pass settled it, and its reply was lost
                 self.task_log.settled([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
 
     def _drop(self, entry: Outcome | Claim) -> None:
@@ -234,7 +233,7 @@ class Outbox:
         )  # fmt: skip
 
     def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
-        """Drop, and log, all that is here and ``more``: the worker was declared dead, and others have its tasks."""
+        """Drop and log the whole outbox and ``more``: the worker was declared dead, and others have its tasks."""
         for entry in (*self.outcomes, *self.releases, *self.locked, *more):
             self._drop(entry)
         self.outcomes, self.releases, self.locked = [], [], []
@@ -265,22 +264,22 @@ class Outbox:
                 if (settled := self._settle_refused(outcome)) is None:
                     continue
                 passed = settled
-            self._strike([outcome], [], passed)
+            self._remove_written([outcome], [], passed)
 
     def _settle_refused(self, outcome: Outcome) -> Passed | None:
-        """Settle the failure that stands in for a refused result; if that is refused too, keep it out of the others' way."""
+        """Settle the failure that replaces a refused result; if that is refused too, try again later."""
         try:
             return self._pass(outcomes=[outcome])
         except psycopg.Error as error:
             if (error.sqlstate or "")[:2] not in POISON:
                 raise
-            logger.exception("not even its failure can be stored: task %s stays as it is for now", outcome.id)
+            logger.exception("its failure cannot be stored either: task %s stays as it is for now", outcome.id)
             self.locked.append(self.outcomes.pop(0))
             self.locked_until = time.monotonic() + REFUSED_RETRY_SECONDS
             return None
 
     def compare(self, known: set[uuid.UUID]) -> list[Held]:
-        """Return what the database says is ours; what nobody here knows is given back: claims whose reply was lost."""
+        """Return this worker's tasks in the database; release those not in ``known``: claims whose reply was lost."""
         held = TaskStore(self.connection_or_raise()).held(self.worker)
         known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
         unknown = [Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known]

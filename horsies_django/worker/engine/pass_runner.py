@@ -1,7 +1,7 @@
-"""The pass runner: chooses between the short pass and the whole one, tells it where to look, and learns from the answer.
+"""The pass runner: chooses between the short pass and the whole one, and learns from its result.
 
-The outbox writes what it is told and knows nothing of queues; the runner knows what the worker was told of them, from where on
-the next scan looks, and which tasks it leaves to other workers.
+The outbox knows nothing of queues. The runner knows which queues may have due tasks, where the next scan starts, and which tasks
+are left to other workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from horsies_django.worker.process.task_log import tell_expired
 
 
 class PassRunner:
-    """Runs the passes of a worker that serves ``queues`` and looks everywhere each ``poll_seconds``."""
+    """Runs the passes of a worker that serves ``queues`` and scans all of them every ``poll_seconds``."""
 
     def __init__(
         self, outbox: Outbox, queues: Iterable[str], poll_seconds: float, unknown_tasks: UnknownTasks | None = None
@@ -36,22 +36,22 @@ class PassRunner:
         starts: Sequence[Claim] = (),
         *,
         expired_leases: bool = False,
-        hears: bool = False,
+        notified: bool = False,
     ) -> Passed:
-        """Write what is owed, start ``starts``, and claim what is wanted for free ``slots`` by lane.
+        """Write outcomes and releases, start ``starts``, and claim what is wanted for free ``slots`` by lane.
 
-        ``expired_leases`` also takes back claims whose lease ended. ``hears``: whether notifications arrive, without
-        which scan cursors are of no use. Raises psycopg.Error.
+        ``expired_leases`` also releases claims whose lease ended. ``notified``: whether notifications arrive; without them
+        scan cursors are not used. Raises psycopg.Error.
         """
         now = time.monotonic()
         grace = self.unknown_tasks.grace_at(now)
-        plain = not (starts or expired_leases or grace is not None or (hears and self.cursors.worthwhile))
+        plain = not (starts or expired_leases or grace is not None or (notified and self.cursors.worthwhile))
         passed = self._run_short_pass(now, wanted) if plain else None
         if passed is None:
             began = time.monotonic()
-            cursors = self.cursors.text(began) if hears else None
+            cursors = self.cursors.text(began) if notified else None
             passed = self.outbox.run_pass(wanted, starts, expired_leases=expired_leases, grace=grace, cursors=cursors)
-            if hears:
+            if notified:
                 self.cursors.learn(passed, began, time.monotonic() - began)
         tell_expired(passed.late)
         if grace is None:
@@ -60,18 +60,18 @@ class PassRunner:
         return passed
 
     def _run_short_pass(self, now: float, wanted: Wanted) -> Passed | None:
-        """Return what a short pass brought; None: it does not suit, and nothing was done."""
+        """Return the result of a short pass, or None if none was possible and nothing was done."""
         suits, queue = self.wakeups.short_pass(now, wanted)
         if not suits or not self.outbox.suits_short_pass(now):
             return None
         passed = self.outbox.run_short_pass(wanted, queue)
-        self.wakeups.rest(time.monotonic(), time.monotonic() - now, fit=passed is not None)
+        self.wakeups.note_short_pass(time.monotonic(), time.monotonic() - now, fit=passed is not None)
         return passed
 
     def _release_unknown_tasks(self, passed: Passed) -> None:
-        """Give back what this worker does not know, and come round again: the next pass leaves such tasks to others."""
-        passed.claims, unknown = self.unknown_tasks.part(passed.claims)
-        passed.prefetched, ahead = self.unknown_tasks.part(passed.prefetched)
+        """Release unknown tasks and run another pass, which leaves such tasks to other workers."""
+        passed.claims, unknown = self.unknown_tasks.split(passed.claims)
+        passed.prefetched, ahead = self.unknown_tasks.split(passed.prefetched)
         if unknown or ahead:
             self.unknown_tasks.met(time.monotonic(), unknown + ahead)
             self.outbox.releases += unknown + ahead

@@ -1,7 +1,7 @@
-"""Prefetched tasks of soft mode: they were claimed ahead and wait here for a free slot, under a lease.
+"""The prefetch buffer of soft mode: tasks that were claimed ahead of time and wait for a free slot, under a lease.
 
-Nothing in it has started. A task leaves it when the database confirms its start, when it expired or had no room, or when it
-turns out that it is not this worker's any more; what is left when the worker stops is given back.
+None of them has started. A task leaves the buffer when the database confirms its start, when it expired or had no room, or when
+it belongs to another worker. When the worker stops, the rest is released.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from horsies_django.core.records import Claim
 
 
 class Prefetched:
-    """Claims that wait, in the order in which they came."""
+    """The waiting claims, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.claims: dict[uuid.UUID, Claim] = {}
@@ -22,11 +22,11 @@ class Prefetched:
         return len(self.claims)
 
     def add(self, claims: Iterable[Claim]) -> None:
-        """Put claims behind the others."""
+        """Append claims."""
         self.claims.update((claim.id, claim) for claim in claims)
 
     def first(self, slots: dict[str, int]) -> list[Claim]:
-        """Return the claims that would fill the free slots of each lane; they stay until ``take``."""
+        """Return the claims that would fill the free slots of each lane, without removing them."""
         left = dict(slots)
         found = []
         for claim in self.claims.values():
@@ -40,10 +40,10 @@ class Prefetched:
         return [self.claims.pop(id_) for id_ in ids if id_ in self.claims]
 
     def snapshot(self) -> tuple[Claim, ...]:
-        """Return all claims as they are now."""
+        """Return all claims."""
         return tuple(self.claims.values())
 
     def clear(self) -> list[Claim]:
-        """Empty the buffer and return what was in it."""
+        """Empty the buffer and return its claims."""
         claims, self.claims = list(self.claims.values()), {}
         return claims

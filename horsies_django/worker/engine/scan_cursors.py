@@ -1,13 +1,13 @@
-"""Scan cursors: from where on each pass looks for tasks that wait, and counts those that run.
+"""Scan cursors: where the next pass starts to scan for waiting tasks and to count running ones.
 
-Each claim, and each end of a task, leaves a dead entry in an index. Vacuum takes them away, unless some transaction is open
-that might still see the rows: then a scan walks over more and more of them, to the very place where the last one began to
-find something. So the engine remembers that place, per queue, lane and priority, and the next scan begins there.
+Each claim and each end of a task leaves a dead entry in an index. Vacuum removes them, but not while a transaction is open that
+might still see the rows. Then a scan walks over more and more dead entries before it finds a task. So the engine remembers where
+the last scan found the first task, per queue, lane and priority, and the next scan starts there.
 
-A task can appear behind a cursor: its sender committed late, or it was given back, is to be tried again, was rescued. Each of
-these is notified with the earliest moment concerned, which lowers the cursors. So there are cursors only while notifications
-arrive. The net is a pass without cursors, once per poll interval; more rarely when it takes so long that it would slow the
-worker down. And there are none while a pass without them takes a few milliseconds: to make and to read them costs some, too.
+A task can appear before a cursor: its sender committed late, or it was released, is retried, or was rescued. Each of these sends
+a notification with the earliest time concerned, which lowers the cursors. So cursors are only used while notifications arrive,
+and once per poll interval a pass runs without them; less often if it takes so long that it would slow the worker down. They are
+not used while passes without them are fast, because cursors have a cost of their own. See docs/explanation/the-pass.md.
 """
 
 from __future__ import annotations
@@ -22,72 +22,72 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.store.passes import Passed
 
 Act = Callable[[float], None]
-Tell = Callable[[Iterable[str], str | None], None]  # of queues, and of the one lane that is concerned
+Tell = Callable[[Iterable[str], str | None], None]  # queues, and the lane concerned (None: both)
 
 HIGHEST = 32_767  # above every priority
-PRIORITIES = 16  # per queue and lane, those that were met last: a scan looks at each of them, and between
+PRIORITIES = 16  # per queue and lane, the last ones found: a scan reads each of them and the ranges between
 ANYWHERE: float | None = None
-SLOW_OFTEN = 20  # so many passes in a row may take longer: they make their plans, or others keep the CPUs
-SHARE = 20  # of the time, one part at most goes to what reads all that is dead
+SLOW_OFTEN = 20  # so many passes in a row may be slow: they make plans, or other processes use the CPUs
+SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
 LONGEST_SECONDS = 60.0
-WORTH_SECONDS = 0.003  # what a pass without cursors has to take
+WORTH_SECONDS = 0.003  # a pass without cursors is slow if it takes this long
 
 
 class ScanCursors:
-    """The cursors of the ``queues`` that a worker serves; ``tell`` is called with those of which there is news."""
+    """The cursors of the ``queues`` that a worker serves; ``tell`` is called with queues that were notified."""
 
     def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:
         self.queues = list(queues)
         self.tell = tell
         self.waiting: dict[tuple[str, str], dict[int, float | None]] = {}  # queue and lane -> priority -> epoch
         self.held: dict[str, list[str]] = {}  # queue with a cap -> when its tasks in flight were claimed
-        self.every = poll_seconds * 0.9  # a poll comes no sooner: so every poll is a pass without cursors
+        self.every = poll_seconds * 0.9  # polls are further apart, so every poll is a pass without cursors
         self.forget_at = 0.0  # by the monotonic clock
-        self.slow = 0  # passes without cursors, one after the other, that took long
-        self.forgetful = False  # whether the pass under way is one without cursors
+        self.slow = 0  # slow passes without cursors in a row
+        self.forgetful = False  # whether the current pass runs without cursors
 
     @property
     def worthwhile(self) -> bool:
-        """Whether there is something to gain."""
+        """Whether cursors would make passes faster."""
         return self.slow > SLOW_OFTEN
 
-    def words(self) -> dict[str, Act]:
-        """Return what the names in notifications do, given the moment that came along."""
-        acts: dict[str, Act] = {CLUSTER: self._all_news}
+    def handlers(self) -> dict[str, Act]:
+        """Return the handlers of notifications by name; each takes the time in the notification."""
+        acts: dict[str, Act] = {CLUSTER: self._on_cluster}
         for queue in self.queues:
-            acts[queue] = partial(self._news, queue, None)
+            acts[queue] = partial(self._on_tasks, queue, None)
             for lane in LANES:
-                acts[f"{lane} {queue}"] = partial(self._news, queue, lane)
+                acts[f"{lane} {queue}"] = partial(self._on_tasks, queue, lane)
             acts[f"behind {queue}"] = partial(self.lower, queue)
         return acts
 
-    def _news(self, queue: str, lane: str | None, moment: float) -> None:
+    def _on_tasks(self, queue: str, lane: str | None, moment: float) -> None:
         self.lower(queue, moment)
         self.tell([queue], lane)
 
-    def _all_news(self, _moment: float) -> None:
+    def _on_cluster(self, _moment: float) -> None:
         self.start_over()
 
     def start_over(self) -> None:
-        """Anything may have happened meanwhile."""
+        """Scan everything: notifications may have been missed."""
         self.forget()
         self.tell(self.queues, None)
 
     def lower(self, queue: str, moment: float) -> None:
-        """Have the next pass look at what is due since ``moment``; an epoch, 0 and less is the beginning of time."""
+        """Let the next pass scan tasks due since ``moment``, an epoch; 0 or less means any time."""
         for (name, _lane), known in self.waiting.items():
             if name == queue:
                 for priority, since in known.items():
                     known[priority] = ANYWHERE if since is None or moment <= 0 else min(since, moment)
 
     def forget(self) -> None:
-        """Have the next pass look everywhere. Which priorities there are stays known: each gets its cursor again."""
+        """Let the next pass scan everything. The known priorities are kept and get new cursors."""
         self.held.clear()
         for known in self.waiting.values():
             known.update(dict.fromkeys(known, ANYWHERE))
 
     def text(self, now: float) -> str | None:
-        """Return the cursors as the pass takes them; None: it is to look everywhere, and need not tell what it came by."""
+        """Return the cursors as JSON for the pass, or None to scan everything and return no new ones."""
         self.forgetful = now >= self.forget_at or not self.worthwhile
         if self.forgetful:
             self.forget()
@@ -101,7 +101,7 @@ class ScanCursors:
         return json.dumps(cursors)
 
     def learn(self, passed: Passed, began: float, took: float) -> None:
-        """Take over what a pass found: the first tasks of the priorities that it came by, and nothing in those between."""
+        """Take over the first tasks that a pass found by priority; between these priorities there are none."""
         if self.forgetful:
             self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
             self.forget_at = began + spacing(self.every, took)
@@ -118,19 +118,19 @@ class ScanCursors:
         last = HIGHEST if ended else max(found)
         known.update({priority: now for priority in known if priority <= last and priority not in found})
         for priority, since in found.items():
-            known.pop(priority, None)  # so that those met last are the last
+            known.pop(priority, None)  # so that the priorities found last come last
             known[priority] = since
         for priority in list(known)[:-PRIORITIES]:
             del known[priority]
 
 
 def spacing(every: float, took: float) -> float:
-    """Return after how many seconds to do again what ``took`` so many: ``every`` so often, or less often if that is too much."""
+    """Return the seconds until something that ``took`` so long is repeated: ``every``, or more if it takes too long."""
     return max(every, min(SHARE * took, LONGEST_SECONDS))
 
 
 def ranges(known: dict[int, float | None]) -> list[dict[str, Any]]:
-    """Return the ranges to look at, in the order of priorities: each from its cursor on, those between from the start."""
+    """Return the ranges to scan in order of priority: known priorities from their cursors, those between from the start."""
     found: list[dict[str, Any]] = []
     low = 1
     for priority in sorted(known):

@@ -1,4 +1,4 @@
-"""What other threads may know of the engine: one value, replaced as a whole at the start and at the end of each turn."""
+"""The state of the engine for other threads: one value, replaced as a whole at the start and at the end of each turn."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from horsies_django.worker.pool.process import PoolProcess
 class EngineStatus(NamedTuple):
     """The engine as it was when its thread last published it.
 
-    ``busy_since``: when the turn that is under way began, by the monotonic clock; None: it waits. ``connection`` is None while
-    the database is away; ``failing``: the last statement failed. ``started``: all processes were ready once. ``prefetched`` tasks
-    are claimed and wait for a slot.
+    ``busy_since``: when the current turn began, by the monotonic clock; None: the engine waits. ``connection`` is None while the
+    database is not available; ``failing``: the last statement failed. ``started``: all processes were ready once. ``prefetched``
+    tasks are claimed and wait for a slot.
     """
 
     busy_since: float | None = None

@@ -1,12 +1,11 @@
 """Unknown tasks: those that this worker cannot run, because it has no code of that name or a newer release sent them.
 
-While a project is deployed, old and new workers run side by side, and each may be given what only the other knows. Such a task
-goes back untouched, and stays for others until it has been due for the grace; then it fails, for nobody knows it.
+During a deployment old and new workers run side by side, and a worker may claim a task that only the others know. It releases the
+task, which is left to other workers until it has been due for the grace period. After that the task fails.
 
-An unknown task shows itself only once it is claimed: until this worker meets one its passes ask for nothing special, and cost
-nothing more. From then on, for as long as the grace, they leave out what the worker's row does not name. So a worker gives back
-once in that time, whatever it is given and however many others know as little. What a pass claims that left the young ones out
-is old, and is run: that is how it fails.
+Passes do not check for unknown tasks until the worker has claimed one, so the check costs nothing before. From then on, for the
+grace period, passes leave out tasks that the worker's row does not name. So a worker releases unknown tasks at most once in that
+time. Unknown tasks that such a pass claims have been due for longer than the grace period; they are run, and fail.
 """
 
 from __future__ import annotations
@@ -27,43 +26,45 @@ NO_GRACE = timedelta(0)
 
 
 class UnknownTasks:
-    """Remembers for how long the passes must leave unknown tasks out; a grace of zero never does."""
+    """Remembers until when passes leave out unknown tasks; with a grace of zero they never do."""
 
     def __init__(self, grace: timedelta = NO_GRACE) -> None:
         self.grace = grace
         self.until = 0.0  # by the monotonic clock
 
     def grace_at(self, now: float) -> timedelta | None:
-        """Return how long the next pass leaves unknown tasks to others, None when none was met lately."""
+        """Return the grace of the next pass, or None if no unknown task was claimed recently."""
         return self.grace if now < self.until else None
 
-    def part(self, claims: list[Claim]) -> tuple[list[Claim], list[Claim]]:
-        """Return the claims that this worker can run or must fail, and those that it gives back."""
-        strange = [claim for claim in claims if is_strange(claim)] if self.grace else []
-        if not strange:
-            return claims, strange
-        ids = {claim.id for claim in strange}
-        return [claim for claim in claims if claim.id not in ids], strange
+    def split(self, claims: list[Claim]) -> tuple[list[Claim], list[Claim]]:
+        """Return the claims that this worker runs or fails, and the unknown ones that it releases."""
+        unknown = [claim for claim in claims if is_unknown(claim)] if self.grace else []
+        if not unknown:
+            return claims, unknown
+        ids = {claim.id for claim in unknown}
+        return [claim for claim in claims if claim.id not in ids], unknown
 
-    def met(self, now: float, strange: Sequence[Claim]) -> None:
-        """Leave unknown tasks out from now on, for as long as the grace."""
+    def met(self, now: float, unknown: Sequence[Claim]) -> None:
+        """Leave out unknown tasks for the grace period."""
         self.until = now + self.grace.total_seconds()
-        names = sorted({claim.task_name for claim in strange})
+        names = sorted({claim.task_name for claim in unknown})
         logger.warning(
-            "%s task(s) that this worker does not know are given back: %s. Workers that know them may run them; those that "
-            "nobody took when they have been due for %.0f s fail (HORSIES['UNKNOWN_TASK_GRACE_MS'])",
-            len(strange), ", ".join(names), self.grace.total_seconds(),
+            "releasing %s task(s) unknown to this worker: %s. Other workers may run them; tasks that no worker has taken when "
+            "they have been due for %.0f s fail (HORSIES['UNKNOWN_TASK_GRACE_MS'])",
+            len(unknown), ", ".join(names), self.grace.total_seconds(),
         )  # fmt: skip
 
 
-def is_strange(claim: Claim) -> bool:
+def is_unknown(claim: Claim) -> bool:
     """Whether this worker cannot run a task."""
     return registry.find(claim.task_name) is None or read_options(claim.options).wire > WIRE
 
 
 def unreadable(claim: Claim) -> Reply | None:
-    """Return how a task ends whose options this release cannot read, None when it can: because a newer release sent it and no
-    newer worker took it, or because they are none."""
+    """Return the failure of a task whose options this release cannot read, or None if it can.
+
+    Either a newer release sent the task and no newer worker took it, or the options are invalid.
+    """
     if claim.options is None:
         return None
     wire, _timeout, problem = read_options(claim.options)
@@ -73,5 +74,5 @@ def unreadable(claim: Claim) -> Reply | None:
         return None
     return failed(
         OperationalErrorCode.WORKER_RESOLUTION_ERROR,
-        f"it was sent in version {wire} of the form of tasks and this worker reads version {WIRE}: update the workers",
+        f"the task was sent in version {wire} of the task format, and this worker reads version {WIRE}: update the workers",
     )

@@ -1,1 +1,1 @@
-"""What a worker does beside its engine: heartbeats, rescue, retention, snapshots, a watchdog, and answers to probes."""
+"""What a worker does beside its engine: heartbeats, rescue, retention, snapshots, a watchdog, and the health server."""

@@ -1,10 +1,9 @@
-"""The health server: what a worker tells those who probe it, over HTTP, on threads of their own.
+"""The health server: answers requests about the health of a worker over HTTP, each on a thread of its own.
 
-/live: the engine's loop comes round; if it does not, a restart helps. /ready: tasks sent now would be claimed and run here.
-The answers are read from what the worker's parts have noted: nothing is asked of the database, nothing waits for a lock. A client
-that is slow, hangs or sends rubbish costs a thread for a few seconds, however it spreads its bytes over them; where there are too
-many clients, the one that has been there for longest is cut off, so that a probe always gets its turn. The server outlives the
-engine it speaks of: a worker that was declared dead starts anew on the same port.
+/live: the engine's loop is not stuck; if it is, a restart helps. /ready: tasks sent now would be claimed and run here. Answers
+come from the worker's memory: they need no database and wait for no lock. A slow or broken client uses a thread for a few seconds
+at most. If there are too many clients, the oldest one is disconnected, so that health requests are always answered. The server
+outlives the engine: a worker that was declared dead starts again on the same port.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ MOST_CLIENTS = 16  # at once
 
 
 def sick(engine: Engine) -> list[str]:
-    """Return why the worker does not live."""
+    """Return why the worker is not live."""
     busy_since = engine.status.busy_since
     if busy_since is not None and (seconds := time.monotonic() - busy_since) > STUCK_SECONDS:
         return [f"the engine has been stuck for {seconds:.0f} s"]
@@ -45,7 +44,7 @@ def sick(engine: Engine) -> list[str]:
 def unready(engine: Engine) -> list[str]:
     """Return why a task that is sent now would not run here.
 
-    A child that is replaced later does not count as long as another one is ready: its siblings go on.
+    Once all children were ready, one ready child is enough: others may just be replaced.
     """
     reasons, status = sick(engine), engine.status
     ready = sum(member.ready for member in status.members)
@@ -56,7 +55,7 @@ def unready(engine: Engine) -> list[str]:
     elif status.failing:
         reasons.append("the last statement to the database failed")
     if time.monotonic() > engine.trusted_until:
-        reasons.append("no heartbeat went out for too long: others may take this worker for dead")
+        reasons.append("no heartbeat was sent for too long: other workers may declare this one dead")
     if status.stopping:
         reasons.append("the worker is stopping")
     return reasons
@@ -65,46 +64,46 @@ def unready(engine: Engine) -> list[str]:
 JUDGES = {"/live": sick, "/ready": unready}
 
 
-class ProbeServer(ThreadingHTTPServer):
-    """Answers for the engine that ``engine()`` returns at the time."""
+class HealthServer(ThreadingHTTPServer):
+    """Answers for the engine that ``engine()`` returns at the time of the request."""
 
-    allow_reuse_port = False  # two workers on one port would answer for one another
+    allow_reuse_port = False  # two workers on one port would answer for each other
 
     def __init__(self, host: str, port: int, engine: Callable[[], Engine]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.engine = engine
-        self.clients: dict[Any, None] = {}  # their sockets, those that have been here for longest first
+        self.clients: dict[Any, None] = {}  # their sockets, oldest first
         self.lock = threading.Lock()
-        super().__init__((host, port), ProbeHandler)
+        super().__init__((host, port), HealthRequestHandler)
 
     def server_bind(self) -> None:
-        """Bind, without the look-up of this host's name that HTTPServer would wait for."""
+        """Bind, without the lookup of the host's name that HTTPServer does."""
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a client on a thread of its own, and make room for it."""
+        """Answer a client on a thread of its own; if there are too many, disconnect the oldest."""
         with self.lock:
             self.clients[request] = None
             oldest = next(iter(self.clients)) if len(self.clients) > MOST_CLIENTS else None
             self.clients.pop(oldest, None)
         if oldest is not None:
-            with suppress(OSError):  # it went away by itself
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads an end
+            with suppress(OSError):  # it has disconnected itself
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end of the input
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a client that was answered."""
+        """Remove a client that was answered."""
         with self.lock:
             self.clients.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Leave clients that went away to themselves."""
-        logger.debug("a probe from %s failed", client_address, exc_info=True)
+        """Log failed requests at DEBUG; usually the client has disconnected."""
+        logger.debug("a health request from %s failed", client_address, exc_info=True)
 
 
 class RequestReader(io.RawIOBase):
-    """Reads from a client, for so long and so much in all. Raises TimeoutError and ConnectionAbortedError."""
+    """Reads from a client, with limits for the whole request. Raises TimeoutError and ConnectionAbortedError."""
 
     def __init__(self, client: socket.socket, seconds: float, most: int) -> None:
         self.client = client
@@ -112,11 +111,11 @@ class RequestReader(io.RawIOBase):
         self.left = most
 
     def readable(self) -> bool:
-        """Return that this can be read."""
+        """Return True: this can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what there is, waiting for the first byte."""
+        """Read the available bytes, waiting for the first one."""
         if self.left <= 0:
             raise ConnectionAbortedError(f"the request is longer than {REQUEST_BYTES} bytes")
         if (seconds := self.deadline - time.monotonic()) <= 0:
@@ -127,19 +126,19 @@ class RequestReader(io.RawIOBase):
         return count
 
 
-class ProbeHandler(BaseHTTPRequestHandler):
+class HealthRequestHandler(BaseHTTPRequestHandler):
     """One request: 200, 503 with the reasons, or 404."""
 
-    server: ProbeServer
+    server: HealthServer
 
     def setup(self) -> None:
-        """Read the request within its bounds; a timeout of the socket alone would begin anew with every byte."""
+        """Limit the reading of the request; a timeout of the socket would start again with every byte."""
         super().setup()
         self.rfile.close()
         self.rfile = io.BufferedReader(RequestReader(self.connection, REQUEST_SECONDS, REQUEST_BYTES))
 
     def do_GET(self) -> None:
-        """Answer; what stands behind a question mark does not matter."""
+        """Answer a request; a query string is ignored."""
         judge = JUDGES.get(self.path.partition("?")[0])
         if judge is None:
             self.reply(404, {"error": "there are only " + " and ".join(JUDGES)})
@@ -154,7 +153,7 @@ class ProbeHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def reply(self, status: int, found: dict[str, object]) -> None:
-        """Send a record as JSON; a HEAD gets all but the record."""
+        """Send a record as JSON; HEAD gets only the headers."""
         body = json.dumps(found).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -165,22 +164,22 @@ class ProbeHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Return what the Server header says: not which Python this is."""
+        """Return the Server header, without the version of Python."""
         return "horsies"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log a request where it disturbs nobody."""
-        logger.debug("probe: " + format, *args)
+        """Log a request at DEBUG."""
+        logger.debug("health request: " + format, *args)
 
 
 @contextmanager
-def probed(options: WorkerOptions, engine: Callable[[], Engine]) -> Iterator[None]:
-    """Answer probes meanwhile, if the options name a port. Raises WorkerStartError when it cannot be had."""
+def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iterator[None]:
+    """Run a health server during the block, if the options name a port. Raises WorkerStartError if the port is not available."""
     if options.health_port is None:
         yield
         return
     try:
-        server = ProbeServer(options.health_host, options.health_port, engine)
+        server = HealthServer(options.health_host, options.health_port, engine)
     except OSError as error:
         raise WorkerStartError(
             f"--health-port: {options.health_host}:{options.health_port} cannot be listened on: {error.strerror or error}. "
@@ -188,10 +187,10 @@ def probed(options: WorkerOptions, engine: Callable[[], Engine]) -> Iterator[Non
         ) from error
     host, port = server.server_address[:2]
     logger.info(
-        "Probes are answered at http://%s/live and /ready",
+        "Health requests are answered at http://%s/live and /ready",
         f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}",
     )
-    thread = threading.Thread(target=server.serve_forever, name="horsies-probe", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, name="horsies-health", daemon=True)
     thread.start()
     try:
         yield

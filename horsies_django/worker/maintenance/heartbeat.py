@@ -1,12 +1,12 @@
-"""The heartbeat: says every few seconds that this worker and its processes live, and renews the leases of what it prefetched.
+"""The heartbeat: records every few seconds that this worker and its processes are alive, and renews leases of prefetched tasks.
 
-It beats for the engine, not for itself: while the engine's loop is stuck the heartbeat is silent, because nobody settles tasks
-then. With each beat it winds the timer that ends the children of a worker that was stopped: both run out together. And it
-looks after children that stand still alone, for whom nobody else would: their parent beats for them.
+No heartbeat is sent while the engine's loop is stuck, because then no task is settled. Each heartbeat rearms the kill timer,
+which ends the children of a worker that was stopped when its last heartbeat becomes too old. It also checks for children that
+were stopped alone, because the parent sends the heartbeats for them.
 
-A worker that is cut off from the database cannot beat either, and cannot tell whether others can: whether this is an outage, in
-which nobody judges anybody, or a partition, in which its tasks are given to others. With ON_CUT_OFF "wait" its tasks go on and
-the watchdog keeps the timer wound; with "kill" they end before the first moment at which others may run them.
+A worker that is cut off from the database cannot send heartbeats, and cannot tell which case applies: an outage, in which no
+worker is declared dead, or a network partition, in which its tasks are given to other workers. With ON_CUT_OFF "wait" its tasks
+continue and the watchdog rearms the kill timer; with "kill" they end before other workers may run them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from horsies_django.worker.process.memory import memory_mb
 logger = logging.getLogger("horsies.worker")
 
 STUCK_SECONDS = 10.0
-SHOWN = 100  # tasks of a child that its heartbeat names
+SHOWN = 100  # the largest number of a child's tasks in its heartbeat
 
 
 class HeartbeatSender:
-    """``tick`` is one beat."""
+    """``tick`` sends one heartbeat."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class HeartbeatSender:
         engine: Engine,
         interval_seconds: float,
         trust_seconds: float,
-        wind: Callable[[float], None],
+        rearm: Callable[[float], None],
         watch: StuckWatch,
         snapshot_seconds: float = 30.0,
     ) -> None:
@@ -51,15 +51,15 @@ class HeartbeatSender:
         self.pid = pid
         self.engine = engine
         self.interval_seconds = interval_seconds
-        self.trust_seconds = trust_seconds  # how long after a beat nobody can have taken this worker for dead
-        self.wind = wind
+        self.trust_seconds = trust_seconds  # how long after a heartbeat no other worker can declare this one dead
+        self.rearm = rearm
         self.watch = watch
         self.snapshots = Snapshots(worker, pid, snapshot_seconds)
-        self.unbroken_since: float | None = None  # by the monotonic clock: since when every beat went out in time
-        self.tried_since: float | None = None  # since when the database was asked and did not answer
+        self.unbroken_since: float | None = None  # since when every heartbeat was sent in time, by the monotonic clock
+        self.tried_since: float | None = None  # since when the database has not answered
 
     def tick(self, connection: Any) -> bool:
-        """Beat once. Returns False, without a beat, while the engine is stuck or once it was declared dead.
+        """Send one heartbeat. Returns False, without sending it, while the engine is stuck or if it was declared dead.
 
         Raises psycopg.Error.
         """
@@ -75,7 +75,7 @@ class HeartbeatSender:
             return False
         if status.prefetched:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.lease or timedelta())
-        self.wind(now)
+        self.rearm(now)
         self.engine.trust(now + self.trust_seconds)
         if self.unbroken_since is None:
             self.unbroken_since = now
@@ -83,20 +83,20 @@ class HeartbeatSender:
         return True
 
     def missed(self) -> None:
-        """Note that a beat did not go out."""
+        """Note that a heartbeat was not sent."""
         self.unbroken_since = None
 
     def unbroken_for(self, seconds: float) -> bool:
-        """Whether every beat of the last ``seconds`` went out: only then may this worker judge others."""
+        """Whether every heartbeat of the last ``seconds`` was sent: only then may this worker declare others dead."""
         return self.unbroken_since is not None and time.monotonic() - self.unbroken_since >= seconds
 
     def asked(self) -> None:
-        """Note that the database is asked for something, on the connection that carries the beats."""
+        """Note that a statement was sent to the database on the connection of the heartbeats."""
         if self.tried_since is None:
             self.tried_since = time.monotonic()
 
     def answered(self) -> None:
-        """Note that it answered."""
+        """Note that the database answered."""
         self.tried_since = None
 
     def cut_off_for(self, seconds: float) -> bool:
@@ -105,13 +105,13 @@ class HeartbeatSender:
         return since is not None and time.monotonic() - since >= seconds
 
     def load(self, status: EngineStatus, children: list[Process]) -> Load:
-        """Measure what the worker holds now; memory is resident set size."""
+        """Return the running tasks and the memory (resident set size) of the worker."""
         memory = sum(memory_mb(child.pid) for child in children)
         return Load(status.running_sync, status.running_async, memory_mb(self.pid), memory)
 
 
 def processes(members: Iterable[PoolProcess]) -> list[Process]:
-    """Return the children among the processes of a pool, as their heartbeats name them."""
+    """Return the children among the processes of a pool, for their heartbeats."""
     return [
         Process(member.id, member.pid, [claim.id for claim in member.claims()[:SHOWN]])
         for member in members

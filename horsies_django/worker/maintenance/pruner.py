@@ -1,9 +1,9 @@
-"""The pruner: deletes what is over and older than its retention: tasks, fire times of schedules, workers, snapshots, the audit.
+"""The pruner: deletes records older than their retention: tasks, fire times of schedules, workers, snapshots, the audit.
 
-One runs in every worker, on the thread of the heartbeat. A round goes on, tick by tick, until it finds nothing more; a tick works
-for a moment only. Each batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result
-may have megabytes), so a batch starts small and doubles only while it is quick: the heartbeat is not kept waiting, and no row is
-so large that pruning stops at it. Why a round does not read history is in ``store/sql/functions/tasks/horsies_prune.sql``.
+One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when nothing is left to delete. Each
+batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result may have megabytes), so
+batches start small and double only while they are fast: heartbeats are not delayed, and large rows are deleted, too. For why a
+round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from horsies_django.store.retention import Kept, RetentionStore, kept_by
 logger = logging.getLogger("horsies.worker")
 
 TICK_SECONDS = 0.3
-PAUSE_SECONDS = 1.0  # between the ticks of a round
+TICK_INTERVAL_SECONDS = 1.0  # between the ticks of a round
 QUICK_SECONDS = 0.05
 SMALLEST_BATCH = 50
 
-# Deletes one batch of at most so many rows; returns what went, by its name, and whether there may be more
+# Deletes a batch of at most so many rows; returns the number of deleted rows by name, and whether there may be more
 Step = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
 
 
 class Pruner:
-    """``tick`` is a moment of a round."""
+    """``tick`` is a part of a round."""
 
     def __init__(self, retention: Retention) -> None:
         self.interval_seconds = float(retention.retention_sweep_interval_s)
         self.largest_batch = retention.retention_delete_batch_size
         self.batch = min(SMALLEST_BATCH, self.largest_batch)
         self.steps = steps(retention)
-        self.left = list(self.steps)  # of the round that is under way
+        self.left = list(self.steps)  # of the current round
         self.counts: Counter[str] = Counter()
 
     def tick(self, connection: Any) -> float:
-        """Delete for a moment, and return after how many seconds to come again. Raises psycopg.OperationalError."""
+        """Delete for a short time, and return the seconds until the next tick. Raises psycopg.OperationalError."""
         store, until = RetentionStore(connection), time.monotonic() + TICK_SECONDS
         while self.left:
             try:
@@ -52,12 +52,12 @@ class Pruner:
             except psycopg.errors.QueryCanceled:
                 logger.warning("retention: a batch of %s rows took too long, the next one is smaller", self.batch)
                 self.batch = max(1, self.batch // 10)
-                return PAUSE_SECONDS
-            except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heartbeat to stop
+                return TICK_INTERVAL_SECONDS
+            except psycopg.ProgrammingError as error:  # a privilege is missing: the heartbeat must continue
                 logger.error("retention: rows cannot be deleted: %s", str(error).strip())
                 self.left.pop(0)
             if self.left and time.monotonic() >= until:
-                return PAUSE_SECONDS
+                return TICK_INTERVAL_SECONDS
         if told := ", ".join(f"{name}: {count:,}" for name, count in self.counts.items() if count):
             logger.info("retention deleted %s", told)
         self.counts.clear()
@@ -65,7 +65,7 @@ class Pruner:
         return self.interval_seconds
 
     def delete(self, store: RetentionStore, step: Step) -> bool:
-        """Delete one batch, and return whether there may be more; how long it took decides on the size of the next."""
+        """Delete one batch, adjust the size of the next by its duration, and return whether there may be more."""
         began = time.monotonic()
         deleted, more = step(store, self.batch)
         took = time.monotonic() - began
@@ -78,7 +78,7 @@ class Pruner:
 
 
 def steps(retention: Retention) -> list[Step]:
-    """Return what a round does: one step for each kind of rows that is not kept for ever."""
+    """Return the steps of a round: one for each kind of record that is not kept for ever."""
     by_queue = {queue: span(hours) for queue, hours in retention.queue_retention_hours.items()}
     found = [of_tasks(kept) for kept in kept_by(span(retention.terminal_record_retention_hours), by_queue)]
     for name, hours, prune in (
@@ -103,7 +103,7 @@ def of_tasks(kept: Kept) -> Step:
 
 
 def of_rows(name: str, age: timedelta, prune: Callable[[RetentionStore, timedelta, int], int]) -> Step:
-    """Return the step that deletes rows of one table; a batch that was not full was the last."""
+    """Return the step that deletes rows of one table; a batch that was not full is the last one."""
 
     def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
         count = prune(store, age, many)

@@ -1,7 +1,7 @@
-"""The reaper: rescues what dead workers hold, and tidies queues: overrides that end, waiting tasks out of line with their limits.
+"""The reaper: rescues the tasks of dead workers, ends overrides, and brings waiting tasks in line with changed limits.
 
-One runs in every worker. The statement that rescues lets in one at a time; the others are safe side by side. A reaper judges
-others only while its own heart is well: after an outage of the database every heartbeat is stale, and nobody has died.
+One runs in every worker. Only one at a time can rescue; the other statements may run in parallel. A reaper declares workers dead
+only while its own heartbeats are sent in time: after an outage of the database every heartbeat is old, and no worker has died.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from horsies_django.worker.process.task_log import label, named, tell_expired
 logger = logging.getLogger("horsies.worker")
 
 MANY = 1_000  # rows of a kind per statement
-NET_SECONDS = 30.0
+REQUEST_SWEEP_SECONDS = 30.0
 SERVED_SECONDS = 60.0
-SWEEP_SECONDS = 0.3  # of sweeping per tick
+SWEEP_SECONDS = 0.3  # for sweeps, per tick
 
 
 class Reaper:
@@ -42,12 +42,12 @@ class Reaper:
         self.forget_overrides_after = forget_overrides_after
         self.queues = queues
         self.may_judge = may_judge
-        self.net_at = time.monotonic() + NET_SECONDS
+        self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
         self.served_at = 0.0
-        self.refused: set[uuid.UUID] = set()  # what was said to be beyond rescue
+        self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
 
     def tick(self, connection: Any) -> None:
-        """Rescue and tidy once. Raises psycopg.Error."""
+        """Run one round. Raises psycopg.Error."""
         self.rescue(connection)
         queues = QueueStore(connection)
         now = time.monotonic()
@@ -55,13 +55,13 @@ class Reaper:
             queues.served(self.queues)
             self.served_at = now + SERVED_SECONDS
         self.end_overrides(queues)
-        if now >= self.net_at:
+        if now >= self.request_sweep_at:
             queues.request_sweep()
-            self.net_at = now + NET_SECONDS
+            self.request_sweep_at = now + REQUEST_SWEEP_SECONDS
         self.sweep(queues)
 
     def rescue(self, connection: Any) -> None:
-        """Declare deaths and rescue tasks, until a round finds less than it may take."""
+        """Declare workers dead and rescue their tasks, until a batch is not full."""
         workers = WorkerStore(connection)
         more = True
         while more:
@@ -77,7 +77,7 @@ class Reaper:
             tell_expired(by_kind["expired"])
 
     def report_rescue(self, by_kind: Mapping[str, Sequence[Happened]]) -> int:
-        """Log which tasks of dead workers were rescued, and return how many."""
+        """Log the rescued tasks of dead workers, and return how many."""
         failed, retried, returned = by_kind["failed"], by_kind["retried"], by_kind["returned"]
         if rescued := len(failed) + len(retried) + len(returned):
             logger.error(
@@ -87,13 +87,13 @@ class Reaper:
         return rescued
 
     def report_refused(self, tasks: Sequence[Happened]) -> None:
-        """Log, once for each, which tasks of dead workers could not be rescued."""
+        """Log each task of a dead worker that could not be rescued, once."""
         for task in tasks:
             if task.id not in self.refused:
                 self.refused.add(task.id)
                 logger.error(
                     "%s of a dead worker cannot be rescued: the database refuses to write that it failed. A trigger or a "
-                    "constraint of the project on horsies_tasks may do so. It is tried again with every round", label(task),
+                    "constraint of the project on horsies_tasks may do so. Every round tries again", label(task),
                 )  # fmt: skip
 
     def end_overrides(self, queues: QueueStore) -> None:
@@ -104,7 +104,7 @@ class Reaper:
                 logger.info("queue %s: the override ended, %s", name, reason)
 
     def sweep(self, queues: QueueStore) -> None:
-        """Bring waiting tasks in line with changed limits, for a moment."""
+        """Bring waiting tasks in line with changed limits, for a short time."""
         until = time.monotonic() + SWEEP_SECONDS
         for name in queues.sweeps():
             while queues.sweep(name, MANY) and time.monotonic() < until:

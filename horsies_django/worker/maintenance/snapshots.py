@@ -1,4 +1,4 @@
-"""Snapshots: how the worker and its children are, one row every half minute or so, for whoever asks what happened last night."""
+"""Snapshots: the state of a worker and its children, one row every half minute or so, as a history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Snapshots:
-    """``tick`` comes with every beat, and writes a row when one is due."""
+    """``tick`` is called with every heartbeat, and writes a row when one is due."""
 
     def __init__(self, worker: uuid.UUID, pid: int, interval_seconds: float) -> None:
         self.worker = worker
@@ -38,13 +38,13 @@ class Snapshots:
             WorkerStore(connection).snapshot(
                 self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent
             )
-        except psycopg.ProgrammingError as error:  # a grant is missing: no reason for the heartbeat to stop
+        except psycopg.ProgrammingError as error:  # a privilege is missing: the heartbeat must continue
             logger.error("could not record the worker's state: %s", str(error).strip())
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
-        """Return the CPU that the processes used since the last snapshot, 100 for one CPU all the time; None at the first.
+        """Return the CPU usage of the processes since the last snapshot, 100 for one full CPU; None for the first snapshot.
 
-        A child that started in between counts whole, one that ended not at all.
+        A child that started in between counts in full; one that ended does not count.
         """
         before, since = self.consumed, self.measured_at
         self.consumed, self.measured_at = {pid: cpu_seconds(pid) for pid in pids}, now
@@ -55,7 +55,7 @@ class Snapshots:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used, 0 when it is gone."""
+    """Return the CPU time that a process has used, 0 if it has ended."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:

@@ -1,6 +1,6 @@
 """The maintenance thread of a worker: heartbeat, reaper and pruner, on one thread and one connection beside the engine's.
 
-The connection's statements are bounded to a second, so that a long one cannot delay the heartbeat.
+Statements on this connection have a timeout of one second, so that a long one cannot delay the heartbeat.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import psycopg
 
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
-from horsies_django.worker.maintenance.pruner import PAUSE_SECONDS, Pruner
+from horsies_django.worker.maintenance.pruner import TICK_INTERVAL_SECONDS, Pruner
 from horsies_django.worker.maintenance.reaper import Reaper
 
 logger = logging.getLogger("horsies.worker")
@@ -37,11 +37,11 @@ class MaintenanceThread(threading.Thread):
         self.prune_at = 0.0
         self.connection: psycopg.Connection[Any] | None = None
         self.ended = threading.Event()
-        self.asked_since: float | None = None  # while it waits for the database
-        self.failing: set[str] = set()  # what was said to fail and has not succeeded since
+        self.asked_since: float | None = None  # while it waits for the database, by the monotonic clock
+        self.failing: set[str] = set()  # what was logged as failed and has not succeeded since
 
     def run(self) -> None:
-        """Tick until stopped; what fails is logged, and the next tick tries again on a new connection."""
+        """Tick until stopped; errors are logged, and the next tick tries again on a new connection."""
         beat_at = reap_at = 0.0
         while True:
             now = time.monotonic()
@@ -59,22 +59,22 @@ class MaintenanceThread(threading.Thread):
                 return
 
     def beat(self) -> bool:
-        """Beat once."""
+        """Send one heartbeat."""
         return self.heartbeat.tick(self.connected())
 
     def reap(self) -> bool:
-        """Reap once."""
+        """Run one round of the reaper."""
         self.reaper.tick(self.connected())
         return True
 
     def prune(self) -> bool:
-        """Prune for a moment."""
-        self.prune_at = time.monotonic() + PAUSE_SECONDS
+        """Run one tick of the pruner."""
+        self.prune_at = time.monotonic() + TICK_INTERVAL_SECONDS
         self.prune_at = time.monotonic() + self.pruner.tick(self.connected())
         return True
 
     def attempt(self, what: str, action: Any) -> bool:
-        """Do something that the database may fail, and return whether it did succeed."""
+        """Run an action that uses the database, and return whether it succeeded."""
         self.heartbeat.asked()
         self.asked_since = time.monotonic()
         try:
@@ -94,10 +94,10 @@ class MaintenanceThread(threading.Thread):
         return done
 
     def connected(self) -> psycopg.Connection[Any]:
-        """Return the connection, opened anew when it is gone. Raises psycopg.OperationalError."""
+        """Return the connection, opening one if there is none. Raises psycopg.OperationalError."""
         if self.connection is None:
             self.connection = direct_connection(
-                self.alias, application_name="horsies services", statement_timeout_ms=LONGEST_STATEMENT_MS
+                self.alias, application_name="horsies maintenance", statement_timeout_ms=LONGEST_STATEMENT_MS
             )
         return self.connection
 
@@ -107,7 +107,7 @@ class MaintenanceThread(threading.Thread):
         self.join(5)
 
     def disconnect(self) -> None:
-        """Close the connection, whatever state it is in."""
+        """Close the connection, in any state."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None

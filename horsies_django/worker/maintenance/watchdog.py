@@ -1,9 +1,9 @@
-"""The watchdog: a thread that waits for nobody, and acts for those who wait for a database that does not answer.
+"""The watchdog: a thread that never waits for the database, and acts while others wait for one that does not answer.
 
-Two things can only be done from outside. A link that went silent keeps a statement waiting for as long as TCP has hope, and a
-pooler keeps it waiting for its server: the watchdog ends such a connection, whoever waits on it sees an error and connects anew.
-And the timer that ends the children of a worker that stands still is wound with each heartbeat; a worker that is cut off from the
-database sends none and does not stand still.
+It does two things. On a dead network link a statement waits until TCP gives up, and behind a pooler until the server is back: the
+watchdog closes such a connection, so that the waiting thread gets an error and reconnects. And it rearms the kill timer, which
+ends the children of a stopped worker, while the worker is cut off from the database: then no heartbeat rearms it, although the
+worker was not stopped.
 """
 
 from __future__ import annotations
@@ -21,60 +21,60 @@ from horsies_django.worker.process.kill_timer import KillTimer
 
 logger = logging.getLogger("horsies.worker")
 
-# That an answer may take before its connection is given up. The services' statements are bounded to a second each; the engine is
-# given up before it counts as stuck.
-LONGEST_SECONDS = {"engine": 8.0, "services": 3.0}
-LATE_SHARE = 1 / 4  # of the guard's time: so late the timer of a worker that is cut off is wound
-LOOK_SHARE = 1 / 16  # of it: between two looks
+# How long a statement may take before its connection is closed. Statements of the maintenance thread have a timeout of a second;
+# the engine's connection is closed before the engine counts as stuck.
+LONGEST_SECONDS = {"engine": 8.0, "maintenance": 3.0}
+LATE_SHARE = 1 / 4  # of the kill timer's time: rearm the timer of a worker that is cut off when only this is left
+LOOK_SHARE = 1 / 16  # of the kill timer's time: the interval between checks
 LONGEST_LOOK_SECONDS = 1.0
 
 
 class Watchdog(threading.Thread):
-    """Looks after ``engine`` and ``services`` until ``stop``.
+    """Watches ``engine`` and ``maintenance`` until ``stop``.
 
-    It winds late: a worker that is stopped during an outage loses its children soon after. With ``kill`` it winds only once no
-    task runs: the tasks shall end, not the worker.
+    It rearms the timer late, so that the children of a worker that is stopped during an outage end soon after. With ``kill`` it
+    rearms only while no task runs: the tasks shall end, not the worker.
     """
 
     def __init__(
         self,
         engine: Engine,
-        services: MaintenanceThread,
+        maintenance: MaintenanceThread,
         kill_timer: KillTimer,
-        wind: Callable[[float], None],
+        rearm: Callable[[float], None],
         *,
         kill: bool,
     ) -> None:
         super().__init__(name="horsies-watchdog", daemon=True)
         self.engine = engine
-        self.services = services
+        self.maintenance = maintenance
         self.kill_timer = kill_timer
-        self.wind = wind
+        self.rearm = rearm
         self.kill = kill
         self.ended = threading.Event()
-        self.given_up: Any = None  # the connection that was ended last
+        self.given_up: Any = None  # the connection that was closed last
 
     def run(self) -> None:
-        """Look often."""
+        """Check repeatedly until stopped."""
         look = min(self.kill_timer.seconds * LOOK_SHARE, LONGEST_LOOK_SECONDS)
         while not self.ended.wait(look):
             now = time.monotonic()
             late = now > self.kill_timer.deadline - self.kill_timer.seconds * LATE_SHARE
-            if late and self.services.heartbeat.cut_off_for(look) and not (self.kill and self.busy()):
-                self.wind(now)
-            self.end_silence(now)
+            if late and self.maintenance.heartbeat.cut_off_for(look) and not (self.kill and self.busy()):
+                self.rearm(now)
+            self.close_silent_connections(now)
 
     def busy(self) -> bool:
         """Whether any task runs."""
         status = self.engine.status
         return bool(status.running_sync or status.running_async)
 
-    def end_silence(self, now: float) -> None:
-        """End connections on which a statement has waited too long."""
+    def close_silent_connections(self, now: float) -> None:
+        """Close connections on which a statement has waited too long."""
         status = self.engine.status
         waits = {
             "engine": (status.busy_since, status.connection),
-            "services": (self.services.asked_since, self.services.connection),
+            "maintenance": (self.maintenance.asked_since, self.maintenance.connection),
         }
         for name, (since, connection) in waits.items():
             if (
@@ -87,7 +87,7 @@ class Watchdog(threading.Thread):
             if shut_down(connection):
                 self.given_up = connection
                 logger.warning(
-                    "the %s got no answer for %.0f s: the connection to the database is ended", name, now - since
+                    "the %s thread got no answer for %.0f s; closing its connection to the database", name, now - since
                 )
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ from tests.support.server import Server
 
 CUTS = {
     "engine": "horsies engine",
-    "services": "horsies services",
+    "maintenance": "horsies maintenance",
     "listener": "horsies listener",
     "tasks": "chaos task",
     "all": "",
@@ -30,7 +30,7 @@ LONG_ROUND = 3 * ROUND[:-1] + RESTARTS
 DOWN_SECONDS = (0.0, 0.5, 2.0)
 CUT = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()
-AND application_name IN ('horsies engine', 'horsies services', 'horsies listener', 'chaos task')
+AND application_name IN ('horsies engine', 'horsies maintenance', 'horsies listener', 'chaos task')
 AND ('{0}' = '' OR application_name = '{0}')
 """
 

@@ -1,9 +1,9 @@
--- List the busiest partitions of a queue: what each holds, the limit on all workers together, and how many of its tasks are parked,
--- counted to one beyond a bound.
+-- Lists the busiest partitions of a queue: the permits that each holds, its limit on all workers together, and how many of its tasks are
+-- parked, counted up to one more than the bound.
 -- Locks: none. Index: horsies_tasks_holding, horsies_tasks_parked.
 SELECT load.key, load.held, load.everyone, parked.many
 FROM (
-  SELECT l.key, l.held, part.everyone[1] AS everyone  -- '' is nobody's key: its room is the limit
+  SELECT l.key, l.held, part.everyone[1] AS everyone  -- no task has the key '', so its room is the limit
   FROM horsies_queues queue
   CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
   CROSS JOIN LATERAL horsies_effective_limits(queue) AS effective

@@ -1,4 +1,4 @@
--- List who holds the permits of a queue, the longest first; of all queues for '*'. The partition is that of the rule in force.
+-- Lists the tasks that hold permits of a queue ('*': of any queue), oldest claim first. The partition is that of the rule in force.
 -- Locks: none. Index: horsies_tasks_holding, primary keys, horsies_heartbeats_worker.
 SELECT task.id, task.task_name, task.status,
        horsies_partition_key(queue.partition_by_args, queue.partition_by_task, task.kwargs, task.task_name),

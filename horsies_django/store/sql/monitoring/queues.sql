@@ -1,6 +1,6 @@
--- Read queues as they stand: what is declared, overridden and in force, what is in flight, partitions at their limit, living workers.
--- Effective limits follow from horsies_queues; horsies_limits is left alone, for a change must not wait for whoever looks. The row of
--- the cluster comes first, if it says anything or was asked for by name.
+-- Reads the state of queues: limits declared, overridden and in force, tasks in flight, partitions at their limit, living workers.
+-- Limits in force are computed from horsies_queues, because reading horsies_limits would delay a change of limits. The row of the cluster
+-- comes first, and only if it has a limit or an override or was asked for by name.
 -- Locks: none. Index: see functions/monitoring/horsies_permits_in_use.sql.
 WITH moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now
@@ -17,7 +17,7 @@ LEFT JOIN LATERAL (
   SELECT count(*) AS partitions
   FROM horsies_partition_capacity(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part,
        horsies_partition_usage(effective, horsies_partitions_in_use(effective), NULL, %(claimed)s::boolean, moment.now) AS load
-  WHERE load.held >= part.everyone[1]  -- '' is nobody's key: its room is the limit
+  WHERE load.held >= part.everyone[1]  -- no task has the key '', so its room is the limit
 ) AS crowded ON effective.partition_max_concurrency IS NOT NULL OR effective.partition_local_limit IS NOT NULL
 WHERE CASE WHEN %(names)s::text[] IS NOT NULL THEN queue.name = ANY (%(names)s::text[])
            ELSE queue.name <> '*' OR coalesce(queue.max_concurrency, effective.max_concurrency) IS NOT NULL

@@ -1,6 +1,8 @@
--- Read the workers that live, are silent, or ended lately, with what they hold: those first that hold something and should not.
--- Silent: the last beat of the parent lies longer ago than the threshold. Dead: others have judged so, or the row of its beats is gone.
--- Locks: none. Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables hold a few rows per worker.
+-- Reads the workers that are living, stale, or ended recently, and how many tasks they hold. Those come first that hold tasks and should
+-- not.
+-- stale: the last heartbeat of the parent process is older than the threshold. dead: declared so by another worker, or the heartbeat row is
+-- gone.
+-- Locks: none. Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables have a few rows per worker.
 SELECT worker.id, worker.hostname, worker.pid, worker.version, worker.queues, seen.state, seen.at,
        extract(epoch FROM moment.now - seen.at)::float8, worker.processes, worker.running_sync, worker.running_async,
        worker.memory_usage_mb, worker.children_memory_mb, coalesce(burden.tasks, 0)

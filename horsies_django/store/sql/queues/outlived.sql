@@ -1,5 +1,5 @@
--- List the overrides that end: their time is over, or the queue has had no living worker for so long (NULL: never).
--- Locks: none. Index: none; the table holds a row per queue.
+-- Lists the overrides to end: their time is over, or no worker has served the queue for the given time (NULL: never).
+-- Locks: none. Index: none; the table has a row per queue.
 SELECT queue.name, coalesce(queue.override_until <= clock_timestamp(), false)
 FROM horsies_queues queue
 WHERE queue.override IS NOT NULL

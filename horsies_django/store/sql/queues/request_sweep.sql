@@ -1,5 +1,5 @@
--- Have the queues with limits per partition looked through again, for a wake-up that may have been lost.
--- Locks: the queues' rows. Index: none; the table holds a row per queue.
+-- Requests a sweep of the queues with limits per partition, in case a wakeup was lost.
+-- Locks: the queues' rows. Index: none; the table has a row per queue.
 UPDATE horsies_queues queue SET sweep = '{"stage": "heads"}'
 WHERE queue.sweep IS NULL AND EXISTS (
   SELECT FROM horsies_limits limits

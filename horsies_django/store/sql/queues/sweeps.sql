@@ -1,3 +1,3 @@
--- List the queues whose waiting tasks are not in line with their limits yet.
--- Locks: none. Index: none; the table holds a row per queue.
+-- Lists the queues that have to be swept.
+-- Locks: none. Index: none; the table has a row per queue.
 SELECT queue.name FROM horsies_queues queue WHERE queue.sweep IS NOT NULL

@@ -1,4 +1,4 @@
--- Bound how long each further statement of this transaction waits for a lock, and tell the bound before: a page that waited for
--- somebody's open transaction would look as if it hung.
+-- Sets the lock timeout until the end of the transaction and returns the previous one, so that an admin page does not wait for a
+-- transaction that was left open.
 -- Locks: none. Index: none.
 SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(timeout)s::text, true)

@@ -1,7 +1,6 @@
--- Send a task once more that failed, expired or was cancelled, unless it was redacted: a new row, due now, with its arguments and
--- options, which names the old one. Unless asked to do it again, not where there is a copy already: who calls this has locked the old
--- row, so no copy appears meanwhile.
--- Tells the status of the old one, its newest copy and that one's status, and whether it was copied now.
+-- Sends a copy of a task that failed, expired or was cancelled, unless it was redacted: a new row, due now, that refers to the old one.
+-- A task that already has a copy is only copied with "again"; the caller has locked the old row, so no other copy can appear meanwhile.
+-- Returns the status of the old task, the id and status of its newest earlier copy, and whether it was copied now.
 -- Locks: none but the new row. Index: primary key, horsies_tasks_copies.
 WITH old AS (
   SELECT * FROM horsies_tasks task WHERE task.id = %(id)s::uuid

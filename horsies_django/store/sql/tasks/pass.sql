@@ -1,6 +1,6 @@
 -- The pass: settle, release, start and claim in one round trip; see functions/claim/horsies_pass.sql.
 -- Moves: PENDING -> RUNNING, CLAIMED, EXPIRED; CLAIMED -> RUNNING, EXPIRED, PENDING; RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING.
--- Locks: advisory locks of caps; task rows, never waiting. Index: horsies_tasks_claim, horsies_tasks_holding and the primary key.
+-- Locks: advisory locks of caps; task rows, skipping locked ones. Index: horsies_tasks_claim, horsies_tasks_holding and the primary key.
 SELECT p.missed, p.decided::text, p.started, p.returned, p.expired,
        p.verdicts, p.ids, p.generations, p.lanes, p.task_names, p.kwargs, p.attempts, p.options, p.queue_names,
        p.due_in, p.limited, p.again, p.dead, p.firsts::text[], p.held::text, p.looked_at

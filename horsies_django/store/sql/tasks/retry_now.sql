@@ -1,4 +1,4 @@
--- A task that waits for its next attempt becomes due now. The statement-level trigger only tells of new rows, so this tells the workers.
+-- Makes a task that waits for its next attempt due now, and wakes the workers: the trigger only announces new rows.
 -- Locks: the task row; waits for a pass that holds it. Index: primary key.
 WITH hastened AS (
   UPDATE horsies_tasks task SET enqueued_at = clock_timestamp(), next_retry_at = clock_timestamp()

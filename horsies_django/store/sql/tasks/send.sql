@@ -1,4 +1,5 @@
--- Send: the tasks of one call appear, PENDING, in the caller's transaction. Returns the number of their table.
+-- Inserts the tasks of one call, PENDING, in the caller's transaction; see functions/tasks/horsies_send.sql. Returns the OID of their
+-- table.
 -- Locks: none but the new rows. Index: primary key of horsies_queues.
 SELECT horsies_send(
   %(ids)s::uuid[], %(kwargs)s::jsonb, %(task_name)s::text, %(queue_name)s::text, %(lane)s::text, %(priority)s::smallint,

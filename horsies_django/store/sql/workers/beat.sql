@@ -1,5 +1,6 @@
--- Beat: one row per process of this worker, all in one statement, with the worker's load; processes that are gone lose theirs.
--- A parent that was declared dead, or whose row is gone, stays dead: nothing is written then. Returns the ids that beat.
+-- Writes the heartbeats of a worker: one row per process, in one statement, and the worker's load. Rows of processes that are gone are
+-- deleted.
+-- A worker that was declared dead, or whose row is gone, stays dead: nothing is written. Returns the ids that were written.
 -- Locks: this worker's own rows. Index: primary keys, horsies_heartbeats_worker.
 WITH alive AS (
   UPDATE horsies_heartbeats beat SET sent_at = clock_timestamp()

@@ -1,6 +1,6 @@
--- Delete a batch of workers that stopped or died long ago, with what is left of their heartbeats. One whose parent nobody has declared
--- dead is kept: a long threshold may let it come back. Workers that started before then and still run are few.
--- Locks: their rows, never waiting. Index: horsies_workers_started, primary key, horsies_heartbeats_worker.
+-- Deletes a batch of workers that stopped or died long ago, with their heartbeats. A worker that was never declared dead is kept, because
+-- with a long threshold it may come back. Few workers that started so long ago still run.
+-- Locks: the deleted rows, skipping locked ones. Index: horsies_workers_started, primary key, horsies_heartbeats_worker.
 WITH gone AS MATERIALIZED (
   SELECT worker.id FROM horsies_workers worker
   WHERE worker.started_at < clock_timestamp() - %(age)s::interval AND worker.seen_at < clock_timestamp() - %(age)s::interval

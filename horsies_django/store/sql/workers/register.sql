@@ -1,4 +1,4 @@
--- A worker starts: its row appears, and its parent's first heartbeat with it, before it claims anything. Every start is a new
+-- Inserts the row of a worker that starts, with the first heartbeat of its parent process, before it claims anything. Every start is a new
 -- worker with a new id.
 -- Locks: none but the new rows.
 WITH parent AS (

@@ -1,5 +1,6 @@
--- A process waits for results: until the row expires, workers announce what they finish. Rows long expired are swept along.
--- Locks: this process's own row, and dead ones. Index: primary key (the table holds a row per waiting process).
+-- Registers a process that waits for results: until the row expires, workers announce finished tasks. Rows that expired long ago are
+-- deleted.
+-- Locks: this process's own row, and expired ones. Index: primary key (the table has a row per waiting process).
 WITH swept AS (
   DELETE FROM horsies_waiters old WHERE old.id IN (
     SELECT stale.id FROM horsies_waiters stale

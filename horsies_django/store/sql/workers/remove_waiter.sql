@@ -1,3 +1,3 @@
--- A process stops waiting: its row goes.
+-- Deletes the row of a process that no longer waits for results.
 -- Locks: that row. Index: primary key.
 DELETE FROM horsies_waiters waiter WHERE waiter.id = %(waiter)s::uuid

@@ -1,4 +1,4 @@
--- Note how a worker is at this moment.
+-- Inserts a snapshot of a worker's state.
 -- Locks: none but the new row.
 INSERT INTO horsies_worker_states (worker_id, running_sync, running_async, buffered, children, memory_usage_mb, children_memory_mb, cpu_percent)
 VALUES (%(worker)s::uuid, %(running_sync)s::int, %(running_async)s::int, %(buffered)s::int, %(children)s::int,

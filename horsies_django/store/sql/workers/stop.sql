@@ -1,4 +1,4 @@
--- A worker ends: its row says when, and its heartbeats go.
+-- Records that a worker stopped, and deletes its heartbeats.
 -- Locks: this worker's own rows. Index: primary key, horsies_heartbeats_worker.
 WITH silent AS (
   DELETE FROM horsies_heartbeats beat WHERE beat.worker_id = %(worker)s::uuid

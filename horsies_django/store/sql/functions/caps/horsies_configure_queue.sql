@@ -1,9 +1,9 @@
--- Change a queue: the columns that p_changes names get its values, and everything that follows from them is brought up to date in
--- the same transaction: the limits in force, the partitions of tasks in flight, the audit, and a wake-up for the workers.
--- Returns the names of the columns that changed: none when all of them have these values already (then nothing is locked or written),
--- NULL when there is no such queue. p_create adds the queue if it is missing.
--- Locks: horsies_limits exclusively, which waits for the passes under way and holds up the next ones for as long as this takes;
--- gives up after the lock timeout. Never waits for a task's row: one that is locked keeps its old key, and is counted by the new rule.
+-- Changes the columns of a queue that p_changes names and updates, in the same transaction, what depends on them: the limits in force and
+-- the partitions of tasks in flight. It writes the audit and wakes the workers.
+-- Returns the names of the columns that changed; none if all had these values already (then nothing is locked or written); NULL if there is
+-- no such queue. p_create adds a missing queue.
+-- Locks: horsies_limits exclusively: waits for passes in progress, delays the next ones, gives up after the lock timeout. Task rows,
+-- skipping locked ones: these keep their old key, and counts use the new rule for them.
 -- Index: primary keys, horsies_tasks_holding.
 CREATE FUNCTION horsies_configure_queue(p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
                                   p_channel text) RETURNS text[]

@@ -1,4 +1,4 @@
--- The limits that follow from a queue's row: what is overridden, else what is declared; nothing may start while it is paused.
+-- Returns the limits in force of a queue's row: overridden values, else declared ones; a paused queue has max_concurrency 0.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_effective_limits(p_queue horsies_queues) RETURNS horsies_limits LANGUAGE sql STABLE AS $$
   SELECT jsonb_populate_record(

@@ -1,4 +1,4 @@
--- Whether a task in flight holds a permit of the caps: it runs, or (hard mode, p_claimed) it is claimed under a lease that lives.
+-- Returns whether a task in flight holds a permit: it is running, or (hard mode, p_claimed) it is claimed and its lease has not ended.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_holds_permit(p_status text, p_claim_expires_at timestamptz, p_claimed boolean, p_now timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

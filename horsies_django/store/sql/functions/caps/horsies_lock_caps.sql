@@ -1,10 +1,10 @@
--- Take the advisory locks under which caps may be read and acted upon, until the end of the transaction: one for the whole
--- cluster if it has a cap, else one per queue with a cap or with limits per partition (parking reads and acts, too), in the order of
--- their keys; none without caps. A paused queue needs none: nothing of it is claimed.
+-- Takes the advisory locks under which caps are read and permits given out, until the end of the transaction.
+-- One lock for the whole cluster if it has a cap; otherwise one per queue with a cap or limits per partition, in the order of their keys.
+-- Paused queues need none, because nothing is claimed from them.
 -- Locks: transaction-level advisory locks. Index: none.
 CREATE FUNCTION horsies_lock_caps(p_limits horsies_limits[], p_cluster int) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_seed bigint := 'horsies_tasks'::regclass::oid::bigint;  -- installations in other schemas have other locks
+  v_seed bigint := 'horsies_tasks'::regclass::oid::bigint;  -- each schema has its own locks
   v_keys bigint[] := '{}';
   v_limit horsies_limits;
   v_key bigint;

@@ -1,4 +1,4 @@
--- Wake other workers where permits of a cap came free, this worker did not use them all, and tasks wait: nobody else would know.
+-- Wakes other workers if permits of a cap became free that this worker did not use while tasks wait; nothing else would wake them.
 -- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: horsies_tasks_claim.
 CREATE FUNCTION horsies_notify_capacity(p_wanted horsies_wanted, p_caps horsies_caps, p_freed text[], p_used text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
@@ -7,9 +7,9 @@ DECLARE
   v_freed int;
 BEGIN
   IF p_freed <@ p_used AND cardinality(p_freed) <= 1 THEN
-    RETURN;  -- as it is under load, permit by permit
+    RETURN;  -- the common case under load: one permit, used again
   END IF;
-  IF p_caps.cluster IS NOT NULL THEN  -- queues that this worker does not serve wait for the same permits
+  IF p_caps.cluster IS NOT NULL THEN  -- other workers' queues use the same permits
     IF cardinality(p_freed) > cardinality(p_used)
       AND EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name <> '*' AND horsies_has_waiting_task(p_wanted, l.queue_name))
     THEN

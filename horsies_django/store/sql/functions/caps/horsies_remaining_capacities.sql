@@ -1,5 +1,5 @@
--- The rooms of several queues for one worker, in their order, see horsies_remaining_capacity; p_batch is the most that one pass may claim of each.
--- held: for each queue of p_cursors that has a cap, when its tasks in flight were claimed, for "held" in the next p_cursors.
+-- Returns the rooms of several queues for one worker, in their order; see horsies_remaining_capacity. p_batch bounds each.
+-- held: for each queue in p_cursors that has a cap, when its tasks in flight were claimed; it becomes "held" in the next p_cursors.
 -- Locks: none; exact only under the queues' advisory locks. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_remaining_capacities(p_limits horsies_limits[], p_worker uuid, p_claimed boolean, p_batch int, p_now timestamptz, p_cursors jsonb,
                               OUT rooms int[], OUT held jsonb)

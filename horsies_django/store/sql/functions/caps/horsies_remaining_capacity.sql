@@ -1,10 +1,9 @@
--- How many more tasks of a queue may start, for one worker: under the queue's cap and under its limit per worker. NULL: no limit.
--- moments: when the tasks in flight were claimed, the first eight moments and then the one (p_now if there is none) from which on the
--- others were; only for a queue with a cap. All claims under a cap are made one after the other: what is claimed later has a later moment,
--- so the next count needs to read no others (p_moments; empty: all; NULL: all, and tell none). Moments after p_now are of no use: the clock
--- was set back.
--- An entry of the index is dead once its task has finished, and stays while an old transaction keeps vacuum away. In the part of the index
--- that has the queue's tasks without a partition, only those moments are read; in the others what is older is passed over.
+-- Returns how many more tasks of a queue may start on a worker, under the queue's cap and its limit per worker. NULL: no limit.
+-- moments: when the tasks in flight were claimed, for queues with a cap: the first eight times, then one from which on all others were
+-- (p_now if there are none). Claims under a cap are serialized, so later claims have later times and the next count reads only these
+-- (p_moments; empty: read all; NULL: read all, return none). Times after p_now are ignored: the clock was set back.
+-- This skips dead index entries that vacuum cannot remove yet, see docs/explanation/the-pass.md: for tasks without a partition only these
+-- times are read, for others all from the first one on.
 -- Locks: none; exact only under the queue's advisory lock. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_remaining_capacity(p_limits horsies_limits, p_worker uuid, p_claimed boolean, p_now timestamptz,
                              p_moments timestamptz[] DEFAULT NULL, OUT room int, OUT moments timestamptz[])

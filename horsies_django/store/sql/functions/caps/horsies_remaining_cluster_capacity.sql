@@ -1,4 +1,4 @@
--- How many more tasks may be in flight in the whole cluster.
+-- Returns how many more tasks may be in flight in the whole cluster.
 -- Locks: none; exact only under the cluster's advisory lock. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_remaining_cluster_capacity(p_cap int, p_now timestamptz) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

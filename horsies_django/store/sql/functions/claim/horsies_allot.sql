@@ -1,12 +1,10 @@
--- Which of the candidates, in their order, may have a permit: the arithmetic of limits and rooms, on arrays. Reads no table.
--- Per candidate: p_queues (its queue's place in p_rooms), p_lanes, p_parts (its partition's place in p_part_rooms, 0 for none; NULL
--- when there are no partitions) and p_late (past its good_until). Rooms: how many more may start, NULL without limit. A slot of the candidate's lane starts it; without one
--- p_prefetch takes it ahead. p_part_all is the partition's room for any worker, beyond this one's own limit: what is only taken ahead
--- leaves it as it is, another worker may start something of the partition first.
--- verdicts: 'start', 'prefetch', 'late', 'park' (its partition is full for every worker), 'here' (full for this worker only),
--- or '' when its queue, its lane or the budget has no room. A candidate that cannot start costs no permit: later ones are looked at.
--- p_cuts: the place of the last candidate of the same scan if there may be more behind it, else NULL. Once one is refused for good
--- or expired, candidates behind that place wait for the next round: the order would not be right.
+-- Decides which candidates get a permit, in their order. This is arithmetic on arrays; no table is read.
+-- Per candidate: p_queues (index of its queue in p_rooms), p_lanes, p_parts (index of its partition in p_part_rooms, 0 for none; NULL
+-- without partitions), p_late (past its good_until). Rooms are how many more may start, NULL for no limit. A candidate takes a free slot of
+-- its lane, or else one of p_prefetch. p_part_all is a partition's room on all workers; prefetched tasks do not use it.
+-- verdicts: 'start', 'prefetch', 'late', 'park' (the partition is full for every worker), 'here' (full for this worker only), or '' (no
+-- room in queue, lane or p_total). p_cuts: the index of the last candidate of its scan if there may be more after it, else NULL. After a
+-- candidate that is late or refused by its partition, those after that index wait for the next round (stopped), to keep the order.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_allot(p_queues int[], p_lanes text[], p_parts int[], p_late boolean[], p_cuts int[], p_part_all int[],
                               INOUT p_rooms int[], INOUT p_part_rooms int[], INOUT p_total int,

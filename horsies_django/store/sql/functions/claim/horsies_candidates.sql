@@ -1,12 +1,12 @@
--- The first claimable tasks of one queue and lane that are due, in order (priority, enqueued_at, id), locked for the caller, as arrays
--- side by side: each with its partition under the rule in force (stale: its row still says another one) and whether it is past its
--- good_until (late). due: when the next becomes due, if fewer than p_want were found. p_but: partitions to leave out.
--- With p_wanted.grace, due is also when the first task that is left to others is old enough.
--- Walks priority by priority, so that tasks due in the future cost one probe however many they are. p_ranges: where to look, see
--- horsies_first_waiting; NULL: everywhere. firsts, if there are p_ranges: the priorities that it came by, each with the moment of its first
--- task (now, if that is later): nothing was left before it; and "end" when it came to the end. A task that another pass is claiming
--- counts as left, it may come back.
--- Locks: the rows it returns, never waiting. Index: horsies_tasks_claim, in its order, no sort.
+-- Returns the first p_want claimable, due tasks of a queue and lane, in order (priority, enqueued_at, id), locked, as parallel arrays.
+-- keys are the partitions under the rule in force; stale: the row has the key of an older rule; late: past its good_until. Tasks of the
+-- partitions in p_but are left out. due: when the next task becomes due (with p_wanted.grace also: when the first task that is left to
+-- others is old enough), if fewer than p_want were found.
+-- p_ranges: where to look, see horsies_first_waiting; NULL: everywhere. firsts: with p_ranges, the time of the first task of each priority
+-- that was reached (at most now), and "end" if the scan reached the end. Tasks that another pass is claiming count, because they may come
+-- back.
+-- The scan goes from priority to priority, so tasks that are due in the future cost one probe per priority.
+-- Locks: the returned rows, skipping locked ones. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_candidates(p_wanted horsies_wanted, p_limits horsies_limits, p_lane text, p_want int, p_but text[], p_ranges jsonb,
                                    OUT ids uuid[], OUT priorities smallint[], OUT moments timestamptz[], OUT keys text[],
                                    OUT stale boolean[], OUT late boolean[], OUT due timestamptz, OUT firsts jsonb)

@@ -1,13 +1,12 @@
--- Claim: take due tasks for the free slots of each lane and start them, and take some ahead for the buffer (soft mode).
--- Moves PENDING -> RUNNING, CLAIMED under a new claim generation (after the last number comes 1: a row that stands there must not make
--- every claim fail, and no claim lives that long). Tasks met past their good_until expire, tasks of a
--- partition that is full for every worker are parked: both leave the index of claimable tasks, so nobody meets them again.
--- Queues come in the order of their priority; queues of one priority share one order. The candidates of a priority are looked at in
--- rounds: a round ends early when refused candidates may have hidden others behind the end of a scan.
--- p_rooms: what each queue of p_caps has room for. What p_freed of a cap's permits it does not use itself is offered to other workers.
--- verdicts, 'start', 'prefetch' or 'late', and what the task has beside it, in the order of claims. due: when the next becomes due. limited: a
--- cap left tasks behind. again: the pass grew long, another should follow. firsts: see horsies_gather_candidates.
--- Locks: the task rows, never waiting; the caller has the advisory locks. Index: horsies_tasks_claim, then the primary key.
+-- Claims due tasks for the free slots of each lane and starts them, and prefetches some (soft mode).
+-- Moves PENDING -> RUNNING, CLAIMED under a new claim generation (1 follows the highest number). Late tasks expire, and tasks of a
+-- partition that is full for every worker are parked; both leave the index of claimable tasks.
+-- Queues come in order of their priority; the tasks of queues with the same priority share one order. Each priority is read in rounds,
+-- because refused candidates may hide others beyond the end of a scan. Permits in p_freed that this claim does not use are offered to other
+-- workers.
+-- p_rooms: the room of each queue in p_caps. verdicts: 'start', 'prefetch' or 'late'. due: when the next task becomes due. limited: a cap
+-- or the total left tasks behind. again: the pass became long, another one should follow. firsts: see horsies_gather_candidates.
+-- Locks: the task rows, skipping locked ones; the caller holds the advisory locks. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_claim(p_wanted horsies_wanted, p_caps horsies_caps, p_rooms int[], p_freed text[],
                               OUT verdicts text[], OUT ids uuid[], OUT generations int[], OUT lanes text[], OUT task_names text[],
                               OUT kwargs text[], OUT attempts int[], OUT options text[], OUT queue_names text[],
@@ -62,7 +61,7 @@ BEGIN
       v_count := cardinality(v_ids);
 
       IF v_first = v_last AND NOT v_partitioned AND p_wanted.prefetch = 0 AND v_count <= least(p_wanted.total, p_rooms[v_first])
-        AND NOT true = ANY (v_late) THEN  -- the common case: every candidate has a slot, and room
+        AND NOT true = ANY (v_late) THEN  -- the common case: every candidate can start
         v_verdicts := array_fill('start'::text, ARRAY[v_count]);
         v_stopped := false;
         v_used := v_used || array_fill(v_limits[v_first].queue_name::text, ARRAY[v_count]);
@@ -115,7 +114,7 @@ BEGIN
                attempts || array_agg(t.retry_count + 1), horsies_claim.options || array_agg(NULL::text), queue_names || array_agg(t.queue_name::text)
         INTO verdicts, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names
         FROM horsies_tasks t WHERE t.id = ANY (v_expired);
-        IF v_partitioned THEN  -- what expired may have been the head that a free permit waited for
+        IF v_partitioned THEN  -- an expired task may have been unparked for a free permit
           SELECT v_stopped OR coalesce(sum(horsies_unpark(v_limits[e.queue].queue_name, e.keys, e.permits)) > 0, false) INTO v_stopped
           FROM (SELECT k.queue, array_agg(k.key) AS keys, array_agg(k.permits) AS permits
                 FROM (SELECT u.queue, u.key, count(*)::int AS permits FROM unnest(v_queues, v_keys, v_verdicts) AS u (queue, key, verdict)
@@ -134,7 +133,7 @@ BEGIN
         limited := true;
       END IF;
       EXIT WHEN NOT v_stopped OR p_wanted.total <= 0;
-      IF v_met >= 2000 THEN  -- a pass stays short; the engine comes round again
+      IF v_met >= 2000 THEN  -- keeps the pass short; the engine runs another one
         again := true;
         p_wanted.total := 0;
         EXIT;

@@ -1,8 +1,8 @@
--- live: the queues of a pass that are worth a lock: not those that are paused, and of those with caps not the ones where nothing waits in
--- the lanes that it claims for.
--- What is sent while we look wakes the worker again. Where this pass gave back a permit of a partition there is no looking: until it
--- commits, another pass counts that permit as held, and may park, unseen, a task that was sent meanwhile.
--- firsts: as in horsies_gather_candidates, of the queues where nothing waits.
+-- Returns the queues that need their caps locked (live): not paused ones, and of those with caps only those with waiting tasks in the lanes
+-- to claim for.
+-- A task that is sent after this check wakes the worker again. A queue for which this pass freed a permit of a partition is always live:
+-- until the commit, other passes count that permit as held and may park a new task, which this check would not see.
+-- firsts: as in horsies_gather_candidates, for the queues without waiting tasks.
 -- Locks: none. Index: horsies_tasks_claim.
 CREATE FUNCTION horsies_claimable_queues(p_wanted horsies_wanted, p_caps horsies_caps, p_freed text[], p_starting boolean,
                                          OUT live horsies_limits[], OUT firsts jsonb) LANGUAGE plpgsql VOLATILE AS $$

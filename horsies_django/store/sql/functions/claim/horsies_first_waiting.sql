@@ -1,11 +1,9 @@
--- The first claimable task of a queue and lane beyond a priority, in order (priority, enqueued_at), whenever it becomes due.
--- p_ranges: where one can be, as [{"low", "high", "since"}, ...] in the order of priorities: of the priorities from low to high, nothing
--- claimable is left that became due before since (an epoch; NULL: anything may be). p_behind: but from that moment on look again; something
--- came back there.
--- While an old transaction keeps vacuum away, every claim leaves an index entry behind that a scan has to walk over, and its row to visit:
--- a range that starts where the last scan found something begins behind them. A range of one priority starts at its moment exactly.
--- The ranges are looked at one by one, in their order, as an unsorted nested loop does.
--- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
+-- Returns the first claimable task of a queue and lane after priority p_beyond, in order (priority, enqueued_at), whether it is due or not.
+-- p_ranges: where to look, as [{"low", "high", "since"}, ...] in order of priority: from priority low to high, no claimable task is left
+-- that became due before since (an epoch; NULL: any may be left). Tasks from p_behind on are read in any case, because one came back there.
+-- A range that starts where the last scan found a task skips the dead index entries before it; see docs/explanation/the-pass.md. The ranges
+-- are read one by one in their order, because a nested loop does not sort.
+-- Locks: none. Index: horsies_tasks_claim, in its order, no sort; for a range of one priority it starts exactly at since.
 CREATE FUNCTION horsies_first_waiting(p_queue text, p_lane text, p_beyond smallint, p_ranges jsonb, p_behind timestamptz,
                               OUT priority smallint, OUT moment timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

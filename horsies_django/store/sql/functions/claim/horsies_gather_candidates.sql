@@ -1,9 +1,9 @@
--- The candidates of the queues of one priority, p_first to p_last in p_limits, in one order over queues and lanes: from each queue
--- and lane as many as could start at most, and p_extra more once an earlier round met some that were refused. cuts says for each the
--- place of the last one of its scan when the scan may not have reached the end. due: when the next becomes due.
--- firsts: where the scans found something first, by queue and lane, for the queues that p_wanted.cursors has.
--- One scan is in order already; only when several brought something are they merged.
--- Locks: the candidates' rows, never waiting. Index: horsies_tasks_claim.
+-- Returns the candidates of the queues of one priority (p_first to p_last in p_limits), in one order over queues and lanes.
+-- Each queue and lane contributes as many as could start, and p_extra more after a round in which candidates were refused.
+-- cuts: per candidate, the index of the last one of its scan if that scan may not have reached the end. due: when the next task becomes
+-- due. firsts: by queue and lane, where the scans found their first tasks, for the queues in p_wanted.cursors.
+-- A single scan is already in order; several are merged.
+-- Locks: the candidates' rows, skipping locked ones. Index: horsies_tasks_claim.
 CREATE FUNCTION horsies_gather_candidates(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[], p_first int, p_last int,
                                           p_but jsonb, p_extra int,
                                           OUT ids uuid[], OUT queues int[], OUT lanes text[], OUT keys text[], OUT stale boolean[],

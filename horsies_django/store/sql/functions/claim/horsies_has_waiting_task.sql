@@ -1,4 +1,5 @@
--- Whether a task of a queue is due and claimable. Looks at the first task of each lane and priority: what is due later costs one probe.
+-- Returns whether a queue has a claimable task that is due. It reads the first task of each lane and priority, so tasks that are due in the
+-- future cost one probe.
 -- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_has_waiting_task(p_wanted horsies_wanted, p_queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$

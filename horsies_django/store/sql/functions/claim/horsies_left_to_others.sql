@@ -1,5 +1,5 @@
--- Whether a worker leaves a task to others for now: it cannot run it, and the task has not been due for as long as p_grace. One that is
--- past its good_until may be taken by anyone: it only expires.
+-- Returns whether a worker leaves a task to others for now: it cannot run the task, which has been due for less than p_grace. Any worker
+-- may take a task that is past its good_until, because it only expires.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_left_to_others(p_name text, p_options jsonb, p_enqueued_at timestamptz, p_good_until timestamptz,
                                 p_taker horsies_workers, p_grace interval, p_now timestamptz) RETURNS boolean

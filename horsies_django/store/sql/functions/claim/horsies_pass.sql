@@ -1,15 +1,11 @@
--- The pass: once round the engine in one round trip and one transaction, as separate statements so that each sees what the
--- one before it did, and what others did before it got the locks: settle, release, locks, unpark, start, claim.
--- The limits are read first of all: a change of them locks that table, so no pass is under way while one is made.
--- Finished ids are announced to waiting processes, if there are any; a queue where permits came free and were not used, though tasks
--- wait, is announced to the workers. p_lease: soft mode, for tasks taken ahead. p_expired_leases: also look for claims whose lease ended.
--- started, returned and expired: what became of p_starts, in their order. verdicts to queue_names: tasks that it met, see horsies_claim.
--- missed: outcomes and releases that did not land. decided: what became of failed tasks beyond their outcome, see horsies_settle.
--- due_in: seconds until the next task becomes due. dead: the worker was declared dead, and nothing was claimed. firsts, held: where the
--- next cursors are, as of the epoch looked_at; held has when the tasks in flight of capped queues were claimed.
--- Every statement and every call by one costs this function dearly after an idle moment, when nothing of it is in the CPU's caches:
--- what needs no table is written as expressions, and what nothing calls for is not asked.
--- Locks: advisory locks of caps where something of their queue waits; task rows, never waiting for one. Index: see its functions.
+-- The pass: settles, releases, locks, unparks, starts and claims, in one round trip and one transaction; see docs/explanation/the-pass.md.
+-- Each step is a statement of its own, so that it sees what earlier steps did and what others committed before the locks were taken. Limits
+-- are read first: a change of limits locks their table, so no pass is in progress during a change.
+-- p_expired_leases: also release claims whose lease ended. started, returned, expired: what became of p_starts, in their order. verdicts to
+-- queue_names: see horsies_claim. missed: outcomes and releases that were not written. decided: see horsies_settle. due_in: seconds until
+-- the next task becomes due. dead: the worker was declared dead. firsts, held: for the next cursors, as of the epoch looked_at.
+-- With cold CPU caches each statement and call is slow, so what needs no table is an expression, and nothing is called without need.
+-- Locks: advisory locks of caps with waiting tasks; task rows, skipping locked ones. Index: see the functions that it calls.
 CREATE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_expired_leases boolean,
                              OUT missed uuid[], OUT decided jsonb, OUT started uuid[], OUT returned uuid[], OUT expired uuid[],
                              OUT verdicts text[], OUT ids uuid[], OUT generations int[], OUT lanes text[], OUT task_names text[],
@@ -32,7 +28,7 @@ DECLARE
   v_keys text[] := '{}';
   v_claiming boolean := p_wanted.sync > 0 OR p_wanted.async > 0 OR p_wanted.prefetch > 0;
   v_offered boolean := false;
-  v_now timestamptz := p_wanted.now;  -- NULL: the clock
+  v_now timestamptz := p_wanted.now;  -- NULL: use the clock
   v_rooms record;
   v_taker horsies_workers;
   v_claimed record;
@@ -50,7 +46,7 @@ BEGIN
       v_caps.queues := v_caps.queues || v_limit;
       IF v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL THEN
         v_partitioned := true;
-        p_wanted.cursors := p_wanted.cursors - v_limit.queue_name::text;  -- unparking tells nobody
+        p_wanted.cursors := p_wanted.cursors - v_limit.queue_name::text;  -- unparking sends no notification
       END IF;
       v_capped := v_capped OR v_partitioned OR v_limit.max_concurrency IS NOT NULL;
       v_bounded := v_bounded OR v_limit.local_limit IS NOT NULL;
@@ -83,7 +79,7 @@ BEGIN
   END IF;
 
   IF EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_wanted.worker AND b.died_at IS NOT NULL) THEN
-    dead := true;  -- its tasks are being given away
+    dead := true;  -- its tasks are given to other workers
   ELSIF v_claiming OR p_starts IS NOT NULL OR (v_capped AND v_freed <> '{}') THEN
     v_claimable := v_caps;
     IF v_capped THEN
@@ -97,7 +93,7 @@ BEGIN
         PERFORM horsies_lock_caps(v_claimable.queues, v_caps.cluster);
       END IF;
     END IF;
-    p_wanted.now := coalesce(v_now, clock_timestamp());  -- not before the locks
+    p_wanted.now := coalesce(v_now, clock_timestamp());  -- after the locks
     IF v_partitioned AND v_freed <> '{}' THEN
       PERFORM horsies_unpark(f.queue, array_agg(f.key), array_agg(f.permits))
       FROM (SELECT u.queue, u.key, count(*)::int AS permits FROM unnest(v_freed, v_keys) AS u (queue, key)
@@ -108,7 +104,7 @@ BEGIN
     END IF;
     IF p_starts IS NOT NULL THEN
       SELECT s.started, s.expired, s.returned INTO started, expired, returned FROM horsies_start(p_wanted, v_caps, p_starts) AS s;
-      IF v_capped OR v_bounded THEN  -- some may have come back
+      IF v_capped OR v_bounded THEN  -- some may be pending again
         p_wanted.behind := least(p_wanted.behind, horsies_notify_requeued(
           p_wanted.channel, ARRAY(SELECT (s.value ->> 'id')::uuid FROM jsonb_array_elements(p_starts) AS s)));
       END IF;
@@ -122,7 +118,7 @@ BEGIN
       END IF;
       IF p_wanted.grace IS NOT NULL THEN
         SELECT w.* INTO v_taker FROM horsies_workers w WHERE w.id = p_wanted.worker;
-        IF v_taker.task_names IS NOT NULL THEN  -- asked for every task: among the keys of an object a name is found at once
+        IF v_taker.task_names IS NOT NULL THEN  -- looked up for every task: fast among the keys of an object
           v_taker.task_names := coalesce((SELECT jsonb_object_agg(n.name, 1) FROM jsonb_array_elements_text(v_taker.task_names) AS n (name)), '{}');
         END IF;
         p_wanted.taker := v_taker;

@@ -1,13 +1,12 @@
--- The short pass: the pass where little is asked of it, as one statement. After an idle moment, when nothing is in the CPU's caches,
--- each statement of a pass costs as much as its work.
--- Settles tasks that did not fail, and claims from one queue, p_queue (NULL: from none), for a worker whose queues have no limits: there
--- is no permit to count or to offer, and no partition. Does what horsies_settle and horsies_claim do then, or nothing at all: not fit
--- when there is a limit, when the queue has no row, or when the worker was declared dead. Limits are changed under an exclusive lock
--- of their table, and the statement has its snapshot after its locks: no pass is under way while a limit appears.
--- Its scan walks over what is due in the future, so it is for workers that were quick lately. Tasks past their good_until are left (again),
--- as are all that the pass can do besides: releases, starts, leases, the buffer, strangers, cursors, when the next task becomes due.
--- Moves PENDING -> RUNNING and RUNNING -> COMPLETED, CANCELLED. The claims are in order; missed: outcomes that did not land.
--- Locks: task rows, never waiting. Index: horsies_tasks_claim, then the primary key.
+-- The short pass: settles tasks that did not fail and claims from one queue (p_queue; NULL: none), in one statement. See
+-- docs/explanation/the-pass.md.
+-- It does what horsies_settle and horsies_claim would do, or nothing: fit is false if one of the queues or the cluster has a limit, if
+-- p_queue has no row, or if the worker was declared dead. A change of limits locks their table exclusively, and a statement takes its
+-- snapshot after its locks, so no limit is missed.
+-- Tasks past their good_until are left to a whole pass (again). Tasks that are due in the future are walked over. missed: outcomes that
+-- were not written.
+-- Moves PENDING -> RUNNING and RUNNING -> COMPLETED, CANCELLED.
+-- Locks: task rows, skipping locked ones. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_short_pass(p_worker uuid, p_channel text, p_outcomes jsonb, p_queues text[], p_queue text, p_sync int, p_async int,
                                    OUT fit boolean, OUT again boolean, OUT missed uuid[], OUT ids uuid[], OUT generations int[],
                                    OUT lanes text[], OUT task_names text[], OUT kwargs text[], OUT attempts int[], OUT options text[],
@@ -42,7 +41,7 @@ BEGIN
     SELECT s.id, s.retry_count + 1, s.claim_generation, s.status, false, s.started_at, v_now, s.error_code, s.error_message, p_worker,
            s.child_pid
     FROM settled s
-  ), told AS (  -- 200 ids of 36 characters stay below the 8,000 bytes that a payload may have
+  ), told AS (  -- 200 ids of 36 characters fit into the 8,000 bytes of a payload
     SELECT pg_notify(p_channel || '_done', string_agg(n.id::text, ' '))
     FROM (SELECT s.id, (row_number() OVER () - 1) / 200 AS part FROM settled s
           WHERE EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now)) AS n

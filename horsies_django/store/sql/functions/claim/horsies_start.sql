@@ -1,8 +1,9 @@
--- Start: tasks that wait in a worker's buffer begin, if they are still its own under this very claim, their lease lives, their
--- good_until has not passed, and their queue and partition have room (only what runs is counted: soft mode). The others expire or
--- go back; those that are missing in the answer are not this worker's any more, or somebody has their row locked.
--- Moves CLAIMED -> RUNNING, PENDING (late ones expire). Each array has the order of p_starts.
--- Locks: task rows, never waiting; the caller has the advisory locks. Index: primary key, horsies_tasks_holding, horsies_tasks_parked.
+-- Starts prefetched tasks of a worker if the claim is still its own, the lease has not ended, good_until has not passed, and queue and
+-- partition have room (only running tasks count in soft mode). Other tasks expire or are released.
+-- Moves CLAIMED -> RUNNING, PENDING (late ones expire). Each array has the order of p_starts; a task in none of them belongs to another
+-- worker now, or its row is locked.
+-- Locks: task rows, skipping locked ones; the caller holds the advisory locks. Index: primary key, horsies_tasks_holding,
+-- horsies_tasks_parked.
 CREATE FUNCTION horsies_start(p_wanted horsies_wanted, p_caps horsies_caps, p_starts jsonb,
                               OUT started uuid[], OUT expired uuid[], OUT returned uuid[]) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -50,7 +51,7 @@ BEGIN
   IF 'late' = ANY (v_verdicts) THEN
     PERFORM horsies_notify_finished(p_wanted.channel, horsies_expire(
       ARRAY(SELECT v.id FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE v.verdict = 'late'), p_wanted.now));
-    PERFORM horsies_unpark(v_limits[e.queue].queue_name, array_agg(e.key), array_agg(e.permits))  -- they waited behind these
+    PERFORM horsies_unpark(v_limits[e.queue].queue_name, array_agg(e.key), array_agg(e.permits))  -- tasks that were parked behind these
     FROM (SELECT v.queue, v.key, count(*)::int AS permits FROM unnest(v_queues, v_keys, v_verdicts) AS v (queue, key, verdict)
           WHERE v.verdict = 'late' AND v.key IS NOT NULL GROUP BY v.queue, v.key) AS e GROUP BY e.queue;
   END IF;

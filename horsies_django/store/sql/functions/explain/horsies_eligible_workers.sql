@@ -1,7 +1,7 @@
--- The living workers that could take a task, or for a task that one has claimed only that one, as JSON objects: worker_id, hostname,
--- pid, beat_at, slots and busy (of the task's lane, counted by the rows that run: newer than the load of the last beat), other_free (slots of
--- the other lane), room (under the queue's limit per worker, NULL without), partition_room (NULL without), knows (it can run the task),
--- strange (it leaves the task to others until its p_grace ends), queues.
+-- Returns the living workers that could take a task, or only the one that has claimed it, as JSON objects.
+-- Keys: worker_id, hostname, pid, beat_at, queues; slots and busy (of the task's lane; busy counts rows, which are newer than the last
+-- heartbeat), other_free (free slots of the other lane), room (under the queue's limit per worker, NULL without one), partition_room (NULL
+-- without one), knows (it can run the task), strange (it leaves the task to others until p_grace is over).
 -- Locks: none. Index: horsies_tasks_holding, primary keys.
 CREATE FUNCTION horsies_eligible_workers(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_claimed boolean, p_grace interval,
                                p_now timestamptz) RETURNS jsonb

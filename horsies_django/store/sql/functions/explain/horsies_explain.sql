@@ -1,9 +1,9 @@
--- What decides now whether a task runs, as one JSON object for core/reasoning.py; NULL when there is no such task. Every verdict is
--- that of the function that the pass itself asks; this one only asks, and says who holds what.
--- p_claimed: claims hold permits (hard mode). p_threshold: a worker silent for so long takes no part. p_grace: for how long workers leave
--- to others what they do not know. p_many: holders and former workers
--- named at most. p_bound: how far tasks before this one are counted.
--- A level's taken is what its room would lack under a cap that nobody reaches: the claim's own count.
+-- Returns what decides now whether a task runs, as a JSON object for core/reasoning.py; NULL if there is no such task.
+-- It calls the functions that the pass calls and adds which tasks hold the permits.
+-- p_claimed: claims hold permits (hard mode). p_threshold: workers without a heartbeat for this long are left out. p_grace: how long
+-- workers leave unknown tasks to others. p_many: the largest number of holders and of former workers to return. p_bound: the largest number
+-- of tasks before this one to count.
+-- "taken" is computed as the room missing under a very high cap, so it is the claim's own count.
 -- Locks: none. Index: primary keys, horsies_tasks_holding, horsies_tasks_claim, horsies_tasks_parked.
 CREATE FUNCTION horsies_explain(p_id uuid, p_claimed boolean, p_threshold interval, p_grace interval, p_many int, p_bound int) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE
@@ -55,7 +55,7 @@ BEGIN
     IF v_task.status = 'RUNNING' THEN
       RETURN v_facts;
     END IF;
-    p_claimed := false;  -- a start counts what runs
+    p_claimed := false;  -- a start counts running tasks only
   END IF;
 
   SELECT q.* INTO v_queue FROM horsies_queues q WHERE q.name = v_task.queue_name;
@@ -74,7 +74,7 @@ BEGIN
     END IF;
   END IF;
   SELECT q.* INTO v_whole FROM horsies_queues q WHERE q.name = '*';
-  IF FOUND AND v_task.claimed_by IS NULL THEN  -- a claim has its permit of the cluster already
+  IF FOUND AND v_task.claimed_by IS NULL THEN  -- a claimed task already has a permit of the cluster
     v_cap := horsies_effective_limits(v_whole);
     v_cluster := v_cap.max_concurrency;
     IF v_cluster IS NOT NULL THEN

@@ -1,5 +1,5 @@
--- The tasks that hold permits of a queue, or of all queues for '*', the longest-held first, at most p_many; with p_key only those of
--- one partition under the rule in force. As JSON objects: task_id, task_name, worker_id, hostname, pid, child_pid, since.
+-- Returns up to p_many tasks that hold permits of a queue ('*': of any queue), oldest claim first, as JSON objects: task_id, task_name,
+-- worker_id, hostname, pid, child_pid, since. With p_key only those of one partition under the rule in force.
 -- Locks: none. Index: horsies_tasks_holding, horsies_heartbeats_worker, primary keys.
 CREATE FUNCTION horsies_permit_holders(p_limits horsies_limits, p_key text, p_claimed boolean, p_now timestamptz, p_many int) RETURNS jsonb
 LANGUAGE sql VOLATILE AS $$

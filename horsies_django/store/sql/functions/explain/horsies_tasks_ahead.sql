@@ -1,7 +1,8 @@
--- How many tasks a worker would take before a task that is due, counted up to p_bound: in its own queue and, from better queues that the
--- worker serves (p_queues) and that have room, in its own lane. The other lane has slots of its own (p_other of them are free), so
--- its tasks count only if they would use up the room that the queue and the cluster (p_cluster_room) have left. For a task whose
--- partition is full, the parked ones of that partition come first. p_worker NULL: any worker, which serves this queue only.
+-- Returns how many tasks a worker would take before a due task, counted up to p_bound: tasks of its lane, in its queue and in the queues of
+-- the same or a higher priority that the worker serves (p_queues) and that have room.
+-- The other lane has slots of its own (p_other of them free), so its tasks count only if they would use up the room of the queue or of the
+-- cluster (p_cluster_room). If the task's partition is full, the parked tasks before it count too. p_worker NULL: any worker, serving only
+-- this queue.
 -- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding, primary keys.
 CREATE FUNCTION horsies_tasks_ahead(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_full boolean, p_cluster_room int, p_worker uuid,
                               p_queues jsonb, p_other int, p_claimed boolean, p_grace interval, p_now timestamptz, p_bound int)

@@ -1,7 +1,7 @@
--- How many tasks of one queue and lane a pass would take before a given place in the order (priority, enqueued_at, id): those that are
--- due, not late, not of the partitions p_but, and not left to others by p_taker (any worker when it is NULL). Counted up to p_bound. Like a pass it looks at 2,000 tasks at most; if all of them are
--- of no account, that counts as one.
--- Walks priority by priority, as the claim does, so that tasks due in the future cost one probe however many they are.
+-- Returns how many tasks of a queue and lane a pass would take before a place in the order (priority, enqueued_at, id), up to p_bound.
+-- Only tasks count that are due, not late, not in the partitions p_but, and not left to others by p_taker (NULL: any worker). At most 2,000
+-- tasks are read, as in a pass; if none of them counts, the result is one.
+-- The scan goes from priority to priority, so tasks that are due in the future cost one probe per priority.
 -- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_tasks_before(p_limits horsies_limits, p_lane text, p_but text[], p_priority int, p_moment timestamptz, p_id uuid,
                                p_taker horsies_workers, p_grace interval, p_now timestamptz, p_bound int) RETURNS int

@@ -1,11 +1,12 @@
--- Count the tasks of queues that are due and wait, parked ones included, no further than to one beyond a bound.
--- Walks from one lane and priority to the next, so that tasks due in the future cost one probe each time however many they are. What
--- is parked was due when it was parked. The cluster's row counts all queues.
+-- Counts the tasks of queues that are due and wait, parked ones included, up to one more than p_bound. The row of the cluster counts all
+-- queues.
+-- The scan goes from one lane and priority to the next, so tasks that are due in the future cost one probe each time. Parked tasks are
+-- always due.
 -- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, in their order.
 CREATE FUNCTION horsies_count_pending(p_names text[], p_bound int) RETURNS TABLE (queue_name text, many int) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  v_now timestamptz := clock_timestamp();  -- a call in the condition would not be asked of the index
+  v_now timestamptz := clock_timestamp();  -- a volatile call cannot be an index condition
 BEGIN
   RETURN QUERY
   SELECT q.name::text, waiting.many::int

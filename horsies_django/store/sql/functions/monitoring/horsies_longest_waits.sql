@@ -1,5 +1,5 @@
--- For how many seconds the oldest due task of each queue waits. Parked tasks are left out: their partition is at its limit, and they wait
--- for one of their own. The first task of each lane and priority is its oldest: one probe each, however many wait.
+-- Returns how many seconds the oldest due task of each queue has waited. Parked tasks are left out: they wait for their own partition.
+-- It reads the first task of each lane and priority, which is the oldest, however many tasks wait.
 -- Locks: none. Index: horsies_tasks_claim, in its order.
 CREATE FUNCTION horsies_longest_waits(p_names text[]) RETURNS TABLE (queue_name text, seconds float8) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

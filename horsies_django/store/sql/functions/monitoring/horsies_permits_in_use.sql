@@ -1,5 +1,5 @@
--- How many tasks of each queue run, and how many permits they and the claimed ones hold; the total has the name of the cluster.
--- Locks: none. Index: horsies_tasks_holding: as many entries as tasks are in flight, however many wait.
+-- Returns how many tasks of each queue are running, and how many permits running and claimed tasks hold; '*' is the total.
+-- Locks: none. Index: horsies_tasks_holding, which has an entry per task in flight.
 CREATE FUNCTION horsies_permits_in_use(p_now timestamptz) RETURNS TABLE (name text, running int, permits int) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN

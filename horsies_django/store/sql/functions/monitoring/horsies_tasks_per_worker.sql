@@ -1,5 +1,5 @@
--- How many tasks each worker holds, claimed and running ones together.
--- Locks: none. Index: horsies_tasks_holding: as many entries as tasks are in flight, however many wait.
+-- Returns how many claimed and running tasks each worker has.
+-- Locks: none. Index: horsies_tasks_holding, which has an entry per task in flight.
 CREATE FUNCTION horsies_tasks_per_worker() RETURNS TABLE (worker uuid, tasks int) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- The partitions of a queue that have no room: for any worker, or for this one.
+-- Returns the partitions of a queue that have no room, on any worker or on this one.
 -- Locks: none. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_full_partitions(p_limits horsies_limits, p_worker uuid, p_claimed boolean, p_now timestamptz) RETURNS text[]
 LANGUAGE plpgsql VOLATILE AS $$

@@ -1,5 +1,5 @@
--- The partitions of some candidates and their rooms: parts (the place of each candidate's partition, 0 for none), rooms (for this
--- worker) and everyone (for any worker: under the partition's cap, and under the limit per worker on all living ones together).
+-- Returns the partitions of candidates and their rooms: parts (the index of each candidate's partition, 0 for none), rooms (on this worker)
+-- and everyone (on all workers: the partition's cap, and its limit per worker times the number of living workers).
 -- Locks: none; exact only under the queues' advisory locks. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_partition_capacity(p_limits horsies_limits[], p_queues int[], p_keys text[], p_worker uuid, p_claimed boolean,
                               p_now timestamptz, OUT parts int[], OUT rooms int[], OUT everyone int[])

@@ -1,7 +1,6 @@
--- The partition that a task belongs to: the one text of the rule. Called by send, by the pass, and by whoever re-keys.
--- A key is a JSON object of what the rule names: {"task": ...} by task, the arguments by their JSON keys; one that is missing
--- counts as null, so all tasks without it share a partition. '[]' takes all arguments. A long key is cut, with its hash.
--- NULL when the rule partitions by nothing.
+-- Returns the partition of a task, or NULL if the rule does not partition. This is the only implementation of the rule.
+-- A key is a JSON object of the arguments in p_by_args, by their JSON keys; missing ones count as null; '[]' means all arguments. With
+-- p_by_task it has the task's name under the key "". Long keys are cut and end with a hash.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs jsonb, p_task_name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$

@@ -1,6 +1,6 @@
--- What partitions of a queue hold, in all and on one worker, and what the pass of p_now has taken ahead without holding it (soft
--- mode): its next round must not take as much again. Tasks keyed by an older rule are keyed anew on the way. Only the partitions that
--- are asked for are counted: it costs nothing that many others are full.
+-- Returns how many permits partitions of a queue hold, on all workers (held) and on one (here), and how many tasks the pass of p_now
+-- prefetched without permits (ahead, in soft mode), which its next round must not take again.
+-- The keys of tasks with an older rule are computed again for the count. Only the partitions in p_keys are counted.
 -- Locks: none; exact only under the queue's advisory lock. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_partition_usage(p_limits horsies_limits, p_keys text[], p_worker uuid, p_claimed boolean, p_now timestamptz)
 RETURNS TABLE (key text, held int, here int, ahead int) LANGUAGE plpgsql VOLATILE ROWS 100

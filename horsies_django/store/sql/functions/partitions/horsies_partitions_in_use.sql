@@ -1,4 +1,4 @@
--- The partitions of a queue that have tasks in flight, keyed by the rule in force.
+-- Returns the partitions of a queue that have tasks in flight, under the rule in force.
 -- Locks: none. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_partitions_in_use(p_limits horsies_limits) RETURNS text[] LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$

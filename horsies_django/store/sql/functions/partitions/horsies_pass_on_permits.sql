@@ -1,5 +1,5 @@
--- Permits came free by other hands than a pass's: unpark the heads of the partitions concerned, and wake the workers of the queues.
--- Locks: the queues' advisory locks; task rows, never waiting. Index: horsies_tasks_parked.
+-- Unparks the first tasks of partitions in which permits became free outside a pass, and wakes the workers of their queues.
+-- Locks: the queues' advisory locks; task rows, skipping locked ones. Index: horsies_tasks_parked.
 CREATE FUNCTION horsies_pass_on_permits(p_channel text, p_queues text[], p_keys text[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limits horsies_limits[];

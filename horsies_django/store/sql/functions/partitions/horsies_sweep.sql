@@ -1,9 +1,9 @@
--- Bring a queue's waiting tasks in line with its limits, some at a time: after a change, and now and then as a net for a wake-up
--- that was lost. First the parked ones: those keyed by an older rule are keyed anew and unparked, all are unparked when the queue has
--- no limit per partition any more, and else each partition that has room gets its head unparked. Then the others that wait are
--- keyed by the rule in force. horsies_queues.sweep remembers how far it came; NULL when it is done.
--- Where all are unparked the workers are told to look again, from the first task on. Returns whether there is more to do.
--- Locks: the queue's advisory lock; task rows, never waiting. Index: horsies_tasks_parked, horsies_tasks_claim.
+-- Brings a queue's waiting tasks in line with its limits, p_many at a time: after a change, and periodically in case a wakeup was lost.
+-- First parked tasks with the key of an older rule get a new key and are unparked; so are all parked tasks of a queue without limits per
+-- partition, and the workers are woken to scan everything. Then the first tasks of partitions with room are unparked, and then the other
+-- waiting tasks get the key of the rule in force.
+-- horsies_queues.sweep stores how far the sweep came, NULL when it is done. Returns whether there is more to do.
+-- Locks: the queue's advisory lock; its row and task rows, skipping locked ones. Index: horsies_tasks_parked, horsies_tasks_claim.
 CREATE FUNCTION horsies_sweep(p_queue text, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -19,7 +19,7 @@ DECLARE
   v_everyone int[];
   v_last record;
 BEGIN
-  SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;  -- first: a change locks this table, then the row
+  SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;  -- before the row, as a change of limits does
   SELECT l.max_concurrency INTO v_cluster FROM horsies_limits l WHERE l.queue_name = '*';
   SELECT q.sweep INTO v_sweep FROM horsies_queues q WHERE q.name = p_queue AND q.sweep IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
@@ -46,7 +46,7 @@ BEGIN
 
   ELSIF v_sweep ->> 'stage' = 'heads' THEN
     v_key := v_sweep ->> 'after';
-    LOOP  -- from one partition that has parked tasks to the next
+    LOOP  -- one partition with parked tasks after the other
       SELECT p.partition_key INTO v_key FROM horsies_tasks p
       WHERE p.queue_name = p_queue AND p.partition_key > coalesce(v_key, '')
         AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked

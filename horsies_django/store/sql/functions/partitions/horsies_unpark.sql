@@ -1,6 +1,7 @@
--- Unpark the head of partitions that have room again: of each lane as many tasks as permits came free, so that whichever lane has
--- a slot finds one. Call it under the queue's advisory lock: a task that another pass is parking now is visible only after it.
--- Locks: the rows it unparks, never waiting. Index: horsies_tasks_parked.
+-- Unparks the first tasks of partitions that have room again: in each lane as many as permits became free, because either lane may have a
+-- slot. Returns how many.
+-- Call it under the queue's advisory lock: tasks that another pass is parking are visible only then.
+-- Locks: the rows that it unparks, skipping locked ones. Index: horsies_tasks_parked.
 CREATE FUNCTION horsies_unpark(p_queue text, p_keys text[], p_counts int[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_count int;

@@ -1,14 +1,12 @@
--- The reaper: declare workers dead whose parent has not beaten for p_threshold, and rescue what dead or missing workers hold; expire
--- tasks past their good_until that nobody meets. One reaper at a time in the cluster, some rows at a time; the rest comes with the next tick.
--- A worker without any heartbeat counts as missing once its claim is older than the threshold: it beats before it claims.
--- p_judge: whether the caller may declare deaths; a server that has just started has heard nobody for a while.
--- What ran is tried again where its policy lists WORKER_CRASHED (it may or may not have done its work), else failed; a task that took too
--- many processes with it is poison. Moves RUNNING -> FAILED, PENDING; claims that did not start go back, and late ones expire.
--- A row that cannot be settled so (an attempt of that number is there already, say) stops none of the others: those are settled one by
--- one then, it fails without an attempt, and where not even that can be written it stays, 'refused'.
--- Kinds: 'died' with the worker, 'failed', 'retried', 'returned', 'refused', 'expired' with the task and the
--- attempt that this is about; at most p_many of each.
--- Locks: an advisory lock, never waiting; task rows, never waiting; those of caps, for unparking. Index: horsies_tasks_holding,
+-- The reaper: declares workers dead whose parent process sent no heartbeat for p_threshold, rescues tasks of dead or missing workers, and
+-- expires waiting tasks. One reaper at a time, at most p_many rows of a kind. Without a heartbeat row, a worker is missing once its claim
+-- is older than the threshold. p_judge: the caller may declare deaths; nobody may shortly after the server started.
+-- Moves RUNNING -> FAILED, PENDING: running tasks are retried if their policy lists WORKER_CRASHED, else failed; tasks that ended
+-- p_max_crashes processes fail as poison. Claims that had not started become pending again.
+-- Tasks that cannot be settled together are settled one by one, then failed without an attempt; one that refuses this too stays
+-- ('refused').
+-- kind: 'died' for a worker; 'failed', 'retried', 'returned', 'refused', 'expired' for a task and its attempt.
+-- Locks: an advisory lock, without waiting; task rows, skipping locked ones; locks of caps, to unpark. Index: horsies_tasks_holding,
 -- horsies_tasks_deadline, primary keys.
 CREATE FUNCTION horsies_reap(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
 RETURNS TABLE (kind text, id uuid, task_name text, attempt int) LANGUAGE plpgsql VOLATILE
@@ -49,7 +47,7 @@ BEGIN
     LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
   ) AS o;
   IF v_ids IS NOT NULL THEN
-    FOR v_dead IN  -- settled on behalf of each, by the one statement that settles
+    FOR v_dead IN  -- settled in the name of each dead worker
       SELECT t.claimed_by AS worker, jsonb_agg(jsonb_build_object(
                'id', t.id, 'generation', t.claim_generation, 'status', 'FAILED', 'error_code', 'WORKER_CRASHED', 'error_message', c_gone,
                'result', horsies_error_result('WORKER_CRASHED', c_gone), 'crashed', true)) AS outcomes
@@ -84,7 +82,7 @@ BEGIN
                  FROM unnest(v_ids, v_names, v_attempts) AS r (id, name, attempt);
   END IF;
 
-  -- one that was not parked may have been unparked for a permit, which then waits for the next of its partition
+  -- a task that is not parked may have been unparked for a permit, which the next one of its partition then gets
   SELECT array_agg(l.id), v_queues || array_agg(l.queue_name) FILTER (WHERE l.unparked),
          v_keys || array_agg(l.partition_key) FILTER (WHERE l.unparked)
   INTO v_expired, v_queues, v_keys
@@ -97,7 +95,7 @@ BEGIN
     v_expired := horsies_expire(v_expired, v_now);
     RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1 FROM horsies_tasks t WHERE t.id = ANY (v_expired);
   END IF;
-  IF v_queues IS NOT NULL THEN  -- once, for all: the locks are taken in their order
+  IF v_queues IS NOT NULL THEN  -- one call for all, so that locks are taken in their order
     PERFORM horsies_pass_on_permits(p_channel, v_queues, v_keys);
   END IF;
   IF EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now) THEN

@@ -1,7 +1,7 @@
--- Make claims whose lease ended claimable again. Whoever held them finds at the start that they are gone. Other workers, whose scans
--- may have gone by their places, look there again when they look next.
--- Moves CLAIMED -> PENDING. Returns the earliest moment since which one of them is due, NULL if there was none.
--- Locks: the task rows, never waiting. Index: horsies_tasks_holding.
+-- Makes claims whose lease ended claimable again. Their old holder finds out when it tries to start them. Notifies other workers, whose
+-- next scans then include these tasks.
+-- Moves CLAIMED -> PENDING. Returns the earliest due time of these tasks, NULL if there are none.
+-- Locks: the task rows, skipping locked ones. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_release_expired_leases(p_queues text[], p_channel text) RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ids uuid[];

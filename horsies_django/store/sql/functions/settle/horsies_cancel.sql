@@ -1,8 +1,8 @@
--- Cancel: tasks that have not started end at once; those that run are asked to end, and p_terminate has their process killed if they
--- do not. The worker that runs one hears of it by a notification, or at the latest when it next compares notes with the table.
--- Runs in the caller's transaction, so it takes no lock of a cap, which workers would wait for: a permit that waited for a cancelled
--- head of a partition is found by the net that the reapers cast.
--- Moves PENDING, CLAIMED -> CANCELLED. Returns each task's verdict: 'CANCELLED', 'REQUESTED' (it runs) or 'FINISHED' (it was over).
+-- Cancels tasks: waiting ones end at once, running ones are asked to end; with p_terminate their process is killed if they do not.
+-- The worker of a running task is notified, and compares its tasks with the table periodically in case that is lost. This runs in the
+-- caller's transaction and takes no lock of a cap, which would delay workers; if the first task of a partition is cancelled, the periodic
+-- sweep passes its permit on.
+-- Moves PENDING, CLAIMED -> CANCELLED. Returns a verdict per task: 'CANCELLED', 'REQUESTED' (it is running) or 'FINISHED'.
 -- Locks: the task rows, in the order of their ids; waits for a pass that holds one. Index: primary key.
 CREATE FUNCTION horsies_cancel(p_ids uuid[], p_terminate boolean, p_channel text)
 RETURNS TABLE (id uuid, verdict text) LANGUAGE plpgsql VOLATILE AS $$
@@ -11,7 +11,7 @@ DECLARE
   v_ended uuid[];
 BEGIN
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
-  v_now := clock_timestamp();  -- not before: a pass that held the rows may have started the next attempt meanwhile
+  v_now := clock_timestamp();  -- after the locks: a pass that held the rows may have started the next attempt
   WITH ended AS (
     UPDATE horsies_tasks t
     SET status = 'CANCELLED', finished_at = v_now, cancel_requested_at = v_now, error_code = 'TASK_CANCELLED', parked = false,

@@ -1,4 +1,4 @@
--- Expire tasks that the caller holds locked and found past their good_until, before they started.
+-- Expires tasks that the caller has locked and found past their good_until before they started.
 -- Moves PENDING, CLAIMED -> EXPIRED. Returns the ids.
 -- Locks: rows that the caller has locked. Index: primary key.
 CREATE FUNCTION horsies_expire(p_ids uuid[], p_now timestamptz) RETURNS uuid[] LANGUAGE plpgsql VOLATILE AS $$

@@ -1,5 +1,5 @@
--- Tell the workers that tasks came back to places which their scans may have gone by: they look there again when they look next, but none
--- wakes for it. Leaves out what is not waiting. Returns the earliest moment since which one of them is due.
+-- Notifies workers that tasks are waiting again, possibly before their scan cursors: their next scans include them, but no worker wakes.
+-- Tasks that are not pending are left out. Returns the earliest due time of the others.
 -- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: primary key.
 CREATE FUNCTION horsies_notify_requeued(p_channel text, p_ids uuid[]) RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

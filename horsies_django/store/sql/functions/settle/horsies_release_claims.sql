@@ -1,8 +1,8 @@
--- Release: give tasks back whose user code never began, fenced by worker and claim generation. No attempt is used.
--- One that somebody has asked to cancel meanwhile ends here: it has not begun, and nobody shall run it to tell it so.
--- Moves CLAIMED, RUNNING -> PENDING, CANCELLED and wakes the workers of each queue concerned. Returns the ids that were given back, with
--- their queues and partitions, those that are final, and the earliest moment since which one of the others is due.
--- Locks: the task rows, never waiting. Index: primary key.
+-- Releases tasks whose code never began, fenced by worker and claim generation. No attempt is used. Tasks that were asked to cancel are
+-- cancelled instead.
+-- Moves CLAIMED, RUNNING -> PENDING, CANCELLED and wakes the workers of each queue. Returns the ids with their queues and partitions, those
+-- that are final, and the earliest due time of the others.
+-- Locks: the task rows, skipping locked ones. Index: primary key.
 CREATE FUNCTION horsies_release_claims(p_worker uuid, p_claims jsonb, p_channel text,
                                 OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[],
                                 OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$

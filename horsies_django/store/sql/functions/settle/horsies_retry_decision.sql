@@ -1,8 +1,8 @@
--- When a failed attempt is followed by another one: at a moment from p_now on, never (NULL), or never because the task kills what runs it
--- (poison). The one text of this rule; core/retry.py has it in Python, and a test compares the two.
--- p_classes: the names of the exception's classes, of an attempt that raised: the policy lists codes and such names side by side.
--- p_retry: what the task asked for: true, or a pause in seconds. p_crashed: the process died; p_max_crashes deaths make poison, 0 never.
--- Locks: none. Index: primary key of horsies_task_attempts, only where a process died.
+-- Decides whether and when a failed attempt is retried: due_at (NULL: never). poison: the task has ended p_max_crashes processes (0: never
+-- poison). core/retry.py has the same rule in Python; a test compares the two.
+-- p_classes: the class names of the exception; the policy lists error codes and class names together. p_retry: what the task itself asked
+-- for: true, or a retry delay in seconds. p_crashed: the process died.
+-- Locks: none. Index: primary key of horsies_task_attempts, only if a process died.
 CREATE FUNCTION horsies_retry_decision(p_id uuid, p_options jsonb, p_retry_count int, p_max_retries int, p_good_until timestamptz,
                               p_cancelled boolean, p_code text, p_classes jsonb, p_retry jsonb, p_crashed boolean, p_max_crashes int,
                               p_now timestamptz,

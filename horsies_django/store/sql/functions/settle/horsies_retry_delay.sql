@@ -1,6 +1,6 @@
--- The pause before retry number p_retry, the first is 1, under the policy in a task's options (core/retry.py): with jitter up to a quarter
--- longer or shorter, and never longer than the policy's own bound or 30 days. NULL where the pauses are no list of numbers: whatever a row
--- says, this raises nothing, or the task could not even be failed.
+-- Returns the delay before retry p_retry (the first is 1) under the policy in a task's options, as core/retry.py does: jitter adds or
+-- removes up to a quarter, and the policy's maximum and 30 days bound it.
+-- NULL if the policy has no valid list of numbers. It never raises, because then the task could not even be failed.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_retry_delay(p_policy jsonb, p_retry int) RETURNS interval LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

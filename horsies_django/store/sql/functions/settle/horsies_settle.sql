@@ -1,12 +1,10 @@
--- Settle: write what became of running tasks, each with its attempt, fenced by worker and claim generation. A failed task that is to be
--- tried again waits for its next attempt instead, and the workers of its queue learn when.
--- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the ids that landed, with their queues and partitions, which have a
--- permit more now, and those that are final; what is missing is for the caller to look into. decided: an object with what became of
--- failed tasks beyond their outcome, for the log: by id {"retry": the number of the retry, "of": how many, "at": the epoch}, or {"code": "POISON"}.
--- A batch without failures, as most are, is spared all that is about retries: a seventh of the time.
--- p_now stands in for the clock, in tests.
--- Locks: the task rows, never waiting: a row that somebody else holds is left out and comes back with the next pass.
--- Index: primary keys.
+-- Writes the outcomes of running tasks with their attempts, fenced by worker and claim generation. A failed task that is retried waits for
+-- its next attempt, and the workers of its queue are notified when that is due.
+-- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the ids that were written, with their queues and partitions (which have a
+-- permit more now), and those that are final. The caller looks up missing ones.
+-- decided: for the log, by id, retries {"retry": its number, "of": the most, "at": an epoch} and {"code": "POISON"}.
+-- A batch without failures skips everything about retries, which saves a seventh of the time. p_now replaces the clock in tests.
+-- Locks: the task rows, skipping locked ones; the next pass tries these again. Index: primary keys.
 CREATE FUNCTION horsies_settle(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_now timestamptz,
                                OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[], OUT decided jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -49,7 +47,7 @@ BEGIN
     SELECT t.id, t.started_at, t.retry_count, t.max_retries, t.options, t.good_until, t.cancel_requested_at FROM horsies_tasks t
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     FOR NO KEY UPDATE SKIP LOCKED
-  ), verdict AS MATERIALIZED (  -- of those that can be retried, or be poison; the others are not asked about
+  ), verdict AS MATERIALIZED (  -- only tasks that can be retried or be poison
     SELECT o.id, a.due_at, a.poison
     FROM outcome o JOIN held h ON h.id = o.id CROSS JOIN LATERAL horsies_retry_decision(
       h.id, h.options, h.retry_count, h.max_retries, h.good_until, h.cancel_requested_at IS NOT NULL, o.error_code, o.classes, o.retry,

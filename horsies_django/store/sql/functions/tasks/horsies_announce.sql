@@ -1,8 +1,8 @@
--- Wake the workers of a queue when tasks are sent to it: one NOTIFY per statement and queue, never per row. It tells the moment from
--- which on they have to look: the start of the transaction, or an earlier one since which a task was to be due. Behind it a "!" and
--- a lane say that all of the tasks are due, and in that lane; then a "+" that more of the kind may follow without a word. Only
--- horsies_send sets horsies.voice: every other INSERT is announced.
--- The payload is the same for all sends of a transaction, but for tasks with a moment of their own, so PostgreSQL delivers it once.
+-- Wakes the workers of a queue when tasks are inserted: one NOTIFY per statement and queue, never per row.
+-- Payload: the time from which workers have to scan (the start of the transaction, or the earliest due time if that is before it); then "!"
+-- and a lane if all tasks are due and in that lane; then "+" if more such tasks may follow without a notification. core/notifications.py
+-- reads it. All sends of a transaction have the same payload unless a task has a due time, so PostgreSQL delivers it once.
+-- Only horsies_send sets horsies.voice; all other INSERTs are announced.
 -- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: none.
 CREATE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,10 +1,9 @@
--- Whether a row of tasks can be one: called by the table's only CHECK constraint. Raises check_violation with what is wrong, under the name
--- of the rule. What a statement of ours could stumble over is refused here: no row may stop others. What options contain is left to
--- whoever reads them: releases differ in that.
--- Moments lie in the years that Python knows, those of every time zone included: 2 to 9999, without their last days.
--- One function and one constraint, because PostgreSQL reads and prepares each CHECK anew for each statement: an INSERT of one row takes
--- 34 us of CPU with this one, 64 with four in SQL, and 21 without any. In plpgsql, because a function in SQL would be inlined. It must read
--- no table: pg_dump restores it before them.
+-- Checks a row of tasks, for the table's only CHECK constraint. Raises check_violation with the violated rule, so that no row can make
+-- later statements fail. The contents of options are checked when they are read, because they differ between releases.
+-- Times must lie in the years that Python supports in every time zone: 2 to 9999, without the last days.
+-- It is one function because PostgreSQL prepares every CHECK again for each statement: an INSERT of one row takes 34 us of CPU with it, 64
+-- with four CHECKs in SQL, 21 without any. It is plpgsql because a function in SQL would be inlined. It must not read tables: pg_dump
+-- restores it before them.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_fits(
   p_status varchar, p_claimed_by uuid, p_finished_at timestamptz, p_error_code varchar, p_priority smallint, p_lane varchar, p_kwargs jsonb,
@@ -13,7 +12,7 @@ CREATE FUNCTION horsies_fits(
   p_started_at timestamptz, p_cancel_requested_at timestamptz, p_next_retry_at timestamptz, p_redacted_at timestamptz
 ) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
-  v_rule text := CASE  -- the rule that the row breaks, if there is one; nothing that is NULL breaks one
+  v_rule text := CASE  -- the rule that the row violates; NULL values violate none
     WHEN p_priority NOT BETWEEN 1 AND 201 THEN 'priority: it is from 1 to 201'
     WHEN p_lane NOT IN ('sync', 'async') THEN 'lane: it is sync or async'
     WHEN jsonb_typeof(p_kwargs) <> 'object' THEN 'kwargs: they are an object of arguments by name'

@@ -1,12 +1,12 @@
--- Prune: delete finished tasks of some queues that are older than p_age, with their attempts: one batch of at most p_many tasks.
--- p_others: the queues are all but p_queues. One caller at a time in the cluster; others get nothing to do.
--- It walks the one index of finished tasks by time, and horsies_prunings remembers under p_key how far it came: rows of queues that
--- are kept longer, or for ever, are met once and not again with every round. A batch looks at a window of p_many index entries
--- and all that finished at the same moment as the last of them: a time alone cannot tell them apart. The window stays while a batch
--- was full. What is left in it then, somebody holds: the next round starts there again. Once a week one starts at the beginning, as a
--- net for rows that came in behind it (a transaction open for longer than p_age, a restored table, a clock set back).
--- Returns how many tasks and attempts went, and whether there may be more to do now.
--- Locks: an advisory lock and task rows, never waiting. Index: horsies_tasks_finished, primary keys.
+-- Deletes finished tasks of some queues that are older than p_age, with their attempts: one batch of at most p_many tasks. p_others: all
+-- queues except p_queues. One caller at a time; others do nothing.
+-- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
+-- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. The window
+-- stays while batches are full; if rows in it are locked, the next round starts there again.
+-- Once a week a round starts at the beginning, for rows that appeared before that point (a long transaction, a restored table, a clock set
+-- back).
+-- Returns how many tasks and attempts were deleted, and whether there may be more.
+-- Locks: an advisory lock, without waiting; task rows, skipping locked ones. Index: horsies_tasks_finished, primary keys.
 CREATE FUNCTION horsies_prune(
   p_key text, p_queues text[], p_others boolean, p_age interval, p_many int, OUT tasks int, OUT attempts int, OUT more boolean
 ) LANGUAGE plpgsql VOLATILE
@@ -27,7 +27,7 @@ BEGIN
   END IF;
   SELECT p.* INTO v_state FROM horsies_prunings p WHERE p.key = p_key;
   IF NOT FOUND THEN
-    DELETE FROM horsies_prunings p WHERE p.pruned_at < v_now - interval '30 days';  -- settings that nobody has any more
+    DELETE FROM horsies_prunings p WHERE p.pruned_at < v_now - interval '30 days';  -- of settings that are no longer in use
     INSERT INTO horsies_prunings AS p (key, began_at, pruned_at) VALUES (p_key, v_now, v_now)
     RETURNING p.* INTO v_state;
   ELSIF v_state.began_at < v_now - interval '7 days' THEN

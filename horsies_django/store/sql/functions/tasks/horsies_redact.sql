@@ -1,9 +1,9 @@
--- Redact: remove from a finished task what came from its caller or its code: arguments, value or error, messages of its attempts, and its
--- partition when arguments are in it. What remains says that it ran, when, where, and how it ended. The audit names who and why.
--- A value becomes the error RESULT_REDACTED: nobody may take an empty value for the true one. An error keeps its code, which the
--- admin's filters and statistics read. A partition by task alone stays; a long key is cut and no JSON any more, so it goes.
--- Returns the status, NULL for an unknown task; redacted is false when it is not finished or was redacted before.
--- Locks: the task's row, waiting for whoever has it. Index: primary keys.
+-- Removes the data of a finished task: arguments, result, error messages of its attempts, and its partition if that contains arguments.
+-- When, where and how it ran remains. Writes the audit.
+-- The result becomes an error: RESULT_REDACTED instead of a value, or the task's own error code, which the admin's filters use. A key that
+-- contains only the task's name stays; a long key is no longer JSON and is removed.
+-- Returns the status, NULL for an unknown task; redacted is false if the task has not finished or was redacted before.
+-- Locks: the task's row; waits for its holder. Index: primary keys.
 CREATE FUNCTION horsies_redact(p_id uuid, p_actor text, p_reason text, OUT status text, OUT redacted boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

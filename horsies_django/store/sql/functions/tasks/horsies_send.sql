@@ -1,15 +1,11 @@
--- Send: the tasks of one call appear, PENDING, in the caller's transaction; move: (none) -> PENDING. A function, because a session
--- plans what is in it once, and the plan of this INSERT takes longer than its work. Nothing is prepared by name, so poolers may
--- lend the session to somebody else after each transaction.
--- Rows of one transaction share now(); their ids, which grow, keep them in order. A delay and p_good_for count from this very moment,
--- or from p_now, which stands in for the clock in tests. The partition
--- follows from the queue's rule, and the rule's version is kept: whoever meets a row of an older rule keys it anew.
--- The trigger on the table wakes the workers; p_told is what it says. NULL: tasks were sent. 0: tasks were sent, and more may
--- follow without a word. The number of the table of tasks: nothing, they were told of this queue a moment ago. If that was another
--- table (one session, a schema per tenant) it speaks nevertheless, so the number is returned; and so it does of a task that has
--- a moment of its own: workers may have looked behind that for the last time, or have to hear that something is due later.
--- The setting goes before the function ends: whatever else is inserted in this transaction is announced as ever. `:=` because
--- PERFORM would run a statement.
+-- Inserts the tasks of one call in the caller's transaction; move: (none) -> PENDING. It is a function because a session plans its INSERT
+-- once, which takes longer than the INSERT itself. No statement is prepared by name, so it works behind poolers.
+-- Rows of one transaction share now(), and their ascending ids keep the order. Delays and p_good_for count from the clock, or p_now in
+-- tests. Rows keep the version of the partition rule.
+-- p_told controls the trigger's notification. NULL: tasks were sent. 0: more tasks may follow without a notification. The OID of the table
+-- of tasks: none, because workers were just notified; tasks with a due time and those of another table (a schema per tenant) are announced
+-- nevertheless, so the table's OID is returned.
+-- horsies.voice is reset before the function ends, so other INSERTs are announced. `:=` is used because PERFORM would run a statement.
 -- Locks: none but the new rows. Index: primary key of horsies_queues.
 CREATE FUNCTION horsies_send(
   p_ids uuid[], p_kwargs jsonb, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
@@ -28,7 +24,7 @@ BEGIN
                              partition_key, partition_version, max_retries, options)
   SELECT sent.id, p_task_name, p_queue_name, p_lane, p_priority, sent.kwargs,
          v_now, coalesce(p_due_at, v_now + p_delay, p_now, now()), coalesce(p_good_until, v_now + p_good_for),
-         CASE WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task  -- most queues have no rule: spare them the call
+         CASE WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task  -- most queues have no rule and need no call
               THEN horsies_partition_key(queue.partition_by_args, queue.partition_by_task, sent.kwargs, p_task_name) END,
          queue.partition_version, p_max_retries, p_options
   FROM ROWS FROM (unnest(p_ids), jsonb_array_elements(p_kwargs)) AS sent (id, kwargs)

@@ -109,7 +109,7 @@ class Engine:
         self.publish()
         events = self.selector.select(patience)
         self.busy_since = time.monotonic()
-        self.publish()
+        self.status = self.status._replace(busy_since=self.busy_since)
         for key, _mask in events:
             action, *arguments = key.data
             action(*arguments)

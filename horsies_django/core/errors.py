@@ -121,7 +121,7 @@ class QueueError(HorsiesError):
 
 
 class ScheduleError(HorsiesError):
-    """A schedule cannot be what was asked for; nothing was changed."""
+    """An operation on a schedule failed, and changed nothing; the message says why."""
 
 
 class TaskNotFinished(HorsiesError):  # noqa: N818 - a state of the task, not a failure
@@ -132,11 +132,11 @@ class WorkerStartError(HorsiesError):
     """The worker cannot start; the message says why and what to do."""
 
 
-class TaskCancelled(HorsiesError):  # noqa: N818 - somebody wanted it so
+class TaskCancelled(HorsiesError):  # noqa: N818 - requested, not an error
     """Raised by ``current_task().raise_if_cancelled()``: a task that ends with it is CANCELLED."""
 
 
-class TaskTimeout(BaseException):  # noqa: N818 - the time was over; nothing broke
+class TaskTimeout(BaseException):  # noqa: N818 - a limit was reached; not an error
     """Raised in a sync task whose ``timeout_ms`` has passed; an async task is cancelled instead.
 
     ``except Exception`` does not catch it. Code that catches it to clean up must raise it again: the process is killed if the

@@ -1,4 +1,4 @@
-"""What a schedule has to send now: the fire times that are due under its catch-up policy. Pure."""
+"""Computes the fire times of a schedule that are due under its catch-up policy."""
 
 from __future__ import annotations
 

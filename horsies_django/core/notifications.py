@@ -14,7 +14,7 @@ LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
 LONGEST = 1_000  # characters; ours take about 250 at most
 
 # "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5+ mail": more tasks may follow without
-# a notification; "1763748000.5 behind mail": a task was put back; "0 *"; "cancel <worker>". Names of queues contain no spaces.
+# a notification; "1763748000.5 behind mail": a task was returned; "0 *"; "cancel <worker>". Names of queues contain no spaces.
 WAKEUP = re.compile(
     r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))?(?P<more>\+)? "
     r"(?P<word>(?:behind )?[^\s,]{1,100})"

@@ -28,7 +28,7 @@ USUAL: tuple[Kind, ...] = (
 )
 
 
-class Retry(HorsiesError):  # noqa: N818 - raised to ask for something, not because something broke
+class Retry(HorsiesError):  # noqa: N818 - a request, not an error
     """Raised by a task to request a retry: ``raise Retry(delay_seconds=30) from error``.
 
     ``delay_seconds`` None means the retry delay of the task's policy, which also limits the number of retries. ``code`` is an

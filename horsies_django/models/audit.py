@@ -1,4 +1,4 @@
-"""Who changed what, and why."""
+"""The audit: who changed what, and why."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from django.utils.translation import gettext_lazy as _
 
 
 class AuditEntry(models.Model):
-    """One change by a person, a command or the settings; written in the transaction of the change, never changed."""
+    """One change by a user, a command or the settings. Written in the transaction of the change, never updated."""
 
     id = models.BigAutoField(primary_key=True)
     at = models.DateTimeField(_("at"), db_default=Now())
     actor = models.TextField(_("by"))
     action = models.CharField(_("action"), max_length=50)
     subject = models.TextField(_("subject"))
-    reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: none was asked for
+    reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: no reason was given
     before = models.JSONField(_("before"), null=True)
     after = models.JSONField(_("after"), null=True)
 

@@ -1,4 +1,4 @@
-"""Datetimes from the ORM."""
+"""Makes datetimes from the ORM aware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far retention came: one row for each set of queues whose finished tasks are kept equally long."""
+"""The progress of retention: one row per set of queues whose finished tasks are kept equally long."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Pruning(models.Model):
-    """How far the finished tasks of some queues were looked at; the next round goes on there, not at the start of history.
+    """How far the finished tasks of a set of queues were pruned; the next round continues there.
 
-    ``key`` stands for the set of queues: another set starts anew. ``left_at``: somebody held a task of that moment, so the next
-    round starts just before it.
+    ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is set if a task that finished then
+    was locked and is still to be deleted, so the next round starts just before it.
     """
 
     key = models.CharField(_("queues"), max_length=100, primary_key=True)

@@ -1,4 +1,4 @@
-"""Queues as rows: what the settings declare, what somebody overrode, and the limits that follow from both."""
+"""Queues: the limits that the settings declare, overrides, and the limits in force, which follow from both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horsies_django.core.queues import CLUSTER
 
 
 class Limits(models.Model):
-    """The columns of a queue's limits: NULL is no limit, 0 as ``max_concurrency`` is a pause."""
+    """The columns of a queue's limits. NULL means no limit; ``max_concurrency`` 0 means paused."""
 
     priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
     max_concurrency = models.IntegerField(_("concurrency"), null=True)
@@ -27,7 +27,7 @@ class Limits(models.Model):
 
 
 class Queue(Limits):
-    """A queue: its declared limits, an override beside them, a pause. The row named ``*`` is the whole cluster's."""
+    """A queue with its declared limits, its override and its pause. The row named ``*`` is the whole cluster."""
 
     name = models.CharField(_("name"), max_length=100, primary_key=True)
     override = models.JSONField(_("override"), null=True)
@@ -38,7 +38,7 @@ class Queue(Limits):
     paused_at = models.DateTimeField(_("paused"), null=True)
     paused_by = models.TextField(_("paused by"), null=True)  # noqa: DJ001 - NULL: not paused
     paused_reason = models.TextField(_("reason for the pause"), null=True)  # noqa: DJ001 - NULL: not paused
-    sweep = models.JSONField(_("sweep"), null=True)  # how far waiting tasks were brought in line; NULL: all of them
+    sweep = models.JSONField(_("sweep"), null=True)  # progress of applying changed limits to waiting tasks; NULL: done
     served_at = models.DateTimeField(_("last served"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())
@@ -63,10 +63,10 @@ class Queue(Limits):
 
 
 class QueueLimits(Limits):
-    """The limits in force for a queue: overridden or else declared, 0 while paused.
+    """The limits in force for a queue: overridden or declared; ``max_concurrency`` is 0 while it is paused.
 
-    Every pass reads this table first, and every change locks it first: a pass either ended before a change or obeys it. That is
-    why it is a table of its own: senders, who hold their transactions as long as they like, read ``horsies_queues`` instead.
+    Every pass reads this table first, and every change locks it first, so a pass either ends before a change or obeys it. It is a
+    separate table because senders, whose transactions may be long, read ``horsies_queues`` instead.
     """
 
     queue_name = models.CharField(_("queue"), max_length=100, primary_key=True)

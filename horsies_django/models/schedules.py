@@ -1,4 +1,4 @@
-"""Schedules as rows: what the code declares, what users changed and how far each came; and the fire times that were sent."""
+"""Schedules: what the code declares, what users changed, the progress of each; and the fire times that were sent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from horsies_django.models.tasks import ReadOnlyRow
 
 
 class Schedule(ReadOnlyRow):
-    """A schedule. ``definition`` is what is in force: what the code declares, overridden by what users changed.
+    """A schedule. ``definition`` is in force: the declaration in the code, overridden by the changes of users.
 
-    A schedule made in the admin has changes only. The keys are those of ``horsies_django.schedules.ScheduleConfig``.
+    A schedule created in the admin has only changes. The keys are those of ``horsies_django.schedules.ScheduleConfig``.
     """
 
     name = models.CharField(_("name"), max_length=255, primary_key=True)
     declared = models.JSONField(_("declared"), db_default=Value({}, JSONField()))
-    declared_in = models.TextField(_("declared in"), null=True)  # noqa: DJ001 - NULL: made in the admin
+    declared_in = models.TextField(_("declared in"), null=True)  # noqa: DJ001 - NULL: created in the admin
     declared_at = models.DateTimeField(_("last declared"), null=True)  # by any scheduler that has it in its code
     gone_at = models.DateTimeField(_("gone from the code"), null=True)
     changes = models.JSONField(_("changes"), db_default=Value({}, JSONField()))
@@ -45,7 +45,7 @@ class Schedule(ReadOnlyRow):
 
 
 class ScheduleTick(ReadOnlyRow):
-    """A fire time that was sent, and the task it was sent as. The primary key makes it exactly one task."""
+    """A fire time that was sent, and its task. The primary key ensures that there is exactly one task."""
 
     pk = models.CompositePrimaryKey("schedule_name", "fire_at")
     schedule_name = models.CharField(_("schedule"), max_length=255)

@@ -1,9 +1,9 @@
-"""Tasks and their attempts: the tables that the engine reads and writes.
+"""Tasks and their attempts.
 
-Two conditions define the protocol. A row is *claimable* while nobody owns it and it has not finished, *in flight* while
-a worker owns it and it has not finished; each has a partial index that holds just those rows, so neither history nor backlog
-slows a claim or a count. The check constraint, which calls the function ``horsies_fits``, ties ``status`` to the same
-columns: the indexes cannot disagree with it.
+Two conditions define the protocol. A row is *claimable* while no worker owns it and it has not finished, and *in flight* while a
+worker owns it and it has not finished. Each condition has a partial index of only those rows, so neither history nor backlog
+slows a claim or a count. The check constraint, which calls the function ``horsies_fits``, ties ``status`` to the same columns, so
+the indexes always agree with it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
 
 
 class StoredJSON(models.JSONField):
-    """JSON as Python reads it, or its text where Python cannot: nested thousands of levels deep, a number of thousands of digits.
+    """A JSON value, or its text if Python cannot parse it: thousands of nested levels, a number with thousands of digits.
 
-    Such a value lets its row be listed and shown all the same.
+    Rows with such values can thus be listed and shown.
     """
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Return the value, or its text."""
+        """Return the value, or its text if it cannot be parsed."""
         try:
             return super().from_db_value(value, expression, connection)
         except (RecursionError, ValueError):
             return value
 
     def deconstruct(self) -> Any:
-        """Describe it to migrations as the field that it is in the database."""
+        """Appear as a plain JSONField in migrations."""
         name, _path, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
 
 class ReadOnlyRow(models.Model):
-    """A row that only the store's statements write: a stale object saved over it would undo a worker's move."""
+    """A row that only the statements of the store write: saving a stale object would undo changes by workers."""
 
     class Meta:
         abstract = True
@@ -72,7 +72,7 @@ class Task(ReadOnlyRow):
     kwargs = StoredJSON(_("arguments"))
     options = StoredJSON(_("options"), null=True)
     status = models.CharField(_("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value)
-    partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - no partition is not the empty one
+    partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - NULL: no partition
     partition_version = models.IntegerField(_("partition rule version"), null=True)
     parked = models.BooleanField(_("parked"), default=False, db_default=False)
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
@@ -129,7 +129,7 @@ class Task(ReadOnlyRow):
 
 
 class TaskAttempt(ReadOnlyRow):
-    """One finished attempt of a task; written by the statement that settles it, never changed."""
+    """One finished attempt of a task. Written by the statement that settles it, never updated."""
 
     pk = models.CompositePrimaryKey("task_id", "attempt")
     task_id = models.UUIDField(_("task"))

@@ -1,4 +1,4 @@
-"""Processes that wait for results: while a row lives, workers announce what they finish; without one they do not."""
+"""Processes that wait for results. Workers notify of finished tasks only while there is such a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Waiter(models.Model):
-    """A process that listens for finished tasks, until ``expires_at``."""
+    """A process that listens for finished tasks until ``expires_at``."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     expires_at = models.DateTimeField(_("expires"))

@@ -1,4 +1,4 @@
-"""Workers and the heartbeats of their processes, one row each, updated in place; and how workers were, one row now and then."""
+"""Workers, the heartbeats of their processes, and snapshots of workers over time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Worker(models.Model):
-    """A worker process: what it serves, what it holds now, and when it was last seen. A restart is a new row."""
+    """A worker: what it serves, how many tasks it runs, and when it was last seen. Each start creates a new row."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     hostname = models.CharField(_("host"), max_length=255)
@@ -41,9 +41,9 @@ class Worker(models.Model):
 
 
 class Heartbeat(models.Model):
-    """One process of a worker: the parent, which claims, or a child, which runs. The parent beats for all of them.
+    """One process of a worker: the parent, which claims tasks, or a child, which runs them.
 
-    ``holding`` lists the tasks that a child had at its last beat, the first hundred of them.
+    The parent sends the heartbeats of all. ``holding`` lists up to a hundred tasks that a child held at its last heartbeat.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -69,7 +69,7 @@ class Heartbeat(models.Model):
 
 
 class WorkerState(models.Model):
-    """How a worker was at one moment: what it held, its memory and CPU. Written now and then, never changed."""
+    """A snapshot of a worker: its numbers of tasks, memory and CPU. Written at intervals, never updated."""
 
     id = models.BigAutoField(primary_key=True)
     worker_id = models.UUIDField(_("worker"))

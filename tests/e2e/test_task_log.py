@@ -217,7 +217,7 @@ def test_a_project_that_disables_existing_loggers_does_not_silence_the_worker_s_
     assert handle.get().is_ok()
     name = f"tests.apps.project.traps.wreck {handle.task_id}"
     wait_until(lambda: f"OWN horsies.task DEBUG {name} starts" in process.log, "the child says that it starts")
-    wait_until(lambda: f"OWN horsies.worker WARNING {name} left behind" in process.log, "and what it left behind")
+    wait_until(lambda: f"OWN horsies.worker WARNING {name} changed process state" in process.log, "and what it reset")
     wait_until(lambda: f"OWN horsies.task INFO {name} (attempt 1) completed" in process.log, "the worker says its end")
 
 

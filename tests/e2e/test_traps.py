@@ -62,14 +62,14 @@ def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess)
     }.items():
         handle = traps.wreck.send(kind)
         assert handle.get(timeout_ms=SECONDS_30).is_ok()
-        assert f"tests.apps.project.traps.wreck {handle.task_id} left behind: {words}" in child.log
+        assert f"tests.apps.project.traps.wreck {handle.task_id} changed process state: {words}" in child.log
 
 
 def test_a_task_that_does_nothing_wrong_is_not_accused(child: WorkerProcess) -> None:
     look("nothing")
     tasks.note.send("a group").get(timeout_ms=SECONDS_30)
     look("groups")
-    assert "left behind" not in child.log
+    assert "changed process state" not in child.log
     assert "left a transaction open" not in child.log
 
 

@@ -1,20 +1,19 @@
-"""Database sessions: Django's connections around a task; what one task does to a connection, the next does not see.
+"""Database sessions: Django's connections around a task. Changes that a task makes to a session do not reach the next task.
 
-Django keeps a connection when ``CONN_MAX_AGE`` is not 0, and puts it back into its pool when ``OPTIONS["pool"]`` is set. It looks
-at a kept connection when a request ends, but not closely: a ``BEGIN`` sent by hand goes unnoticed, an ``atomic`` that was
-entered by hand and never left makes the wrapper useless for good, and what a session remembers (``SET``, advisory locks,
-temporary tables, LISTEN) is nobody's business. For tasks it is ours:
+Django keeps a connection if ``CONN_MAX_AGE`` is not 0, and returns it to its pool if ``OPTIONS["pool"]`` is set. When a request
+ends, Django checks a kept connection, but misses a ``BEGIN`` sent by hand, an ``atomic`` that was entered by hand and never left
+(which makes the wrapper unusable), and session state: ``SET``, advisory locks, temporary tables, LISTEN. So after each task:
 
-- A connection that is in a transaction, or whose autocommit was changed, is closed, and Django's wrapper with it.
-- A connection that would be kept is sent ``DISCARD ALL``, and set up again as Django sets up a new one. ``connection_created`` is
-  sent again as well: projects set ``search_path`` or a tenant there, and find the session as new. That is a
-  round trip or two, a hundredth of what a new connection costs. Looking for changes first would cost as much and miss some:
-  PostgreSQL shows no list of custom settings, which row-level security is often built on.
-- Without ``CONN_MAX_AGE``, the default, Django closes the connection, and nothing is left to look at.
+- A connection in a transaction, or with changed autocommit, is closed, and Django's wrapper is discarded.
+- A connection that would be kept is sent ``DISCARD ALL`` and set up as Django sets up a new one. ``connection_created`` is sent
+  too, because projects set ``search_path`` or a tenant in its receivers. This takes one or two round trips, a hundredth of the
+  time of a new connection. Looking for changes first would cost as much and miss some: PostgreSQL has no list of custom
+  settings, which row-level security often uses.
+- Without ``CONN_MAX_AGE``, the default, Django closes the connection.
 
-Whether a thread holds a connection is read from Django's wrappers themselves. The signal ``connection_created`` cannot tell:
-Django stores a new connection first, sets it up, and sends the signal last. When the server dies in between, or a receiver of
-the project raises, a wrapper is left with a connection that no signal spoke of.
+Whether a thread holds a connection is read from Django's wrappers. The signal ``connection_created`` is not sufficient: Django
+stores a new connection, sets it up, and sends the signal last. If the server dies in between, or a receiver raises, a wrapper
+holds a connection for which no signal was sent.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from horsies_django.worker.child.run_task import describe
 logger = logging.getLogger("horsies.worker")
 
 Wrappers = Mapping[str, Any]
-UNKNOWN: Wrappers = MappingProxyType({"": SimpleNamespace(connection=True)})  # where nobody can tell, there may be one
+UNKNOWN: Wrappers = MappingProxyType({"": SimpleNamespace(connection=True)})  # if unknown, assume a connection
 
 
 def wrappers_here() -> Wrappers:
-    """Return the wrappers of the calling thread by alias: the very dict that Django keeps, which goes on changing.
+    """Return Django's own dict of the wrappers of the calling thread by alias; it changes as connections are used.
 
-    ``connections.all(initialized_only=True)`` says the same, but only on the thread itself, and twice for each task it would cost
-    a tenth of a task that does nothing. With an asgiref that keeps its dict elsewhere it has to do.
+    ``connections.all(initialized_only=True)`` returns the same wrappers, but only in the thread itself, and two calls per task
+    would add a tenth to the time of an empty task. It is used with an asgiref that keeps its dict elsewhere.
     """
     try:
         return vars(connections._connections._storage)  # type: ignore[attr-defined]
@@ -53,7 +52,7 @@ def wrappers_here() -> Wrappers:
 
 
 class Thread(threading.local):
-    """What is known of the calling thread."""
+    """The wrappers of the calling thread."""
 
     def __init__(self) -> None:
         self.wrappers = wrappers_here()
@@ -63,18 +62,18 @@ thread = Thread()
 
 
 def may_be_open(wrappers: Iterable[Any]) -> bool:
-    """Whether one of these wrappers holds a connection, be it open, broken or half made, or believes itself in a transaction."""
+    """Whether a wrapper holds a connection (open, broken or not fully set up) or has an unfinished ``atomic``."""
     for wrapper in wrappers:
         try:
             if wrapper.connection is not None or wrapper.in_atomic_block:
                 return True
-        except AttributeError:  # no wrapper: what asgiref keeps there for coroutines
+        except AttributeError:  # not a wrapper: asgiref keeps other values there for coroutines
             continue
     return False
 
 
 def before_task() -> None:
-    """Do on this thread what Django does before a request: drop connections that are broken or past their age. Never raises."""
+    """Do what Django does before a request: close connections that are broken or past their age. Never raises."""
     if may_be_open(thread.wrappers.values()):
         for wrapper in connections.all(initialized_only=True):
             tidy(wrapper, again=False)
@@ -83,7 +82,7 @@ def before_task() -> None:
 
 
 def after_task() -> None:
-    """Leave no connection of this thread as a task changed it. Never raises."""
+    """Close or reset the connections of this thread after a task. Never raises."""
     if may_be_open(thread.wrappers.values()):
         for wrapper in connections.all(initialized_only=True):
             tidy(wrapper, again=True)
@@ -92,10 +91,10 @@ def after_task() -> None:
 
 
 def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
-    """Drop connections of this thread that are closed or in a transaction, and return whether one was in a transaction.
+    """Drop connections of this thread that are closed or in a transaction; return whether one was in a transaction.
 
-    With ``opened_beside``, those that a call has opened beside these are dropped as well: it failed, perhaps while Django set
-    them up. Where the settings say ``AUTOCOMMIT: False``, a transaction is always open. Never raises.
+    ``opened_beside`` lists the connections from before a call that failed: others are dropped too, because the call may have
+    failed while Django set them up. With the setting ``AUTOCOMMIT: False``, an open transaction is normal. Never raises.
     """
     left_open = False
     if may_be_open(thread.wrappers.values()):
@@ -111,7 +110,7 @@ def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
 
 
 def tidy(wrapper: Any, *, again: bool) -> None:
-    """Close or drop what cannot be used by the next task; ``again`` makes the session of a connection that is kept as new."""
+    """Close a connection that the next task cannot use; with ``again``, reset the session of one that is kept."""
     try:
         wrapper.validate_thread_sharing()
         if is_left_open(wrapper):
@@ -121,13 +120,13 @@ def tidy(wrapper: Any, *, again: bool) -> None:
                 drop(wrapper)
             else:
                 close_or_clean(wrapper, again=again)
-    except BaseException as error:  # receivers of the signal are the project's
+    except BaseException as error:  # user code: receivers of connection_created
         logger.info("discarding a connection to the database %r: %s", wrapper.alias, describe(error)["repr"])
         drop(wrapper)
 
 
 def is_left_open(wrapper: Any) -> bool:
-    """Whether a task went away in the middle of a transaction; asks no server."""
+    """Whether a task left a transaction open. Does not query the server."""
     if wrapper.in_atomic_block or wrapper.closed_in_transaction:
         return True
     raw = wrapper.connection
@@ -138,12 +137,12 @@ def is_left_open(wrapper: Any) -> bool:
 
 
 def is_closed(wrapper: Any) -> bool:
-    """Whether a wrapper holds a closed connection: its server went away, perhaps before Django had set it up."""
+    """Whether a wrapper holds a closed connection, perhaps lost before Django had set it up."""
     return wrapper.vendor == "postgresql" and bool(wrapper.connection.closed)
 
 
 def close_or_clean(wrapper: Any, *, again: bool) -> None:
-    """Do as Django does after a request; a connection that is used again is made as new first. Raises what the server says."""
+    """Do what Django does after a request, and reset a connection that is kept. Raises database errors."""
     pool = getattr(wrapper, "pool", None)
     if not (pool and again):
         wrapper.close_if_unusable_or_obsolete()
@@ -151,7 +150,7 @@ def close_or_clean(wrapper: Any, *, again: bool) -> None:
         return
     discard(wrapper.connection)
     if pool:
-        wrapper._configure_connection(wrapper.connection)  # what Django gives the pool to call for a new connection
+        wrapper._configure_connection(wrapper.connection)  # the pool calls this for each new connection
         wrapper.close_if_unusable_or_obsolete()
     else:
         wrapper.init_connection_state()
@@ -159,18 +158,18 @@ def close_or_clean(wrapper: Any, *, again: bool) -> None:
 
 
 def roll_back(wrapper: Any) -> None:
-    """Drop a connection whose transaction a task left open, and say so."""
+    """Drop a connection on which a task left a transaction open, and log it."""
     logger.warning("a task left a transaction open on the database %r; rolling it back", wrapper.alias)
     drop(wrapper)
 
 
 def drop(wrapper: Any) -> None:
-    """Close a connection for good, and let Django make another wrapper: this one may believe itself in a transaction.
+    """Close a connection and discard its wrapper, whose transaction state may be wrong; Django creates another.
 
-    A pool takes a closed connection back, and replaces it.
+    A pool accepts a closed connection and replaces it.
     """
     try:
-        wrapper.validate_thread_sharing()  # one that a task took from another thread is not ours to close
+        wrapper.validate_thread_sharing()  # raises for a connection of another thread, which must not be closed here
         wrapper.in_atomic_block = wrapper.closed_in_transaction = False
         if wrapper.connection is not None:
             wrapper.connection.close()

@@ -1,13 +1,13 @@
 """Runs tasks in one process: sync tasks on its threads, async tasks together on one event loop.
 
-Each lane has a channel of its own. That way nobody has to hand messages on: a sync task is received by the very thread that
-runs it, the event loop reads its own socket, and a long sync task cannot keep async tasks from arriving.
+Each lane has its own channel, so no thread passes messages on to another: a sync task is received by the thread that runs it,
+the event loop reads its own socket, and a long sync task does not delay async tasks.
 
-Jobs come as lists of (number, task id, task name, JSON arguments, attempt, queue), ``None`` ends a lane. Replies go back as
-``("ran", (number, reply, seconds))`` from the sync lane, and from the async one as ``("done", [(number, reply, seconds), ...])``;
-``("back", [number, ...])`` gives back what has not begun, when the worker calls for that; ``("full", megabytes)`` says that the
-process has grown beyond its memory limit. Numbers grow per lane, and ``started[lane]`` is the last one whose user code may have
-begun: it lies in memory shared with the parent, which reads it when this process dies.
+Jobs arrive in lists of (number, task id, task name, JSON arguments, attempt, queue); ``None`` ends a lane. The sync lane replies
+``("ran", (number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])``
+returns tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its
+memory limit. Numbers increase per lane. ``started[lane]`` is the number of the last task whose user code may have begun; it is
+in shared memory, where the parent reads it if this process dies.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from horsies_django.worker.process.memory import Gauge
 logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
-PORTION = 64  # replies: a pass that settles these runs while the others are still being made
+PORTION = 64  # replies per message: the engine settles these while further tasks run
 Job = tuple[int, str, str, str, int, str]
 
 
 class SyncLane:
-    """Some threads that take jobs from one channel: whoever is idle receives, and runs what it received."""
+    """Threads that take jobs from one channel: an idle thread receives jobs and runs the next one."""
 
     def __init__(self, channel: Channel, started: MutableSequence[int], control: Control, gauge: Gauge) -> None:
         self.channel = channel
@@ -65,7 +65,7 @@ class SyncLane:
         self.process_state = ProcessState()
 
     def serve(self) -> None:
-        """Run jobs on this thread until the lane ends. Raises EOFError when the parent is gone."""
+        """Run jobs in this thread until the lane ends. Raises EOFError if the parent is gone."""
         while (job := self._next()) is not None:
             number, task_id, name, kwargs, attempt, queue = job
             began = time.monotonic()
@@ -81,9 +81,9 @@ class SyncLane:
                     send_all(self.channel, ("full", full))
 
     def give_back(self) -> None:
-        """Give back what stands in line; called on the control thread, while all threads of the lane are busy.
+        """Return the jobs that have not begun. Called in the control thread while all threads of the lane are busy.
 
-        One that waits for jobs holds the lock, and then there is nothing to give back.
+        If a thread waits for jobs, it holds the lock, and there are none to return.
         """
         if not self.taking.acquire(blocking=False):
             return
@@ -116,11 +116,11 @@ class SyncLane:
 
 
 class AsyncLane:
-    """An event loop that runs every job it receives as a task of its own.
+    """An event loop that runs every job as an asyncio task of its own.
 
-    Any task may cancel all others of the loop (``asyncio.all_tasks()``), those included that have not begun. So no reply is
-    owed to ``_run`` reaching its end: a job is in ``running`` until it was answered, and what ends before is begun again or
-    answered for.
+    Any task may cancel all others of the loop (``asyncio.all_tasks()``), including those that have not begun. So the reply does
+    not depend on ``_run`` reaching its end: a job stays in ``running`` until it has a reply, and if its asyncio task ends
+    without one, the job is started again or fails.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class AsyncLane:
         self.orm = async_thread.executor()
 
     def serve(self) -> None:
-        """Run jobs on this thread's own loop until the lane ends. Raises EOFError when the parent is gone."""
+        """Run jobs in an event loop in this thread until the lane ends. Raises EOFError if the parent is gone."""
         self.lane_loop = LaneLoop(self.channel, self.others, self._receive, self._flush)
         self.lane_loop.run()
         flush_all(self.channel)
@@ -185,17 +185,17 @@ class AsyncLane:
         self._answer(run.task, number, reply, time.monotonic() - began)
 
     async def _on_orm_thread(self, call: Callable[[], None]) -> None:
-        """Wait until this was called on Django's thread for async code, whoever cancels the task meanwhile."""
+        """Call this in Django's thread for async code; wait until it has returned, even if the task is cancelled."""
         try:
             called = self.lane_loop.loop.run_in_executor(self.orm, call)
         except RuntimeError:
-            return  # a task has shut it down: no other can use it either
+            return  # a task has shut it down, so no task can use it
         while not called.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([called])
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        """Look after a job that was not answered: its task was cancelled before it began, or something of ours failed."""
+        """Handle a job that has no reply: its asyncio task was cancelled before it began, or our own code failed."""
         job = self.running.get(task)
         if job is None:
             return
@@ -237,7 +237,7 @@ class AsyncLane:
 
 
 class Executor:
-    """Both lanes of one process: sync tasks on ``threads`` threads, the calling one among them, and a thread for the loop."""
+    """Both lanes of one process: ``threads`` threads for sync tasks, including the caller's, and one for the event loop."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class Executor:
         self.on_failure = on_failure
 
     def run(self) -> None:
-        """Serve both lanes until they end. A lane that breaks calls ``on_failure`` on its thread."""
+        """Serve both lanes until they end. If a lane fails, ``on_failure`` is called in its thread."""
         others = [
             threading.Thread(target=self._guarded, args=(self.async_lane.serve,), name="horsies-loop", daemon=True),
         ]

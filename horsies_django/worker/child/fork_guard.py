@@ -1,13 +1,13 @@
-"""The fork guard: copies of a process that runs tasks; what ``os.fork`` in user code makes never runs our lanes.
+"""The fork guard: prevents forked copies of a process from running its lanes, if user code calls ``os.fork``.
 
-The danger. ``os.fork`` returns twice. The second time it returns in a copy that holds our sockets and stands in the middle of our
-loops. A copy that went on would report the task a second time, take tasks that the original takes as well, and, on the event
-loop, take the original's sockets off the epoll object that both share.
+``os.fork`` also returns in the copy, which holds our sockets and is inside our loops. If the copy continued, it would report the
+task a second time, take tasks that the original takes too, and remove the original's sockets from the epoll object that both
+share.
 
-So a copy loses the lanes' sockets at its birth, gets the default signal handlers back (ours ignore SIGTERM, so that
-``multiprocessing`` could not end it; a signal that comes before it has them waits), and ends where user code ends: when the
-function of a sync task returns, and at the next ``await`` of an async one. A program that user code starts is no copy, and
-neither is a process of ``multiprocessing``, which ends by itself; both pass through here unharmed.
+So a copy closes the sockets of the lanes before ``os.fork`` returns there, restores the default handlers of SIGINT and SIGTERM
+(ours ignore SIGTERM, so ``multiprocessing`` could not terminate it; an earlier signal stays pending until then), and exits where
+user code ends: when the function of a sync task returns, or at the next ``await`` of an async task. Programs that user code
+starts are not affected, nor are processes of ``multiprocessing``, which exit by themselves.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from horsies_django.worker.ipc.channel import Channel
 
 
 class State:
-    """What this process has to hide from its copies."""
+    """What copies of this process must not use."""
 
     guarded = False
     is_copy = False
     channels: WeakSet[Any] = WeakSet()
-    loops: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # and the threads that run them
+    loops: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # with the threads that run them
 
 
 state = State()
-held = threading.local()  # its mask: the signals that were blocked on the thread that forks
+held = threading.local()  # mask: the signals that were blocked in the thread that forks
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def keep_from_copies(*channels: Channel) -> None:
-    """Take these channels away from every copy of this process."""
+    """Close these channels in every copy of this process."""
     state.channels.update(channels)
     if not state.guarded:
         state.guarded = True
@@ -46,25 +46,25 @@ def keep_from_copies(*channels: Channel) -> None:
 
 
 def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
-    """Let no copy of this process go on with the loop that runs on the calling thread."""
+    """Prevent copies of this process from continuing the loop that runs in the calling thread."""
     state.loops[loop] = threading.get_ident()
 
 
 def hold_signals() -> None:
-    """Keep the signals that end a process away from this thread while it forks, so that the copy finds them waiting.
+    """Block the signals that end a process while this thread forks, so that they stay pending in the copy.
 
-    The original may end its copy before that has run a line; with the original's handlers, the copy would lose the signal.
+    The original may signal its copy at once; with the original's handlers, the copy would lose the signal.
     """
     held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
 
 def let_signals_in() -> None:
-    """Block no more than before the fork."""
+    """Restore the signal mask from before the fork."""
     signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
 
 
 def strip() -> None:
-    """Make a copy harmless; runs in each copy before ``os.fork`` returns there."""
+    """Detach a copy from the original; runs in each copy before ``os.fork`` returns there."""
     state.is_copy = True
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
@@ -77,9 +77,9 @@ def strip() -> None:
 
 
 def seal(loop: Any) -> None:
-    """Let the next thing that a loop does be the end of this process.
+    """Make a loop exit this process with its next callback.
 
-    A loop runs as many callbacks as were ready when its round began, so each place in its queue is taken.
+    A loop runs as many callbacks as were ready when its iteration began, so all of them are replaced.
     """
     ready = getattr(loop, "_ready", None)
     if ready is None:
@@ -91,13 +91,13 @@ def seal(loop: Any) -> None:
 
 
 def end_if_copy(succeeded: bool) -> None:
-    """End this process if it is a copy that came back from user code; its exit code says how that ended."""
+    """Exit if this process is a copy that returned from user code; the exit code is 0 if that succeeded, otherwise 1."""
     if state.is_copy:
         leave(0 if succeeded else 1)
 
 
 def leave(code: int = 0) -> None:
-    """End this process at once: no handlers, no destructors, nothing of the original is touched."""
+    """Exit at once, without handlers and destructors, which might affect the original."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,9 +1,8 @@
-"""The fork server: what it imports once, so that a child costs a fork and no import.
+"""The fork server, which imports the project once, so that a child costs a fork and no imports.
 
-Importing this module prepares the process: path, Django, task modules. It must not raise (the fork server would go on without
-it and say nothing), so what went wrong is kept in ``state`` for the first child to report. A process may only be forked while
-it holds nothing that two processes cannot share; ``state.unsafe`` says what an app opened at import, looked at again before
-each fork.
+Importing this module prepares the process: path, Django, task modules. It must not raise, because ``multiprocessing`` would
+ignore that; an error is kept in ``state`` for the first child to report. A process may be forked only while it holds nothing
+that two processes cannot share. ``state.unsafe`` says what the project opened at import; it is updated before each fork.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def order(parent_pid: int, deadline_file: str | None = None) -> dict[str, str]:
-    """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this very module.
+    """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this module.
 
-    ``deadline_file`` is where the fork server reads when it has to end (``kill_timer.follow``); None lets it live.
+    ``deadline_file`` tells the fork server when to exit (``kill_timer.follow``); None means never.
     """
     path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
     pythonpath = os.environ.get("PYTHONPATH")
@@ -36,10 +35,10 @@ def order(parent_pid: int, deadline_file: str | None = None) -> dict[str, str]:
 
 
 def adopt_orphans() -> None:
-    """Make this fork server the parent of what tasks leave behind (Linux), and let it reap that without a word.
+    """Make this fork server the parent of orphaned processes of tasks (Linux), and reap them without warnings.
 
-    For a worker that is process 1: there is no other init, and what its child left behind would stay a zombie for ever. The fork
-    server of multiprocessing reaps whatever it is the parent of, and only warns of pids that it does not know.
+    For a worker that is process 1: there is no other init, so these processes would remain zombies. The fork server of
+    ``multiprocessing`` reaps all its children, and only warns of pids that it does not know.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -47,7 +46,7 @@ def adopt_orphans() -> None:
 
 
 def open_things() -> str | None:
-    """Say what this process holds that a fork would share or lose, or None."""
+    """Return what this process holds that a fork would share or lose, as text, or None."""
     from django.db import connections
 
     found = [
@@ -66,12 +65,12 @@ def open_things() -> str | None:
 
 
 def look_again() -> None:
-    """Look at what is open; runs before each fork."""
+    """Update ``state.unsafe``; runs before each fork."""
     state.unsafe = open_things()
 
 
 def prepare(text: str) -> None:
-    """Turn this fork server into one that has the project loaded."""
+    """Load the project into this fork server."""
     ordered = json.loads(text)
     os.environ.pop(ORDER, None)
     if ordered["pythonpath"] is None:
@@ -86,7 +85,7 @@ def prepare(text: str) -> None:
     load_project()
     import horsies_django.worker.child.executor
     import horsies_django.worker.child.main
-    import horsies_django.worker.process.logs  # noqa: F401 - all of them so that children find them imported
+    import horsies_django.worker.process.logs  # noqa: F401 - imported here so that no child has to
 
     if ordered["deadline_file"] is not None:
         kill_timer.follow(ordered["deadline_file"])

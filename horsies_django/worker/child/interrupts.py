@@ -1,12 +1,12 @@
-"""Interrupts: the attempts that a process is at, and how another thread breaks into them.
+"""Interrupts the running tasks of a process from another thread, for timeouts and cancels.
 
-A sync task hears of its timeout as an exception in the middle of its code. On the main thread it comes by a signal, because
-only a signal ends a wait inside the kernel; on other threads CPython raises it at the next line of Python, so that a long
-call into C keeps it waiting. An async task is cancelled. Either way the code may clean up; if it goes on, its process is
-killed after a grace, which is the worker's business (``worker/pool/deadlines.py``), not this module's.
+A sync task gets its timeout as an exception. In the main thread, a signal raises it, because only a signal interrupts a system
+call; in other threads, CPython raises it at the next line of Python, so a long call into C delays it. An async task is cancelled.
+Either way the code may clean up. If it continues, the worker kills the process after a grace period
+(``worker/pool/deadlines.py``).
 
-Nothing may break into our own code. So a run is ``active`` only around user code, is broken into at most once, and whoever
-calls user code does it between ``begin`` and ``end`` inside a try that treats what comes late like what came in time.
+Our own code must not be interrupted. So a run is ``active`` only during user code and is interrupted at most once, and user code
+is called between ``begin`` and ``end`` in a ``try`` that handles a late interrupt like any other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from horsies_django.core.errors import TaskTimeout
 from horsies_django.tasks.context import CurrentTask
 
 TIMEOUT, CANCEL = "timeout", "cancel"
-CALL_BACK = "call back"  # not to a run, but to all that stand in line
+CALL_BACK = "call back"  # not for a run, but for the whole run-ahead
 INTERRUPT = signal.SIGRTMIN + 8 if sys.platform == "linux" else signal.SIGUSR2
 
 
 class Run:
-    """One attempt. ``reason`` says why it was broken into, None if it was not."""
+    """One attempt of a task. ``reason`` says why it was interrupted, None if it was not."""
 
     __slots__ = ("active", "current", "reason")
 
@@ -37,35 +37,35 @@ class Run:
         self.reason: str | None = None
 
     def begin(self) -> None:
-        """User code starts now."""
+        """Record that user code begins."""
         self.active = True
 
     def end(self) -> None:
-        """User code is over."""
+        """Record that user code has ended."""
         self.active = False
 
     def interrupt(self, reason: str) -> None:
-        """Tell the task that it shall end; safe from any thread, and when it is over already."""
+        """Ask the task to stop. Thread-safe; does nothing if it has ended."""
         if reason == CANCEL:
             self.current.cancel_requested = True
         if self.reason is None and self.active:
             self.break_in(reason)
 
     def expect(self, reason: str) -> None:
-        """Tell the task the same before its code begins."""
+        """Record the same request before user code begins."""
         if reason == CANCEL:
             self.current.cancel_requested = True
 
     def break_in(self, reason: str) -> None:
-        """Make it hear, if its kind can."""
+        """Interrupt user code, if this kind of run can."""
 
 
 class SyncRun(Run):
-    """A run on a thread of its own; only its timeout breaks in, a cancel is for its code to ask for."""
+    """A run in a thread of its own. A timeout interrupts it; for a cancel, its code has to check."""
 
     __slots__ = ("lock", "thread")
 
-    on_main: SyncRun | None = None  # what the main thread is at, for the handler of the signal
+    on_main: SyncRun | None = None  # the run in the main thread, for the signal handler
 
     def __init__(self, task_id: str, name: str, attempt: int, queue_name: str = "") -> None:
         super().__init__(task_id, name, attempt, queue_name)
@@ -78,7 +78,7 @@ class SyncRun(Run):
         with self.lock:
             self.active = False
             if self.reason == TIMEOUT and SyncRun.on_main is not self:
-                raise_in(self.thread, None)  # what was not raised yet shall not be
+                raise_in(self.thread, None)  # discard an exception that was not raised yet
 
     def break_in(self, reason: str) -> None:
         if reason != TIMEOUT:
@@ -94,7 +94,7 @@ class SyncRun(Run):
 
 
 class AsyncRun(Run):
-    """A run that shares an event loop; timeout and cancel both cancel it."""
+    """A run in the shared event loop; a timeout and a cancel both cancel its asyncio task."""
 
     __slots__ = ("loop", "task")
 
@@ -117,7 +117,7 @@ class AsyncRun(Run):
 
 
 def on_interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise in the main thread what its run shall hear; a late signal finds nothing to do."""
+    """Raise TaskTimeout in the run of the main thread. Does nothing if the signal arrives late."""
     run = SyncRun.on_main
     if run is not None and run.active and run.reason == TIMEOUT:
         run.active = False
@@ -125,12 +125,12 @@ def on_interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def listen_for_interrupts() -> None:
-    """Install the handler; on the main thread."""
+    """Install the signal handler; in the main thread."""
     signal.signal(INTERRUPT, on_interrupt)
 
 
 def raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Let CPython raise an exception in another thread, or take back one that it has not raised yet."""
+    """Make CPython raise an exception in another thread; None discards one that it has not raised yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
     )

@@ -1,14 +1,14 @@
-"""The event loop of a lane, which goes on whatever the coroutines on it do to the loop.
+"""The event loop of a lane, which keeps running even if user code interferes with it.
 
-All async tasks of a process share one loop, and any of them can reach it. What it can do there, and what follows:
+All async tasks of a process share one loop. What a task may do to it, and what follows:
 
-- It cancels every task that it finds (``asyncio.all_tasks()``). The lane itself is none: callbacks receive jobs and send replies,
-  and a future that nobody can find ends it. What was cancelled too early to begin is begun again (``executor.AsyncLane``).
-- It takes readers or writers away, of the lane's socket or of the one through which other threads wake the loop. They are put
-  back after each task, and every second, so that it is also seen while the task that did it goes on.
-- It stops the loop, or breaks it by ``SystemExit`` or ``KeyboardInterrupt``. The loop takes up where it was.
-- It closes a descriptor that the process lives by, or the loop while that stands still. That cannot be mended: the lane ends with
-  an error, and the child is replaced. Without children, the worker ends.
+- It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive jobs and send replies, and a
+  private future ends it. Tasks that were cancelled before they began are started again (``executor.AsyncLane``).
+- It removes readers or writers of the lane's socket, or of the socket by which other threads wake the loop. They are restored
+  after each task and every second, even while that task is still running.
+- It stops the loop, or breaks it by ``SystemExit`` or ``KeyboardInterrupt``. The loop is run again.
+- It closes a descriptor that the process requires, or the loop while it is stopped. That cannot be repaired: the lane ends with
+  an error, and the child is replaced. A worker without children ends.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LOOK_SECONDS = 1.0
 
 
 class LaneLoop:
-    """A loop that calls ``receive`` when the channel has something to say and ``send`` while something is left to send.
+    """A loop that calls ``receive`` when the channel has messages, and both ``receive`` and ``send`` every second.
 
-    Both are called every second as well. ``others`` are further channels that this process cannot go on without.
+    ``others`` are further channels that this process requires.
     """
 
     def __init__(
@@ -43,9 +43,8 @@ class LaneLoop:
         self.receive = receive
         self.send = send
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self.context = (
-            contextvars.copy_context()
-        )  # no task's: a callback that is added in a task keeps that task's context
+        # Callbacks added by a task would otherwise run in the context of that task.
+        self.context = contextvars.copy_context()
         wake = [getattr(self.loop, name, None) for name in ("_ssock", "_csock")]
         self.wake = wake[0]
         self.readers: list[asyncio.Handle] = []
@@ -54,7 +53,7 @@ class LaneLoop:
         fork_guard.keep_loop_from_copies(self.loop)
 
     def run(self) -> None:
-        """Run until ``end``. Raises what ``end`` is given, and OSError or RuntimeError when the loop cannot go on."""
+        """Run until ``end``. Raises the error passed to ``end``, and OSError or RuntimeError if the loop cannot continue."""
         self.context.run(self._watch)
         while not self.ended.done():
             try:
@@ -63,19 +62,19 @@ class LaneLoop:
                 if self.ended.done() or self.loop.is_closed():
                     raise
                 logger.error("a task stopped the event loop with %r; running it again", error)
-        self.ended.result()  # raises what ended it before the loop ran
+        self.ended.result()  # raises an error passed to end() before the loop ran
         self.loop.remove_reader(self.channel.fileno())
 
     def close(self) -> None:
-        """Cancel what tasks left behind on the loop, and close it."""
+        """Cancel the remaining tasks of the loop, and close it."""
         self.runner.close()
 
     def start(self, coroutine: Any) -> asyncio.Task[None]:
-        """Run a coroutine in a context of its own; a task factory is user code's to set, and no concern of ours."""
+        """Run a coroutine in a context of its own, without the task factory that user code may have set."""
         return asyncio.Task(coroutine, loop=self.loop, context=self.context.copy())
 
     def end(self, error: BaseException | None = None) -> None:
-        """Let ``run`` return, or raise ``error``."""
+        """Make ``run`` return, or raise ``error``."""
         if self.ended.done():
             return
         if error is None:
@@ -84,24 +83,24 @@ class LaneLoop:
             self.ended.set_exception(error)
 
     def mend(self) -> None:
-        """Put readers back that a task took away; costs next to nothing where none is missing."""
+        """Restore readers that a task removed. Cheap if none is missing."""
         if any(handle.cancelled() for handle in self.readers):
             self.add_readers()
 
     def add_readers(self) -> None:
-        """Have the loop read what it lives by, in a context that is no task's."""
+        """Add the readers of the loop, in a context that belongs to no task."""
         try:
             self.context.copy().run(self._add_readers)
         except (OSError, ValueError) as error:
             self.end(error)
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Call something at the next turn of the loop."""
+        """Call something in the next iteration of the loop."""
         self.loop.call_soon(call, context=self.context)
 
     def _add_readers(self) -> None:
         number = self.channel.fileno()
-        if self.wake is None:  # a loop that is not Python's own
+        if self.wake is None:  # not a loop of the standard library
             self.loop.add_reader(number, self.receive)
             return
         self.readers = [
@@ -112,7 +111,7 @@ class LaneLoop:
     def _watch(self) -> None:
         self.loop.call_later(LOOK_SECONDS, self._watch)
         if any(identity(number) != known for number, known in self.descriptors.items()):
-            self.end(OSError("a task closed a descriptor that this process lives by"))
+            self.end(OSError("a task closed a file descriptor that this process requires"))
             return
         self.add_readers()
         self.receive()

@@ -90,7 +90,7 @@ class ProcessState:
             if threading.get_ident() == self.main_thread:
                 found += self._signals()
         if found:
-            logger.warning("%s %s left behind: %s; put back", task, task_id, ", ".join(found))
+            logger.warning("%s %s changed process state: %s; restored", task, task_id, ", ".join(found))
 
     def _process(self) -> Iterator[str]:
         if self.directory is not None and current_directory() != self.directory:
@@ -150,7 +150,7 @@ def attempt(what: str, act: Callable[[], Any]) -> Iterator[str]:
     try:
         act()
     except Exception as error:
-        yield f"{what} (which cannot be put back: {error})"
+        yield f"{what} (which cannot be restored: {error})"
     else:
         yield what
 

@@ -88,7 +88,7 @@ def sync_reply(run: Run, kwargs: str) -> Reply:
             value = task.function(*args, **keywords)
             if task.lane == "async":  # the function became async after it was sent
                 value = asyncio.run(value)
-        finally:  # a timeout that comes at this very moment ends in the clause below like any other
+        finally:  # a timeout at this moment is caught below like any other
             run.end()
     except BaseException as error:
         return crashed(run, task, error)
@@ -96,7 +96,7 @@ def sync_reply(run: Run, kwargs: str) -> Reply:
 
 
 async def async_reply(run: Run, kwargs: str) -> Reply:
-    """Do the same in the async lane."""
+    """Run a task in the async lane. May raise errors of user code, see ``untold``."""
     try:
         task, args, keywords = resolve(run.current, kwargs)
     except Refused as refused:
@@ -123,7 +123,7 @@ def tell_start(current: CurrentTask) -> None:
 
 
 def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any], dict[str, Any]]:
-    """Return the function and its arguments. Raises Refused."""
+    """Return the task and its arguments. Raises Refused."""
     name = current.name
     task = registry.find(name)
     if task is None:

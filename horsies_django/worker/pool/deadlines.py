@@ -1,7 +1,7 @@
 """Deadlines of running tasks: when a task is asked to stop, and when its process is killed because it did not.
 
-A heap by time. Most tasks end before their deadline and leave their entry behind, so the heap is cleaned when it contains many
-more entries than there are tasks.
+They are kept in a heap. Entries of tasks that ended remain in it, so it is cleaned when it contains many more entries than there
+are tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from horsies_django.core.options import read_options
 from horsies_django.worker.pool.process import PoolProcess
 
-FEW = 1_000  # entries that are not worth cleaning
+FEW = 1_000  # entries, below which cleaning is not worthwhile
 
 
 class TimeLimits(NamedTuple):

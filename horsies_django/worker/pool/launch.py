@@ -1,11 +1,11 @@
-"""How a child starts: forked from the fork server, or as a fresh interpreter.
+"""Starts children: forked from the fork server, or as fresh interpreters.
 
-``multiprocessing`` has every process that it starts run the main module of its parent once more, so that functions defined
-there can be unpickled. Where that is a manage.py without the ``__main__`` guard, or a script that calls ``call_command``, each
-child would start a worker of its own. Ours need nothing of the main module, so they never hear of it.
+``multiprocessing`` runs the main module of the parent again in every process that it starts, so that functions defined there
+can be unpickled. If that is a manage.py without the ``__main__`` guard, or a script that calls ``call_command``, each child
+would start a worker of its own. Our children need nothing of the main module, so it is not passed on.
 
-It also gives the fork server a socket in a temporary directory, which a killed worker would leave behind. Ours is reached by
-a descriptor, and the directory is gone before the first child is there.
+``multiprocessing`` also creates the socket of the fork server in a temporary directory, which a killed worker would leave
+behind. Here the socket is reached by a descriptor, and the directory is removed before the first child starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from horsies_django.worker.child import fork_server
 
-TRIES = 5  # how many fork servers in a row may end before they have started a child
+TRIES = 5  # fork servers in a row that may end before one has started a child
 DESCRIPTORS = "/proc/self/fd"
 
 _patching = threading.Lock()
@@ -39,18 +39,16 @@ def spawn_child(child: BaseProcess) -> None:
 
 
 def fork_child(child: BaseProcess, deadline_file: str | None) -> None:
-    """Start a child by the fork server; start that first where there is none, and another when it ends meanwhile.
+    """Start a child by the fork server, which is started if there is none, and again if it ends meanwhile.
 
-    Raises EOFError or ConnectionError when one after the other ends.
+    Raises EOFError or ConnectionError if ``TRIES`` fork servers in a row end.
     """
     forkserver.set_forkserver_preload([fork_server.__name__])
     ordered = fork_server.order(os.getpid(), deadline_file)
     with main_module_left_out(), environment(ordered):
         for tries_left in reversed(range(TRIES)):
-            with (
-                short_lived_directory() as directory
-            ):  # gone before the fork server loads the project, which takes seconds
-                forkserver.ensure_running()
+            with short_lived_directory() as directory:
+                forkserver.ensure_running()  # does not wait until the fork server has loaded the project
                 hide_socket(directory)
             try:
                 child.start()
@@ -62,13 +60,13 @@ def fork_child(child: BaseProcess, deadline_file: str | None) -> None:
 
 
 def fork_server_pid() -> int | None:
-    """Return the process id of the fork server, None when there is none."""
+    """Return the process id of the fork server, or None."""
     pid: int | None = _server._forkserver_pid
     return pid
 
 
 def kill_fork_server() -> bool:
-    """Send the fork server to its end, and return whether there was one."""
+    """Kill the fork server; return whether there was one."""
     if (pid := fork_server_pid()) is None:
         return False
     os.kill(pid, signal.SIGKILL)
@@ -76,16 +74,16 @@ def kill_fork_server() -> bool:
 
 
 def end_fork_server() -> None:
-    """Kill the fork server, if there is one, and wait for its end: its sockets are closed before it counts as dead."""
+    """Kill the fork server, if there is one, and wait until it is dead and its sockets are closed."""
     if kill_fork_server():
         if str(_server._forkserver_address).startswith(DESCRIPTORS):
-            _server._forkserver_address = "\0"  # a name that is not on the disk, so that nobody removes it there
+            _server._forkserver_address = "\0"  # an abstract name, so that _stop() removes no file
         _server._stop()
 
 
 @contextmanager
 def patched(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Replace a function of ``multiprocessing`` meanwhile, for this thread only: tasks and scripts may be using it on others."""
+    """Replace a function of ``multiprocessing`` during the block, only for this thread: others may be using it."""
     before, thread = getattr(module, name), threading.get_ident()
     ours = make(before)
 
@@ -101,7 +99,7 @@ def patched(module: Any, name: str, make: Callable[[Callable[..., Any]], Callabl
 
 @contextmanager
 def main_module_left_out() -> Iterator[None]:
-    """Keep the main module of this process from what this thread starts meanwhile."""
+    """During the block, do not pass the main module to processes that this thread starts."""
 
     def without_main(before: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         return lambda name: {key: value for key, value in before(name).items() if not key.startswith("init_main_")}
@@ -112,7 +110,7 @@ def main_module_left_out() -> Iterator[None]:
 
 @contextmanager
 def short_lived_directory() -> Iterator[str | None]:
-    """Give a directory for the socket of a fork server that is started meanwhile; None where it cannot do without a name."""
+    """Provide a directory for the socket of a fork server started in the block; None if the socket must keep its name."""
     if not os.path.isdir(DESCRIPTORS):
         yield None
         return
@@ -126,7 +124,7 @@ def short_lived_directory() -> Iterator[str | None]:
 
 
 def hide_socket(directory: str | None) -> None:
-    """Reach the fork server by a descriptor of its socket from now on, if that is in the directory that will be removed."""
+    """Reach the fork server by a descriptor if its socket is in ``directory``, which will be removed."""
     with _server._lock:
         address = _server._forkserver_address
         if directory is None or not str(address).startswith(directory):
@@ -141,7 +139,7 @@ def hide_socket(directory: str | None) -> None:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a process that is started meanwhile."""
+    """Set environment variables during the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

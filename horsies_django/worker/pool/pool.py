@@ -1,7 +1,7 @@
 """The pool: starts the processes that run tasks, gives them tasks, and handles their deaths.
 
-Every process has its own channels and memory, so the death of one never touches its siblings. What the pool has to say to the
-engine lies in two lists that the engine empties: ``outcomes`` to settle and claims to give back, ``releases``.
+Every process has its own channels and memory, so the death of one does not affect the others. The engine empties two lists:
+``outcomes`` to settle, and ``releases``, claims to return to the queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from horsies_django.worker.process.task_log import named
 
 logger = logging.getLogger("horsies.worker")
 
-DEATHS_BEFORE_READY = 3  # children that die in a row before they are ready: something is wrong with the project
+DEATHS_BEFORE_READY = 3  # children in a row: the project is the likely cause, and the worker ends
 STOP_SECONDS = 5.0  # how long a child may take to end after its last task
 
 
@@ -53,14 +53,14 @@ class Pool:
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
-        self.stopping = False  # nothing new comes: a child that ends needs no successor
+        self.stopping = False  # no more tasks are claimed, so children that end are not replaced
         self.ending = False
-        self.ready = False  # whether all processes have said, at the start, that they are ready
+        self.ready = False  # whether all processes were ready once
         self.recycling = Recycling(options)
         self.timeouts = Timeouts(self.members, limits)
 
     def start(self) -> None:
-        """Start all processes; they count once they say that they are ready. Raises WorkerStartError."""
+        """Start all processes; each takes tasks once it is ready. Raises WorkerStartError."""
         if self.options.processes == 0:
             self._add(InProcess(self.options))
         while len(self.members) < self.options.processes:
@@ -82,22 +82,22 @@ class Pool:
         if isinstance(member, Child):
             self.selector.register(member.death, selectors.EVENT_READ, (self._reap, member))
 
-    # What the engine asks
+    # Called by the engine
 
     @property
     def idle(self) -> bool:
-        """Whether no process holds a task and nothing waits to be told to the engine."""
+        """Whether no process holds a task and both lists for the engine are empty."""
         return not self.outcomes and not self.releases and not any(self.running(lane) for lane in LANES)
 
     def free(self, lane: str) -> int:
-        """Return how many more tasks of ``lane`` the pool can take now; who retires keeps its slots until its tasks end."""
+        """Return how many more tasks of ``lane`` the pool can take now; tasks of replaced children occupy slots, too."""
         room = sum(member.free(lane) for member in self.members)
         most = self.options.slots(lane) + (self.ahead if lane == "sync" else 0)
         return max(0, min(room, most - self.running(lane)))
 
     @property
     def ahead(self) -> int:
-        """Return how many sync tasks may stand in line, all lines together."""
+        """Return how many sync tasks may be dispatched ahead, in all processes together."""
         return self.line.depth * self.options.sync_slots
 
     def running(self, lane: str) -> int:
@@ -105,12 +105,12 @@ class Pool:
         return sum(len(member.held[lane]) for member in self.members)
 
     def held(self) -> set[Any]:
-        """Return the ids of all tasks that are in the pool's hands, settled or not."""
+        """Return the ids of all tasks that the pool holds, including those in the lists for the engine."""
         ids = {claim.id for member in self.members for lane in LANES for claim in member.held[lane].values()}
         return ids | {outcome.id for outcome in self.outcomes} | {claim.id for claim in self.releases}
 
     def dispatch(self, claims: Iterable[Claim]) -> None:
-        """Hand each claim to the process with the most room in its lane, in one message per process and lane."""
+        """Send each claim to the process with the most room in its lane, in one message per process and lane."""
         batches: dict[tuple[int, str], list[Claim]] = defaultdict(list)
         room = {lane: [member.free(lane) for member in self.members] for lane in LANES}
         for claim in claims:
@@ -125,28 +125,28 @@ class Pool:
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.timeouts.watch(member, lane, first, batch)
         for member in self.recycling.due(self.members, time.monotonic()):
-            self._retire(member)  # after the last batch: a lane ends with it
+            self._retire(member)  # after the last batch, because this ends its lanes
 
     @property
     def stuck_at(self) -> float:
-        """When the next line counts as stuck, by the monotonic clock."""
+        """When the next run-ahead counts as stuck, by the monotonic clock."""
         return min((member.stuck_at for member in self.members), default=math.inf)
 
     def call_back(self, now: float) -> None:
-        """Take back what stands in lines that do not move: a task there takes its time, and others may have slots."""
+        """Call back each run-ahead that is stuck behind a long task: other processes may have free slots."""
         for member in self.members:
             if now >= member.stuck_at:
                 member.call_back()
 
     def _retire(self, member: PoolProcess) -> None:
-        """Let a child end after the tasks that it has; another one takes its place at once."""
+        """Let a child end after its present tasks, and start its successor at once."""
         if member.dismissed or self.stopping or not isinstance(member, Child):
             return
         member.dismissed = member.replaced = True
         member.end_lanes()
         self._add_child()
 
-    # What the processes say
+    # Messages from the processes
 
     def _watch(self, member: PoolProcess, lane: str, events: int) -> None:
         self.selector.modify(member.channels[lane].fileno(), events, (self._talk, member, lane))
@@ -194,7 +194,7 @@ class Pool:
             holds,
         )
         self.options = replace(self.options, start_method="spawn")
-        kill_fork_server()  # it holds what it opened for as long as it lives
+        kill_fork_server()  # it would keep open what the project opened
 
     def _reap(self, member: Child) -> None:
         if member not in self.members:
@@ -226,11 +226,11 @@ class Pool:
                 )
 
     def _hear_out(self, member: PoolProcess, lane: str) -> None:
-        """Take what a dead process managed to say."""
+        """Read the last messages of a dead process."""
         try:
             self._talk(member, lane)
         except (KeyError, ValueError):
-            return  # its channel was closed and left the selector earlier
+            return  # the channel is closed and no longer registered
 
     def _forget(self, member: Child) -> None:
         self.members.remove(member)
@@ -238,17 +238,17 @@ class Pool:
             try:
                 self.selector.unregister(descriptor)
             except KeyError:
-                continue  # left the selector earlier
+                continue  # no longer registered
 
-    # The end
+    # Stopping
 
     def stop(self) -> None:
-        """End all processes, which hold no tasks any more; those that do not end in time are killed."""
+        """End all processes, which hold no tasks any more; kill those that do not end within ``STOP_SECONDS``."""
         self.ending = True
         for member in self.members:
             member.end_lanes()
             if isinstance(member, Child) and not member.ready:
-                member.kill()  # it still imports, and would not hear
+                member.kill()  # it still imports the project and reads no messages
         deadline = time.monotonic() + STOP_SECONDS
         for member in list(self.members):
             if isinstance(member, Child):
@@ -262,7 +262,7 @@ class Pool:
         self.members.clear()
 
     def kill(self, reason: str) -> None:
-        """End all processes now, in the middle of their tasks, which count as crashed."""
+        """Kill all processes now; the tasks that they run count as crashed."""
         self.ending = True
         for member in self.members:
             if isinstance(member, Child):

@@ -1,4 +1,4 @@
-"""One process of the pool as the worker sees it: its channels, its slots and the tasks it holds."""
+"""The worker's view of a process of the pool: its channels, its slots and the tasks that it holds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from horsies_django.worker.process.shutdown import send_or_end
 
 
 class PoolProcess:
-    """What every process of a pool has, a child or the worker itself."""
+    """A process of the pool: a child, or the worker itself."""
 
     pid: int
     started: MutableSequence[int]
@@ -46,18 +46,18 @@ class PoolProcess:
         self.id = uuid4()
         self.ready = False
         self.ready_at = math.inf  # by the monotonic clock
-        self.dismissed = False  # told to go: its end is no surprise
-        self.replaced = False  # another one has taken its place already
+        self.dismissed = False  # told to end, so its end is expected
+        self.replaced = False  # a successor has been started already
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
-        self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was handed over
+        self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was dispatched
         self.numbers = dict.fromkeys(LANES, 0)
         self.line = RunAhead()
-        self.moved_at = 0.0  # when the line of sync tasks moved last
-        self.stuck = False  # whether it was called back since: nothing more is put there until it moves
+        self.moved_at = 0.0  # when a sync task last finished, or was dispatched to an idle lane
+        self.stuck = False  # the run-ahead was called back since then: dispatch no more ahead until it moves
         self.lifetime = math.inf  # how many tasks it may take in all
         self.taken = 0
-        self.condemned: dict[tuple[str, int], str] = {}  # the tasks for which it is killed, and why
+        self.condemned: dict[tuple[str, int], str] = {}  # the tasks because of which it is killed, and why
 
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` this process can take now."""
@@ -70,16 +70,16 @@ class PoolProcess:
 
     @property
     def has_line(self) -> bool:
-        """Whether tasks stand in line: only sync ones do."""
+        """Whether there is a run-ahead: more sync tasks than slots."""
         return len(self.held["sync"]) > self.slots["sync"]
 
     @property
     def stuck_at(self) -> float:
-        """When the line counts as stuck, by the monotonic clock; infinite when nobody stands there."""
+        """When the run-ahead counts as stuck, by the monotonic clock; infinite if there is none."""
         return self.moved_at + STUCK_SECONDS if self.has_line and not self.stuck else math.inf
 
     def stands(self, lane: str, number: int) -> bool:
-        """Whether a task stands in line."""
+        """Whether a task is in the run-ahead: dispatched, but not begun."""
         return lane == "sync" and self.has_line and not self.begun(lane, number)
 
     def begun(self, lane: str, number: int) -> bool:
@@ -87,16 +87,16 @@ class PoolProcess:
         return number <= self.started[LANES.index(lane)]
 
     def call_back(self) -> None:
-        """Have the process give back what stands in line."""
+        """Ask the process to return its run-ahead."""
         self.stuck = True
         self.control.send((CALL_BACK, "sync", 0))
 
     def claims(self) -> list[Claim]:
-        """Return what this process holds; safe from another thread."""
+        """Return the claims that this process holds. Thread-safe."""
         return [claim for lane in LANES for claim in self.held[lane].copy().values()]
 
     def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
-        """Send claims to run and return whether everything is on its way."""
+        """Send claims to the process; return whether they are sent completely."""
         jobs, now = [], time.monotonic()
         if not self.held["sync"]:
             self.moved_at = now
@@ -111,23 +111,23 @@ class PoolProcess:
         return self.channels[lane].flush()
 
     def outcome(self, lane: str, number: int, reply: Reply, seconds: float) -> Outcome:
-        """Take a finished task off the books and return what shall become of it."""
+        """Remove a finished task and return its outcome."""
         return Outcome.of(self.take_off(lane, number), reply, self.pid, seconds=seconds)
 
     def ran(self, number: int, reply: Reply, seconds: float) -> Outcome:
-        """Do the same for a sync task, after which the next in line has its turn."""
+        """Do the same for a task of the sync lane, which moves the run-ahead."""
         self.line.learn(seconds)
         self.moved_at = time.monotonic()
         self.stuck = False
         return self.outcome("sync", number, reply, seconds)
 
     def take_off(self, lane: str, number: int) -> Claim:
-        """Take a task off the books."""
+        """Remove a task and return its claim."""
         del self.since[lane][number]
         return self.held[lane].pop(number)
 
     def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
-        """Empty the books of a process that ended: tasks whose code may have begun crashed, the others go back."""
+        """Remove all tasks of a process that ended: those whose code may have begun crashed, the others are returned."""
         outcomes, releases, now = [], [], time.monotonic()
         crash = failed(
             OperationalErrorCode.WORKER_CRASHED,
@@ -152,7 +152,7 @@ class PoolProcess:
             self.channels[lane].send(None)
 
     def tell(self, reason: str, lane: str, number: int) -> None:
-        """Tell a running task that it shall end, and why."""
+        """Ask a running task to stop, with the reason."""
         self.control.send((reason, lane, number))
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class PoolProcess:
 
 
 class Child(PoolProcess):
-    """A child process, forked from the fork server or started afresh; ``kill_timer`` ends it when the worker stands still."""
+    """A child process, forked or started as a fresh interpreter; ``kill_timer`` kills it if the worker is stopped."""
 
     def __init__(self, options: WorkerOptions, kill_timer: KillTimer | None = None, lifetime: float = math.inf) -> None:
         super().__init__(options)
@@ -190,38 +190,38 @@ class Child(PoolProcess):
         self.death = self._watch()
 
     def _watch(self) -> int:
-        """Return a descriptor that becomes readable at the death of the child, whoever else holds its pipes open."""
+        """Return a descriptor that becomes readable when the child dies, even if another process holds its pipes open."""
         self.pidfd: int | None = None
         if hasattr(os, "pidfd_open"):
             try:
                 self.pidfd = os.pidfd_open(self.pid)
             except ProcessLookupError:
-                pass  # dead already: the sentinel is readable then
+                pass  # dead already, so the sentinel is readable
             except OSError:
-                pass  # a kernel or a sandbox without it
+                pass  # not supported by the kernel or a sandbox
         return self.process.sentinel if self.pidfd is None else self.pidfd
 
     def how_it_ended(self) -> str:
-        """Say how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
+        """Return how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
         self.process.join(2)
         code = self.process.exitcode
-        if code is None or code == 255:  # what multiprocessing says, too, when the fork server cannot tell any more
+        if code is None or code == 255:  # 255 is also what multiprocessing returns if the fork server is gone
             if self.fork_server is not None and is_over(self.fork_server):
                 return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
-            return "ended without saying how"
+            return "ended with an unknown exit code"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     def was_killed(self, worker_started: bool) -> bool:
-        """Whether somebody killed the dead child or its fork server, so that its end says nothing about the project.
+        """Whether the dead child or its fork server was killed from outside, so that the project is not the cause.
 
-        A child that is killed while the worker starts may take more memory than there is: that counts against the project.
+        A child killed while the worker starts may have run out of memory, so the project may be the cause.
         """
         if self.fork_server is not None and is_over(self.fork_server):
             return True
         return worker_started and self.process.exitcode == -signal.SIGKILL
 
     def kill(self) -> None:
-        """End the child at once."""
+        """Kill the child."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -234,7 +234,7 @@ class Child(PoolProcess):
 
 
 class InProcess(PoolProcess):
-    """The worker's own process, running tasks on threads of its own: no isolation, and nothing to start."""
+    """The worker's own process, which runs tasks in threads: no isolation, and no process to start."""
 
     def __init__(self, options: WorkerOptions) -> None:
         super().__init__(options)
@@ -256,7 +256,7 @@ class InProcess(PoolProcess):
 
 
 def killed_for(reason: str) -> Reply:
-    """Return what becomes of a task for which its process was killed."""
+    """Return the reply for a task because of which its process was killed."""
     if reason == TIMEOUT:
         return failed(
             OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; it did not end when told to, and was killed with its process"

@@ -1,8 +1,8 @@
 """Recycling: replaces children after a number of tasks, or when they exceed a memory limit, which frees leaked memory.
 
-A child costs a fork, so even one task per child is possible. A chosen number is exact; the first children end staggered, so the
-later ones do too. The default must not slow down queues of short tasks: a child is replaced at the earliest when it is a minute
-old, and children are replaced one after the other.
+A child costs a fork, so even one task per child is possible. A configured number is exact; the first children get different
+lifetimes, so that not all are replaced at once. The default must not slow down queues of short tasks: a child is replaced at the
+earliest when it is a minute old, and children are replaced one after the other.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD, WorkerOpt
 
 logger = logging.getLogger("horsies.worker")
 
-LEAST_SECONDS = 60.0  # that a child lives unless somebody chose a count; also how long it takes to replace all of them
-RETIRED = 4  # children that may run their last tasks beside the others, and as many again as there are processes
-NEAR = 0.8  # of the memory limit: a child that takes more before its first task will be replaced often
+LEAST_SECONDS = 60.0  # minimum age, unless a count is configured; replacing all children takes at least as long
+RETIRED = 4  # replaced children that may still run their last tasks, in addition to one per process
+NEAR = 0.8  # of the memory limit: a child that needs more before its first task will be replaced often
 
 
 class Recycling:
@@ -32,11 +32,11 @@ class Recycling:
         self.processes = options.processes
         self.max_memory_mb = options.max_memory_per_child_mb
         self.born = 0
-        self.next_at = -math.inf  # when another may be replaced, unless somebody chose a count
+        self.next_at = -math.inf  # when another may be replaced, unless a count is configured
         self.warned = False
 
     def lifetime(self) -> float:
-        """Return how many tasks the next child may take: fewer in the first generation, so that not all end at once."""
+        """Return how many tasks the next child may take: fewer for some of the first, so that not all end at once."""
         self.born += 1
         if not self.most or not self.exact:
             return math.inf
@@ -45,10 +45,10 @@ class Recycling:
         return self.most
 
     def due(self, members: Iterable[PoolProcess], now: float) -> list[PoolProcess]:
-        """Return the children to replace now, by the monotonic clock; they end after the tasks that they have.
+        """Return the children to replace now, by the monotonic clock; they end after their present tasks.
 
-        While many that were replaced still run their last tasks, the others get another life: a child with thousands of long
-        async tasks would otherwise leave one such behind for every hundred that end.
+        While too many replaced children still run their last tasks, the lifetime of the others is extended. Otherwise long
+        async tasks would make children pile up: one more for every ``most`` tasks that end.
         """
         members, found = list(members), list[PoolProcess]()
         replaced = sum(one.replaced for one in members)
@@ -68,9 +68,9 @@ class Recycling:
         return member.taken >= self.most and now >= max(member.ready_at + LEAST_SECONDS, self.next_at)
 
     def compare(self, memory_mb: float) -> None:
-        """Compare the limit with what a child takes before its first task; warn when it is near.
+        """Compare the memory limit with the memory of a child before its first task, in MB; warn if it is near.
 
-        Raises WorkerStartError, naming both, when it is not above that.
+        Raises WorkerStartError if the limit is not higher.
         """
         limit = self.max_memory_mb
         if limit is None:

@@ -43,7 +43,7 @@ class StuckWatch:
         old = set()
         for member in members:
             for lane in LANES:
-                for number, since in member.since[lane].copy().items():  # in the order in which they were handed over
+                for number, since in member.since[lane].copy().items():  # in the order of dispatch
                     if since > before:
                         break
                     if claim := member.held[lane].get(number):

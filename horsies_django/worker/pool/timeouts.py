@@ -22,7 +22,7 @@ logger = logging.getLogger("horsies.worker")
 
 
 class Timeouts:
-    """Knows the deadlines of what the processes of a pool run; ``members`` is the pool's own list of them."""
+    """The deadlines of the tasks of a pool; ``members`` is the pool's own list of its processes."""
 
     def __init__(self, members: Sequence[PoolProcess], limits: TimeLimits) -> None:
         self.members = members
@@ -31,22 +31,22 @@ class Timeouts:
 
     @property
     def next(self) -> float:
-        """When ``enforce`` has something to do, by the monotonic clock."""
+        """When ``enforce`` is to be called next, by the monotonic clock."""
         return self.deadlines.next
 
     def watch(self, member: PoolProcess, lane: str, first: int, claims: Iterable[Claim]) -> None:
-        """Note the timeouts of claims that were handed over, numbered from ``first``."""
+        """Add the timeouts of dispatched claims, numbered from ``first``."""
         for number, claim in enumerate(claims, first):
             if (seconds := self.limits.timeout(claim.options)) is not None:
                 at = member.since[lane][number] + seconds
                 self.deadlines.add(at, Place(member, lane, number), TIMEOUT, kill=False)
 
     def enforce(self, now: float) -> None:
-        """Tell tasks whose time is over to end, and kill the processes of those that were told and did not."""
+        """Ask tasks whose timeout has passed to stop; kill the processes of those that did not stop in the grace period."""
         for place, reason, kill in self.deadlines.due(now):
             member = place.process
             if reason == TIMEOUT and member.stands(place.lane, place.number):
-                member.since[place.lane][place.number] = now  # its time is not running yet
+                member.since[place.lane][place.number] = now  # it has not begun: restart its timeout
                 self.watch(member, place.lane, place.number, [member.held[place.lane][place.number]])
             elif not kill:
                 member.tell(reason, place.lane, place.number)
@@ -67,7 +67,7 @@ class Timeouts:
             )
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
-        """Tell a task, if it runs here, that it was cancelled; ``terminate`` kills its process if it does not end in time."""
+        """Ask a task to stop if it runs here; with ``terminate``, its process is killed if it does not stop in time."""
         for member in self.members:
             for lane in LANES:
                 for number, claim in member.held[lane].items():

@@ -125,8 +125,8 @@ def test_a_mapper_in_the_settings_that_cannot_be_used_is_a_problem_for_each_entr
     [
         ({"retry_policy": [60]}, "RetryPolicy.fixed"),
         ({"exception_mapper": {OSError: "lower"}}, "exception_mapper"),
-        ({"timeout_ms": 5}, "timeout_ms is"),
-        ({"timeout_ms": dt.timedelta(days=40)}, "timeout_ms is"),
+        ({"timeout_ms": 5}, "timeout_ms must be"),
+        ({"timeout_ms": dt.timedelta(days=40)}, "timeout_ms must be"),
     ],
 )
 def test_a_task_with_options_that_cannot_be_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:

@@ -76,9 +76,9 @@ def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(
     before = {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}
     server.superuser("ALTER SYSTEM SET default_transaction_read_only = on")
     server.superuser("SELECT pg_reload_conf()")
+    wait_until(lambda: "read-only transaction" in process.log, "its sessions have heard of it")
     task.end()
     wait_until(lambda: process.log.count("session is read-only") >= 3, "new sessions are refused")
-    assert "read-only transaction" in process.log
     left = lambda: {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}  # noqa: E731
     wait_until(lambda: not left() & before, "its sessions are left")
     assert server.status(task.id) == "RUNNING"

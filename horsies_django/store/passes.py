@@ -38,7 +38,10 @@ class PassRow(NamedTuple):
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
         """Return the tasks that the pass found, each with its verdict: "start", "prefetch" or "late"."""
-        return zip(self.verdicts or (), claims_of(self[6:14]), strict=True)
+        fields = (
+            self.ids, self.generations, self.lanes, self.task_names, self.kwargs, self.attempts, self.options, self.queue_names,
+        )  # fmt: skip
+        return zip(self.verdicts or (), claims_of(fields), strict=True)
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(
     assert walker.path.read_text() == wrote
     assert "was declared dead" in zombie.log
     assert f"task {task['id']} no longer belongs to worker" in zombie.log
-    assert "generation 1: what came of it is dropped" in zombie.log
+    assert "generation 1; dropping its outcome" in zombie.log
 
 
 def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_any_more(
@@ -84,7 +84,7 @@ def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_
     wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
     assert written(walker) == (task, attempts)
     assert f"task {task['id']} no longer belongs to worker" in zombie.log
-    assert "generation 1: what came of it is dropped" in zombie.log
+    assert "generation 1; dropping its outcome" in zombie.log
 
 
 @pytest.mark.parametrize("decision", ["commit", "rollback"])

@@ -41,7 +41,6 @@ def parts(transactional_db: None) -> Iterator[Supervisor]:
         made.pool.start()
         made.engine.trusted_until = math.inf
         wait_until(lambda: made.engine.turn(0.01) or made.pool.ready, "the pool is ready")
-        made.engine.busy_since = None
         made.engine.publish()
         yield made
     made.pool.stop()
@@ -69,17 +68,15 @@ def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is(parts: Supe
 
 
 def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Supervisor) -> None:
-    parts.engine.busy_since = time.monotonic() - STUCK_SECONDS + 5
-    parts.engine.publish()
+    parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS + 5)
     assert ask(parts, "/live")[0] == 200, "a turn may take its time"
-    parts.engine.busy_since = time.monotonic() - STUCK_SECONDS - 2
-    parts.engine.publish()
+    parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS - 2)
     status, found = ask(parts, "/live")
     assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
     assert "been stuck for 12 s" in found["reasons"][0]
     assert ask(parts, "/ready")[0] == 503
     parts.engine.turn(0)
-    assert parts.engine.busy_since is not None
+    assert parts.engine.status.busy_since is not None
     assert ask(parts, "/live")[0] == 200
 
 

@@ -20,6 +20,7 @@ from horsies_django.conf import Recovery, config
 from horsies_django.core.records import Wanted
 from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt
 from horsies_django.store.workers import WorkerStore
+from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.process.kill_timer import DEADLINE
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
@@ -118,8 +119,7 @@ def test_a_heart_is_silent_while_its_engine_is_stuck(parts: Supervisor, connect:
     conn = connect()
     register(parts.worker, conn)
     before = Heartbeat.objects.get().sent_at
-    parts.engine.busy_since = time.monotonic() - 60
-    parts.engine.publish()
+    parts.engine.status = EngineStatus(busy_since=time.monotonic() - 60)
     assert not parts.maintenance.heartbeat.tick(conn)
     assert Heartbeat.objects.get().sent_at == before
 

@@ -83,7 +83,6 @@ class Engine:
         self.start_at = 0.0  # when to try again to start tasks whose rows were locked
         self.leases_at = 0.0  # when to look for claims of any worker whose lease ended
         self.reconcile_at = 0.0
-        self.busy_since: float | None = None  # the heartbeat stops if this was long ago
         self.status = EngineStatus()  # what other threads may read
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
@@ -105,22 +104,20 @@ class Engine:
 
     def turn(self, patience: float) -> None:
         """Wait for a wakeup, at most ``patience`` seconds, and act on it: one turn of the loop."""
-        self.busy_since = None
         self.publish()
         events = self.selector.select(patience)
-        self.busy_since = time.monotonic()
-        self.status = self.status._replace(busy_since=self.busy_since)
+        now = time.monotonic()
+        self.status = self.status._replace(busy_since=now)
         for key, _mask in events:
             action, *arguments = key.data
             action(*arguments)
-        self.pool.timeouts.enforce(self.busy_since)
-        self.pool.call_back(self.busy_since)
+        self.pool.timeouts.enforce(now)
+        self.pool.call_back(now)
         self._collect()
         if self.pool.ready:
             self._announce(STARTED)
         if self.stopping:
             self._announce("Stopping: no more tasks are claimed, running tasks finish; a second signal ends them")
-        now = self.busy_since
         self.outbox.task_log.tick(now)
         if now >= self.outage.kill_at(self.trusted_until):
             self.outage.end_tasks(self.pool)
@@ -132,9 +129,9 @@ class Engine:
             self.pass_delay.passed(now, time.monotonic())
 
     def publish(self) -> None:
-        """Publish the state of the engine for other threads."""
+        """Publish the state of the engine, which waits from now on, for other threads."""
         self.status = EngineStatus(
-            self.busy_since,
+            None,
             self.outbox.connection,
             bool(self.outage.backoff.failures),
             STARTED in self.announced,
@@ -265,7 +262,7 @@ class Engine:
 
     def _cut_off(self, error: psycopg.Error) -> None:
         self.outbox.disconnect()
-        self.publish()
+        self.status = self.status._replace(connection=None)
         self.outage.begin(error, self.outbox.unwritten)
 
     def _reconnect(self) -> None:
@@ -274,7 +271,7 @@ class Engine:
         except psycopg.Error as error:
             self._cut_off(error)
             return
-        self.publish()  # from now on the watchdog watches this connection
+        self.status = self.status._replace(connection=self.outbox.connection)  # from now on the watchdog watches it
         logger.info("the database is back")
         self.reconcile_at = 0.0
         self.cursors.start_over()

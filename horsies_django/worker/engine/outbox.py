@@ -228,7 +228,7 @@ class Outbox:
 
     def _drop(self, entry: Outcome | Claim) -> None:
         logger.warning(
-            "task %s no longer belongs to worker %s, generation %s: what came of it is dropped%s",
+            "task %s no longer belongs to worker %s, generation %s; dropping its outcome%s",
             entry.id, self.worker, entry.generation, named([entry]),
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The state of the engine for other threads: one value, replaced as a whole at the start and at the end of each turn."""
+"""The state of the engine for other threads: one value, replaced as a whole, once a turn and when the connection changes."""
 
 from __future__ import annotations
 

@@ -8,11 +8,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from horsies_django.core.errors import (
+        Skip,
         TaskCancelled,
         TaskDefinitionError,
         TaskNotCommitted,
         TaskSendError,
         TaskTimeout,
+        WorkflowDefinitionError,
+        WorkflowError,
     )
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
     from horsies_django.core.retry import Retry, RetryPolicy
@@ -20,12 +23,20 @@ if TYPE_CHECKING:
     from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
     from horsies_django.tasks.decorator import task
     from horsies_django.tasks.handle import TaskHandle, get_handle
+    from horsies_django.workflows.batch import Batch
+    from horsies_django.workflows.builder import Workflow
+    from horsies_django.workflows.handle import WorkflowHandle, get_workflow
+    from horsies_django.workflows.nodes import quorum
+    from horsies_django.workflows.results import Results
 
 # name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
 _HOMES = {
+    "Batch": "workflows.batch",
     "CurrentTask": "tasks.context",
+    "Results": "workflows.results",
     "Retry": "core.retry",
     "RetryPolicy": "core.retry",
+    "Skip": "core.errors",
     "TaskCancelled": "core.errors",
     "TaskContextFilter": "tasks.context",
     "TaskDefinitionError": "core.errors",
@@ -36,16 +47,25 @@ _HOMES = {
     "TaskResult": "core.results",
     "TaskSendError": "core.errors",
     "TaskTimeout": "core.errors",
+    "Workflow": "workflows.builder",
+    "WorkflowDefinitionError": "core.errors",
+    "WorkflowError": "core.errors",
+    "WorkflowHandle": "workflows.handle",
     "current_task": "tasks.context",
     "explain": "monitoring.explain",
     "get_handle": "tasks.handle",
+    "get_workflow": "workflows.handle",
+    "quorum": "workflows.nodes",
     "task": "tasks.decorator",
 }
 
 __all__ = [
+    "Batch",
     "CurrentTask",
+    "Results",
     "Retry",
     "RetryPolicy",
+    "Skip",
     "TaskCancelled",
     "TaskContextFilter",
     "TaskDefinitionError",
@@ -56,9 +76,15 @@ __all__ = [
     "TaskResult",
     "TaskSendError",
     "TaskTimeout",
+    "Workflow",
+    "WorkflowDefinitionError",
+    "WorkflowError",
+    "WorkflowHandle",
     "current_task",
     "explain",
     "get_handle",
+    "get_workflow",
+    "quorum",
     "task",
 ]
 

@@ -20,12 +20,14 @@ from horsies_django.core.results import TaskError, TaskFailed
 from horsies_django.store import clock
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import simulated_now
 from horsies_django.worker.child.interrupts import Run
 from horsies_django.worker.child.run_task import Reply, run_async, run_sync
 from horsies_django.worker.process.task_log import TaskLog
+from horsies_django.workflows.advancer import Advancer
 
 SLOTS = 100  # of each lane, per pass
 
@@ -100,6 +102,8 @@ def run_due(
 ) -> int:
     """Run due tasks until none is left; return how many ran, and append the final failures."""
     store, channel, task_log = TaskStore(connection, now), channel_prefix(connection), TaskLog()
+    advancer = Advancer(config().max_payload_bytes, now)
+    workflows = advancer.store(connection, channel)
     claims: list[Claim] = []
     outcomes: list[Outcome] = []
     count = 0
@@ -107,11 +111,20 @@ def run_due(
         passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes)
         task_log.settled(outcomes, passed.decided)
         failures += final_failures(store, claims, outcomes)
-        if not passed.claims and not passed.expired and not passed.again:
+        advancer.owe(passed.in_runs)
+        if not (passed.claims or passed.again) and not advance_all(advancer, workflows) and not passed.expired:
             return count
         claims = passed.claims
         count += len(claims)
         outcomes = run_here(connection, claims)
+
+
+def advance_all(advancer: Advancer, store: WorkflowStore) -> bool:
+    """Advance all workflows that have something to advance; return whether tasks were sent."""
+    sent = False
+    while advancer.find(store, None, 1_000) or advancer.owed:
+        sent = advancer.turn(store) or sent
+    return sent
 
 
 def final_failures(store: TaskStore, claims: list[Claim], outcomes: list[Outcome]) -> list[TaskFailed]:

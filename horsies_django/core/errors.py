@@ -45,7 +45,23 @@ class OutcomeCode(ErrorCode):
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_CANCELLED = "TASK_CANCELLED"
     TASK_TIMEOUT = "TASK_TIMEOUT"
+    TASK_SKIPPED = "TASK_SKIPPED"
     RETRY_REQUESTED = "RETRY_REQUESTED"
+
+
+class WorkflowCode(ErrorCode):
+    """How a workflow or one of its nodes ended, other than by its task."""
+
+    WORKFLOW_FAILED = "WORKFLOW_FAILED"
+    WORKFLOW_CANCELLED = "WORKFLOW_CANCELLED"
+    WORKFLOW_ENDED = "WORKFLOW_ENDED"
+    SUBWORKFLOW_FAILED = "SUBWORKFLOW_FAILED"
+    UPSTREAM_SKIPPED = "UPSTREAM_SKIPPED"
+    QUORUM_NOT_MET = "QUORUM_NOT_MET"
+    MAP_FAILED = "MAP_FAILED"
+    MAP_WITHOUT_LIST = "MAP_WITHOUT_LIST"
+    NODE_NOT_SENT = "NODE_NOT_SENT"
+    RESULT_NOT_READY = "RESULT_NOT_READY"
 
 
 class TaskSendErrorCode(ErrorCode):
@@ -63,6 +79,7 @@ FAMILIES: tuple[type[ErrorCode], ...] = (
     ContractCode,
     RetrievalCode,
     OutcomeCode,
+    WorkflowCode,
     TaskSendErrorCode,
 )
 RESERVED: frozenset[str] = frozenset(code.value for family in FAMILIES for code in family)
@@ -122,6 +139,23 @@ class QueueError(HorsiesError):
 
 class ScheduleError(HorsiesError):
     """An operation on a schedule failed, and changed nothing; the message says why."""
+
+
+class WorkflowDefinitionError(HorsiesError):
+    """A workflow was not sent, and nothing was written. ``problems`` names everything that is wrong with its graph."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        shown = "\n".join(f"- {problem}" for problem in problems)
+        super().__init__(f"the workflow {name!r} was not sent:\n{shown}")
+        self.problems = problems
+
+
+class WorkflowError(HorsiesError):
+    """An operation on a workflow was refused, and changed nothing; the message says why."""
+
+
+class Skip(HorsiesError):  # noqa: N818 - requested, not an error
+    """Raise it inside a task to end it as skipped: CANCELLED with the code TASK_SKIPPED, and its workflow node SKIPPED."""
 
 
 class TaskNotFinished(HorsiesError):  # noqa: N818 - a state of the task, not a failure

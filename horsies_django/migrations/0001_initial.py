@@ -27,7 +27,16 @@ ALTER TABLE {table} SET (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = {rows},
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = {rows})
 """
-TABLES = {"horsies_tasks": 10_000, "horsies_workers": 100, "horsies_heartbeats": 100, "horsies_waiters": 100}
+TABLES = {
+    "horsies_tasks": 10_000,
+    "horsies_workers": 100,
+    "horsies_heartbeats": 100,
+    "horsies_waiters": 100,
+    "horsies_workflows": 1_000,
+    "horsies_workflow_nodes": 10_000,
+}
+
+NUMBERS = "CREATE SEQUENCE horsies_workflow_node_numbers START 1000000"  # of nodes that running tasks add
 
 
 class Migration(migrations.Migration):
@@ -79,6 +88,10 @@ class Migration(migrations.Migration):
                 ("terminate", models.BooleanField(db_default=False, default=False, verbose_name="to be terminated")),
                 ("redacted_at", models.DateTimeField(null=True, verbose_name="redacted")),
                 ("copy_of", models.UUIDField(null=True, verbose_name="copy of")),
+                ("workflow_id", models.UUIDField(null=True, verbose_name="workflow")),
+                ("node", models.BigIntegerField(null=True, verbose_name="node")),
+                ("node_index", models.IntegerField(null=True, verbose_name="element")),
+                ("advanced_at", models.DateTimeField(null=True, verbose_name="workflow advanced")),
             ],
             options={
                 "verbose_name": "task",
@@ -141,6 +154,22 @@ class Migration(migrations.Migration):
                     models.Index(
                         models.F("copy_of"), condition=models.Q(("copy_of__isnull", False)), name="horsies_tasks_copies"
                     ),
+                    models.Index(
+                        models.F("finished_at"),
+                        condition=models.Q(
+                            ("advanced_at__isnull", True),
+                            ("finished_at__isnull", False),
+                            ("workflow_id__isnull", False),
+                        ),
+                        name="horsies_tasks_unadvanced",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=["workflow_id", "node", "node_index"],
+                        condition=models.Q(("workflow_id__isnull", False)),
+                        name="horsies_tasks_node",
+                    )
                 ],
             },
         ),
@@ -507,8 +536,174 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["subject", "-at"], name="horsies_audit_subject")],
             },
         ),
+        migrations.CreateModel(
+            name="WorkflowEdge",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "workflow_id",
+                        "upstream",
+                        "downstream",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("workflow_id", models.UUIDField(verbose_name="run")),
+                ("upstream", models.BigIntegerField(verbose_name="upstream node")),
+                ("downstream", models.BigIntegerField(verbose_name="downstream node")),
+            ],
+            options={
+                "verbose_name": "edge",
+                "verbose_name_plural": "edges",
+                "db_table": "horsies_workflow_edges",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["workflow_id", "downstream"], name="horsies_workflow_edges_down")],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkflowNode",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "workflow_id", "number", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("workflow_id", models.UUIDField(verbose_name="run")),
+                ("number", models.BigIntegerField(verbose_name="number")),
+                ("added_by", models.BigIntegerField(db_default=-1, default=-1, verbose_name="added by node")),
+                ("name", models.CharField(max_length=200, verbose_name="name")),
+                ("kind", models.CharField(max_length=8, verbose_name="kind")),
+                ("status", models.CharField(max_length=10, verbose_name="status")),
+                ("task_name", models.CharField(max_length=255, verbose_name="task")),
+                ("queue_name", models.CharField(max_length=100, verbose_name="queue")),
+                ("lane", models.CharField(max_length=5, verbose_name="lane")),
+                ("priority", models.SmallIntegerField(verbose_name="priority")),
+                ("max_retries", models.SmallIntegerField(db_default=0, default=0, verbose_name="retries allowed")),
+                ("options", models.JSONField(null=True, verbose_name="options")),
+                ("kwargs", models.JSONField(null=True, verbose_name="arguments")),
+                ("inputs", models.JSONField(null=True, verbose_name="arguments from results")),
+                ("over", models.TextField(null=True, verbose_name="mapped argument")),
+                ("graph", models.JSONField(null=True, verbose_name="graph")),
+                ("value", models.JSONField(null=True, verbose_name="value")),
+                ("rule", models.CharField(db_default="all", default="all", max_length=10, verbose_name="join")),
+                ("needs", models.IntegerField(null=True, verbose_name="quorum")),
+                (
+                    "allow_failed",
+                    models.BooleanField(db_default=False, default=False, verbose_name="runs after failures"),
+                ),
+                ("when_node", models.BigIntegerField(null=True, verbose_name="condition on node")),
+                ("when_path", models.TextField(null=True, verbose_name="condition")),
+                ("delay", models.DurationField(null=True, verbose_name="delay")),
+                ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
+                ("open", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes open")),
+                ("ok", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes completed")),
+                ("bad", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes not completed")),
+                ("total", models.IntegerField(null=True, verbose_name="elements")),
+                ("expanded", models.IntegerField(db_default=0, default=0, verbose_name="elements sent")),
+                ("items_ok", models.IntegerField(db_default=0, default=0, verbose_name="elements completed")),
+                ("items_bad", models.IntegerField(db_default=0, default=0, verbose_name="elements not completed")),
+                ("task_id", models.UUIDField(null=True, verbose_name="task or run")),
+                ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
+                ("error_code", models.CharField(max_length=100, null=True, verbose_name="error code")),
+                ("error", models.TextField(null=True, verbose_name="error")),
+            ],
+            options={
+                "verbose_name": "node",
+                "verbose_name_plural": "nodes",
+                "db_table": "horsies_workflow_nodes",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        fields=["workflow_id", "status", "number"],
+                        condition=models.Q(("finished_at__isnull", True)),
+                        name="horsies_workflow_nodes_open",
+                    ),
+                    models.Index(
+                        fields=["workflow_id"],
+                        condition=models.Q(("status", "ADDED")),
+                        name="horsies_workflow_nodes_added",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=["workflow_id", "added_by", "name"], name="horsies_workflow_nodes_name"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkflowRun",
+            fields=[
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=255, verbose_name="name")),
+                ("key", models.CharField(max_length=255, null=True, verbose_name="key")),
+                ("graph_hash", models.CharField(max_length=64, null=True, verbose_name="hash of the graph")),
+                (
+                    "status",
+                    models.CharField(db_default="RUNNING", default="RUNNING", max_length=10, verbose_name="status"),
+                ),
+                ("on_error", models.CharField(max_length=5, verbose_name="on error")),
+                ("output", models.BigIntegerField(null=True, verbose_name="output node")),
+                ("max_in_flight", models.IntegerField(null=True, verbose_name="tasks in flight")),
+                ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
+                ("parent_id", models.UUIDField(null=True, verbose_name="parent run")),
+                ("parent_node", models.BigIntegerField(null=True, verbose_name="node of the parent run")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                ),
+                ("owed_at", models.DateTimeField(null=True, verbose_name="to be advanced")),
+                ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
+                ("advanced_at", models.DateTimeField(null=True, verbose_name="told to the parent")),
+                ("error_node", models.BigIntegerField(null=True, verbose_name="first failed node")),
+                ("error_code", models.CharField(max_length=100, null=True, verbose_name="error code")),
+                ("result", models.JSONField(null=True, verbose_name="result")),
+            ],
+            options={
+                "verbose_name": "workflow",
+                "verbose_name_plural": "workflows",
+                "db_table": "horsies_workflows",
+                "permissions": (("operate_workflow", "Can pause, resume, cancel and retry workflows"),),
+                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(fields=["sent_at"], name="horsies_workflows_sent"),
+                    models.Index(
+                        fields=["owed_at"],
+                        condition=models.Q(("owed_at__isnull", False)),
+                        name="horsies_workflows_owed",
+                    ),
+                    models.Index(
+                        fields=["finished_at"],
+                        condition=models.Q(("finished_at__isnull", False), ("parent_id__isnull", True)),
+                        name="horsies_workflows_finished",
+                    ),
+                    models.Index(
+                        fields=["finished_at"],
+                        condition=models.Q(
+                            ("advanced_at__isnull", True), ("finished_at__isnull", False), ("parent_id__isnull", False)
+                        ),
+                        name="horsies_workflows_untold",
+                    ),
+                    models.Index(
+                        fields=["parent_id", "parent_node"],
+                        condition=models.Q(("parent_id__isnull", False)),
+                        name="horsies_workflows_parent",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=["key", "name"], condition=models.Q(("key__isnull", False)), name="horsies_workflows_key"
+                    )
+                ],
+            },
+        ),
         *(
             migrations.RunSQL(VACUUM.format(table=table, rows=rows), migrations.RunSQL.noop)
             for table, rows in TABLES.items()
         ),
+        migrations.RunSQL(NUMBERS, "DROP SEQUENCE horsies_workflow_node_numbers"),
     ]

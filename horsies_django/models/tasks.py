@@ -20,6 +20,7 @@ from horsies_django.core.status import Status
 PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)
 IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
 FINISHED = Q(finished_at__isnull=False)
+UNADVANCED = Q(workflow_id__isnull=False, finished_at__isnull=False, advanced_at__isnull=True)
 UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
 
 
@@ -93,6 +94,10 @@ class Task(ReadOnlyRow):
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     redacted_at = models.DateTimeField(_("redacted"), null=True)
     copy_of = models.UUIDField(_("copy of"), null=True)
+    workflow_id = models.UUIDField(_("workflow"), null=True)
+    node = models.BigIntegerField(_("node"), null=True)
+    node_index = models.IntegerField(_("element"), null=True)
+    advanced_at = models.DateTimeField(_("workflow advanced"), null=True)
 
     class Meta:
         db_table = "horsies_tasks"
@@ -122,7 +127,15 @@ class Task(ReadOnlyRow):
             models.Index(F("finished_at"), condition=FINISHED, name="horsies_tasks_finished"),
             models.Index(F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"),
             models.Index(F("copy_of"), condition=Q(copy_of__isnull=False), name="horsies_tasks_copies"),
+            models.Index(F("finished_at"), condition=UNADVANCED, name="horsies_tasks_unadvanced"),
         )  # fmt: skip
+        constraints = (  # a NULL node, of a task that was replaced, repeats no other
+            models.UniqueConstraint(
+                fields=["workflow_id", "node", "node_index"],
+                condition=Q(workflow_id__isnull=False),
+                name="horsies_tasks_node",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.task_name} {self.pk}"

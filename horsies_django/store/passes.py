@@ -35,6 +35,7 @@ class PassRow(NamedTuple):
     firsts: list[str] | None
     held: str | None
     looked_at: float | None
+    in_runs: list[list[uuid.UUID]] | None
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
         """Return the tasks that the pass found, each with its verdict: "start", "prefetch" or "late"."""
@@ -54,7 +55,7 @@ class Passed:
     ``again``: the pass ended early, run another one at once. ``limited``: a cap or the total left tasks behind. ``dead``: this
     worker was declared dead. ``firsts`` and ``held`` are for the next cursors: JSON texts of where the scans found their first
     tasks, at the epoch ``now``, and of when the tasks in flight were claimed. ``short``: it was a short pass, which reads one
-    queue and does not return when the next task becomes due.
+    queue and does not return when the next task becomes due. ``in_runs``: finished tasks of workflows, each after its run.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -73,6 +74,7 @@ class Passed:
     held: str | None = None
     now: float = 0.0
     short: bool = False
+    in_runs: list[list[uuid.UUID]] = field(default_factory=list)
 
 
 def passed_of(row: PassRow, written: set[uuid.UUID]) -> Passed:
@@ -90,6 +92,7 @@ def passed_of(row: PassRow, written: set[uuid.UUID]) -> Passed:
         firsts=row.firsts or [],
         held=row.held,
         now=row.looked_at or 0.0,
+        in_runs=row.in_runs or [],
     )
     kinds = {"start": passed.claims, "prefetch": passed.prefetched, "late": passed.late}
     for verdict, claim in row.claims():

@@ -46,6 +46,11 @@ class RetentionStore:
         params = {"key": kept.key, "queues": list(kept.queues), "others": kept.others, "age": kept.age, "many": many}
         return Pruned(*run(self.connection, "tasks/prune", params)[0])
 
+    def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
+        """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and whether there may be more."""
+        runs, tasks, attempts, more = run(self.connection, "workflows/prune", {"age": age, "many": many})[0]
+        return runs, tasks, attempts, more
+
     def prune_ticks(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` old fire times of schedules, and return how many were deleted."""
         return execute(self.connection, "schedules/prune_ticks", {"age": age, "many": many})

@@ -148,11 +148,11 @@ class TaskStore:
                 "async_": wanted.async_ if queue else 0,
             },
         )
-        fit, again, missed, *claims = rows[0]
+        fit, again, missed, in_runs, *claims = rows[0]
         if not fit:
             return None
         landed = {outcome.id for outcome in outcomes}.difference(missed or ())
-        return Passed(landed, claims=claims_of(claims), again=again, short=True)
+        return Passed(landed, claims=claims_of(claims), again=again, short=True, in_runs=in_runs or [])
 
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
         """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Any
 
-from horsies_django.core.errors import TaskCancelled
+from horsies_django.core.errors import TaskCancelled, WorkflowError
 
 
 class CurrentTask:
@@ -17,7 +19,7 @@ class CurrentTask:
     None and ``cancel_requested`` stays False.
     """
 
-    __slots__ = ("_id", "attempt", "cancel_requested", "name", "queue_name")
+    __slots__ = ("_id", "attempt", "cancel_requested", "name", "queue_name", "workflow_cache")
 
     def __init__(self, task_id: str | None = None, name: str = "", attempt: int = 1, queue_name: str = "") -> None:
         self._id = task_id
@@ -25,6 +27,7 @@ class CurrentTask:
         self.attempt = attempt
         self.queue_name = queue_name
         self.cancel_requested = False
+        self.workflow_cache: Any = None
 
     @property
     def task_id(self) -> uuid.UUID | None:
@@ -40,6 +43,13 @@ class CurrentTask:
             "attempt": self.attempt,
         }
 
+    @property
+    def workflow(self) -> Any:
+        """The workflow of which this task is a node; its ``add`` and ``map`` add nodes. Raises WorkflowError if there is none."""
+        if self._id is None or workflow_of is None:
+            raise WorkflowError("this code does not run in a task of a workflow")
+        return workflow_of(self)
+
     def raise_if_cancelled(self) -> None:
         """Raise TaskCancelled if this task was cancelled; if not caught, the task ends as CANCELLED."""
         if self.cancel_requested:
@@ -49,6 +59,8 @@ class CurrentTask:
         return f"<current task {self.name or 'none'}{f' {self._id}' if self._id else ''}, attempt {self.attempt}>"
 
 
+# Returns the workflow of a running task; the package ``workflows``, of a floor above, sets it.
+workflow_of: Callable[[CurrentTask], Any] | None = None
 running: ContextVar[CurrentTask | None] = ContextVar("horsies_current_task", default=None)
 
 

@@ -110,15 +110,20 @@ def refuse_suppressed(task: TaskDefinition) -> None:
 
 def refuse_running_loop(task: TaskDefinition, verb: str) -> None:
     """Raise TaskSendError if a sync method is called in a running event loop, which it would block."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+    if in_event_loop():
         raise refuse(
             f"{task.name}.{verb}() was called on a running event loop: use 'await {task.name.rpartition('.')[2]}.a{verb}(...)'",
             TaskSendErrorCode.ASYNC_CONTEXT,
         )
+
+
+def in_event_loop() -> bool:
+    """Return whether an event loop runs in this thread, unless Django is told that this is safe."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
 
 
 def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -32,6 +32,7 @@ from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
+from horsies_django.worker.maintenance.overdue import OverdueWorkflows
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import Reaper
 from horsies_django.worker.maintenance.thread import MaintenanceThread
@@ -44,6 +45,7 @@ from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, StopRequested
 from horsies_django.worker.scheduler.loop import SchedulerLoop
 from horsies_django.worker.startup import Start, refuse_unready_project
+from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
 
@@ -86,8 +88,9 @@ class Supervisor:
         self.beginning = Start(self.outbox, config.resilience, self.stopping)
         listener = Listener(direct, "_new", application_name="horsies listener")
         unknown_tasks = UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms))
+        advancer = Advancer(config.max_payload_bytes)
         self.engine = Engine(
-            self.pool, self.outbox, listener, config.resilience, self.selector, self.capacity, unknown_tasks
+            self.pool, self.outbox, listener, config.resilience, self.selector, self.capacity, advancer, unknown_tasks
         )
         self.engine.until_empty = self.options.until_empty
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
@@ -100,8 +103,9 @@ class Supervisor:
         forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for)
         pruner = Pruner(config.retention)
+        overdue = OverdueWorkflows(Advancer(config.max_payload_bytes))
         self.maintenance = MaintenanceThread(
-            direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner
+            direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue
         )
         kill = config.recovery.on_cut_off == "kill"
         self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, self.wind, kill=kill)

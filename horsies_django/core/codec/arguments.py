@@ -29,6 +29,11 @@ class ArgumentsCodec(Compiled):
         self._dumps: dict[str, Callable[[Any], Any]] | None = None
         self._loads: dict[str, Callable[[Any], Any]] | None = None
 
+    @property
+    def optional(self) -> frozenset[str]:
+        """The names of the parameters with a default."""
+        return self._names - self._required
+
     @classmethod
     def of(cls, function: Callable[..., Any]) -> ArgumentsCodec:
         """Read the signature of ``function``. Raises TaskDefinitionError with the line to write."""
@@ -49,6 +54,10 @@ class ArgumentsCodec(Compiled):
         if self._dumps is None:
             self._resolve_late()
             return self.encode(args, kwargs)
+        return self.encode_values(self.bind(args, kwargs))
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a call's arguments by name. Raises CodecError if they do not fit the signature."""
         given = kwargs
         if args:
             given = dict(zip(self._positional, args, strict=False))
@@ -57,6 +66,13 @@ class ArgumentsCodec(Compiled):
             given.update(kwargs)
         if not (kwargs.keys() <= self._by_keyword and self._required <= given.keys()):
             raise self._misbound(args, kwargs)
+        return given
+
+    def encode_values(self, given: Mapping[str, Any]) -> str:
+        """Return some arguments as JSON text, checked against their types. Raises CodecError."""
+        if self._dumps is None:
+            self._resolve_late()
+            return self.encode_values(given)
         dumps, stored, name = self._dumps, {}, ""
         try:
             for name, value in given.items():

@@ -19,6 +19,7 @@ from horsies_django.core.errors import (
     ErrorCode,
     OperationalErrorCode,
     OutcomeCode,
+    Skip,
     TaskCancelled,
     TaskSendErrorCode,
     TaskTimeout,
@@ -30,6 +31,7 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
+from horsies_django.workflows import growth  # noqa: F401 - current_task().workflow needs it
 
 logger = logging.getLogger("horsies.task")
 
@@ -149,6 +151,9 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
         return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
     if isinstance(error, TaskCancelled) or (isinstance(error, asyncio.CancelledError) and run.reason == CANCEL):
         return cancelled(STOPPED_ITSELF)
+    if isinstance(error, Skip):
+        message = described["message"] or "the task skipped itself"
+        return failure(TaskError.built_in(OutcomeCode.TASK_SKIPPED, message))._replace(status="CANCELLED")
     conf = config()
     code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]

@@ -34,6 +34,7 @@ from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.process.task_log import tell_expired
+from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
 
@@ -57,6 +58,7 @@ class Engine:
         resilience: Resilience,
         selector: selectors.BaseSelector,
         capacity: Capacity,
+        advancer: Advancer,
         unknown_tasks: UnknownTasks | None = None,
     ) -> None:
         self.pool = pool
@@ -72,6 +74,7 @@ class Engine:
         self.selector = selector
         self.outage = Outage(resilience)
         self.pass_delay = PassDelay()
+        self.advancer = advancer
         self.stopping = False
         self.disowned = False
         self.trusted_until = math.inf  # nothing is claimed later: others may have declared this worker dead
@@ -127,6 +130,8 @@ class Engine:
         if self.outbox.connection is not None and self._wants_pass(now) and not self._waits(now):
             self._pass(now)
             self.pass_delay.passed(now, time.monotonic())
+        if self.outbox.connection is not None and self.advancer.next_at <= time.monotonic():
+            self._advance()
 
     def publish(self) -> None:
         """Publish the state of the engine, which waits from now on, for other threads."""
@@ -158,7 +163,8 @@ class Engine:
     @property
     def owes(self) -> bool:
         """Whether this worker holds tasks, running or unwritten."""
-        return not self.pool.idle or self.outbox.owes or bool(self.prefetched)
+        advancing = bool(self.advancer.owed) and not self.stopping  # what a worker leaves undone here, others find
+        return not self.pool.idle or self.outbox.owes or bool(self.prefetched) or advancing
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return for how many seconds the selector may wait."""
@@ -168,7 +174,7 @@ class Engine:
         if not connected:
             moments.append(self.outage.retry_at)
         else:
-            moments += [self.wakeups.poll_at, self.wakeups.due_at]
+            moments += [self.wakeups.poll_at, self.wakeups.due_at, self.advancer.next_at]
             if self.prefetched and self.start_at > now:
                 moments.append(self.start_at)
             if self.outbox.outcomes or self.outbox.releases or self.reconcile_at <= now or self.can_claim():
@@ -253,6 +259,17 @@ class Engine:
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.prefetched.add(passed.prefetched)
         self.pool.line.limited = self.wakeups.limited
+        self.advancer.owe(passed.in_runs)
+
+    def _advance(self) -> None:
+        """Advance workflows whose tasks were settled. Tasks that this sends are announced like any others."""
+        try:
+            sent = self.advancer.turn(self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel))
+        except psycopg.Error as error:
+            self._cut_off(error)
+            return
+        if sent and (self.until_empty or not self.notifications.healthy):
+            self.wakeups.look_everywhere()
 
     def _reconcile(self, now: float) -> None:
         for task in self.outbox.compare(self.pool.held() | set(self.prefetched.claims)):

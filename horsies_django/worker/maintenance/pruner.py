@@ -81,6 +81,8 @@ def steps(retention: Retention) -> list[Step]:
     """Return the steps of a round: one for each kind of record that is not kept for ever."""
     by_queue = {queue: span(hours) for queue, hours in retention.queue_retention_hours.items()}
     found = [of_tasks(kept) for kept in kept_by(span(retention.terminal_record_retention_hours), by_queue)]
+    if (age := span(retention.terminal_record_retention_hours)) is not None:
+        found.append(of_runs(age))
     for name, hours, prune in (
         ("fire times of schedules", retention.terminal_record_retention_hours, RetentionStore.prune_ticks),
         ("snapshots of workers", retention.worker_state_retention_hours, RetentionStore.prune_states),
@@ -98,6 +100,16 @@ def of_tasks(kept: Kept) -> Step:
     def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
         pruned = store.prune_tasks(kept, many)
         return {"tasks": pruned.tasks, "attempts": pruned.attempts}, pruned.more
+
+    return step
+
+
+def of_runs(age: timedelta) -> Step:
+    """Return the step that deletes finished workflow runs, with their tasks."""
+
+    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+        runs, tasks, attempts, more = store.prune_runs(age, many)
+        return {"workflow runs": runs, "tasks": tasks, "attempts": attempts}, more
 
     return step
 

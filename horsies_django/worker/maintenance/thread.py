@@ -1,4 +1,4 @@
-"""The maintenance thread of a worker: heartbeat, reaper and pruner, on one thread and one connection beside the engine's.
+"""The maintenance thread of a worker: heartbeat, reaper, overdue workflows and pruner, on a connection of their own.
 
 Statements on this connection have a timeout of one second, so that a long one cannot delay the heartbeat.
 """
@@ -14,6 +14,7 @@ import psycopg
 
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
+from horsies_django.worker.maintenance.overdue import INTERVAL_SECONDS, OverdueWorkflows
 from horsies_django.worker.maintenance.pruner import TICK_INTERVAL_SECONDS, Pruner
 from horsies_django.worker.maintenance.reaper import Reaper
 
@@ -23,10 +24,16 @@ LONGEST_STATEMENT_MS = 1_000
 
 
 class MaintenanceThread(threading.Thread):
-    """Calls ``tick`` of heartbeat, reaper and pruner, each at its interval, until ``stop``."""
+    """Calls ``tick`` of heartbeat, reaper, overdue workflows and pruner, each at its interval, until ``stop``."""
 
     def __init__(
-        self, alias: str, heartbeat: HeartbeatSender, reaper: Reaper, reap_seconds: float, pruner: Pruner
+        self,
+        alias: str,
+        heartbeat: HeartbeatSender,
+        reaper: Reaper,
+        reap_seconds: float,
+        pruner: Pruner,
+        overdue: OverdueWorkflows,
     ) -> None:
         super().__init__(name="horsies-maintenance", daemon=True)
         self.alias = alias
@@ -35,6 +42,7 @@ class MaintenanceThread(threading.Thread):
         self.reap_seconds = reap_seconds
         self.pruner = pruner
         self.prune_at = 0.0
+        self.overdue = overdue
         self.connection: psycopg.Connection[Any] | None = None
         self.ended = threading.Event()
         self.asked_since: float | None = None  # while it waits for the database, by the monotonic clock
@@ -42,7 +50,7 @@ class MaintenanceThread(threading.Thread):
 
     def run(self) -> None:
         """Tick until stopped; errors are logged, and the next tick tries again on a new connection."""
-        beat_at = reap_at = 0.0
+        beat_at = reap_at = advance_at = 0.0
         while True:
             now = time.monotonic()
             if now >= beat_at:
@@ -52,9 +60,12 @@ class MaintenanceThread(threading.Thread):
             if now >= reap_at:
                 reap_at = now + self.reap_seconds
                 self.attempt("the reaper's round", self.reap)
+            if now >= advance_at:
+                advance_at = now + INTERVAL_SECONDS
+                self.attempt("advancing workflows", self.advance)
             if now >= self.prune_at:
                 self.attempt("pruning", self.prune)
-            if self.ended.wait(max(0.0, min(beat_at, reap_at, self.prune_at) - time.monotonic())):
+            if self.ended.wait(max(0.0, min(beat_at, reap_at, advance_at, self.prune_at) - time.monotonic())):
                 self.disconnect()
                 return
 
@@ -65,6 +76,11 @@ class MaintenanceThread(threading.Thread):
     def reap(self) -> bool:
         """Run one round of the reaper."""
         self.reaper.tick(self.connected())
+        return True
+
+    def advance(self) -> bool:
+        """Advance overdue workflows."""
+        self.overdue.tick(self.connected())
         return True
 
     def prune(self) -> bool:

@@ -3,7 +3,7 @@
 -- Locks: advisory locks of caps; task rows, skipping locked ones. Index: horsies_tasks_claim, horsies_tasks_holding and the primary key.
 SELECT p.missed, p.decided::text, p.started, p.returned, p.expired,
        p.verdicts, p.ids, p.generations, p.lanes, p.task_names, p.kwargs, p.attempts, p.options, p.queue_names,
-       p.due_in, p.limited, p.again, p.dead, p.firsts::text[], p.held::text, p.looked_at
+       p.due_in, p.limited, p.again, p.dead, p.firsts::text[], p.held::text, p.looked_at, p.in_runs
 FROM horsies_pass(
   ROW(%(worker)s::uuid, %(channel)s::text, %(queues)s::text[], %(sync)s::int, %(async_)s::int, %(prefetch)s::int, %(total)s::int,
       %(batch)s::int, %(lease)s::interval, %(max_crashes)s::int, %(grace)s::interval, NULL, %(cursors)s::jsonb, NULL,

@@ -2,7 +2,7 @@
 -- Each step is a statement of its own, so that it sees what earlier steps did and what others committed before the locks were taken. Limits
 -- are read first: a change of limits locks their table, so no pass is in progress during a change.
 -- p_expired_leases: also release claims whose lease ended. started, returned, expired: what became of p_starts, in their order. verdicts to
--- queue_names: see horsies_claim. missed: outcomes and releases that were not written. decided: see horsies_settle. due_in: seconds until
+-- queue_names: see horsies_claim. missed: outcomes and releases that were not written. decided, in_runs: see horsies_settle. due_in: seconds until
 -- the next task becomes due. dead: the worker was declared dead. firsts, held: for the next cursors, as of the epoch looked_at.
 -- With cold CPU caches each statement and call is slow, so what needs no table is an expression, and nothing is called without need.
 -- Locks: advisory locks of caps with waiting tasks; task rows, skipping locked ones. Index: see the functions that it calls.
@@ -11,7 +11,7 @@ CREATE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releas
                              OUT verdicts text[], OUT ids uuid[], OUT generations int[], OUT lanes text[], OUT task_names text[],
                              OUT kwargs text[], OUT attempts int[], OUT options text[], OUT queue_names text[],
                              OUT due_in float8, OUT limited boolean, OUT again boolean, OUT dead boolean,
-                             OUT firsts jsonb[], OUT held jsonb, OUT looked_at float8)
+                             OUT firsts jsonb[], OUT held jsonb, OUT looked_at float8, OUT in_runs uuid[])
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -60,6 +60,7 @@ BEGIN
     v_freed := v_written.queues;
     v_keys := v_written.keys;
     decided := v_written.decided;
+    in_runs := v_written.in_runs;
     IF cardinality(v_written.ids) < jsonb_array_length(p_outcomes) THEN
       missed := horsies_missed(p_outcomes, v_written.ids);
     END IF;

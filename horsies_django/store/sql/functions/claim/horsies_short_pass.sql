@@ -4,13 +4,13 @@
 -- p_queue has no row, or if the worker was declared dead. A change of limits locks their table exclusively, and a statement takes its
 -- snapshot after its locks, so no limit is missed.
 -- Tasks past their good_until are left to a whole pass (again). Tasks that are due in the future are walked over. missed: outcomes that
--- were not written.
+-- were not written. in_runs: see horsies_settle.
 -- Moves PENDING -> RUNNING and RUNNING -> COMPLETED, CANCELLED.
 -- Locks: task rows, skipping locked ones. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_short_pass(p_worker uuid, p_channel text, p_outcomes jsonb, p_queues text[], p_queue text, p_sync int, p_async int,
                                    OUT fit boolean, OUT again boolean, OUT missed uuid[], OUT ids uuid[], OUT generations int[],
                                    OUT lanes text[], OUT task_names text[], OUT kwargs text[], OUT attempts int[], OUT options text[],
-                                   OUT queue_names text[])
+                                   OUT queue_names text[], OUT in_runs uuid[])
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -34,7 +34,7 @@ BEGIN
     FROM outcome o
     WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND o.id = t.id
       AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
-    RETURNING t.id, t.claim_generation, t.retry_count, t.started_at, o.status, o.error_code, o.error_message, o.child_pid
+    RETURNING t.id, t.claim_generation, t.retry_count, t.started_at, t.workflow_id, o.status, o.error_code, o.error_message, o.child_pid
   ), attempt AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
                                        error_code, error_message, worker_id, child_pid)
@@ -66,8 +66,9 @@ BEGIN
   )
   SELECT fitting.ok, EXISTS (SELECT FROM found f WHERE f.late),
          (SELECT array_agg(o.id) FROM outcome o WHERE o.id NOT IN (SELECT s.id FROM settled s)),
-         c.ids, c.generations, c.lanes, c.task_names, c.kwargs, c.attempts, c.options, c.queue_names
-  INTO fit, again, missed, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names
+         c.ids, c.generations, c.lanes, c.task_names, c.kwargs, c.attempts, c.options, c.queue_names,
+         (SELECT array_agg(ARRAY[s.workflow_id, s.id]) FROM settled s WHERE s.workflow_id IS NOT NULL)
+  INTO fit, again, missed, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names, in_runs
   FROM fitting, (SELECT count(*) FROM told) AS every_notification_is_sent, (
     SELECT array_agg(c.id) AS ids, array_agg(c.claim_generation) AS generations, array_agg(c.lane::text) AS lanes,
            array_agg(c.task_name::text) AS task_names, array_agg(c.kwargs::text) AS kwargs, array_agg(c.retry_count + 1) AS attempts,

@@ -1,5 +1,5 @@
 -- Deletes finished tasks of some queues that are older than p_age, with their attempts: one batch of at most p_many tasks. p_others: all
--- queues except p_queues. One caller at a time; others do nothing.
+-- queues except p_queues. Tasks of workflows go with these. One caller at a time; others do nothing.
 -- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
 -- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. The window
 -- stays while batches are full; if rows in it are locked, the next round starts there again.
@@ -52,7 +52,7 @@ BEGIN
 
   v_ids := ARRAY(
     SELECT t.id FROM horsies_tasks t
-    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others
+    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others AND t.workflow_id IS NULL
     LIMIT p_many FOR UPDATE SKIP LOCKED);
   DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
   GET DIAGNOSTICS attempts = ROW_COUNT;
@@ -61,7 +61,7 @@ BEGIN
   more := true;
   IF tasks < p_many THEN
     SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t
-    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others;
+    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others AND t.workflow_id IS NULL;
     v_state.left_at := least(v_state.left_at, v_left);
     v_state.reached_at := v_until;
   END IF;

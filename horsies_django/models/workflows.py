@@ -1,0 +1,159 @@
+"""Workflow runs, their nodes and the edges between these.
+
+Nodes have numbers within their run, and edges and tasks refer to them by run and number. A node waits for the upstream nodes that
+it counts in ``open``. The counters change under the lock of the run, when upstream nodes become final.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from horsies_django.models.tasks import ReadOnlyRow, StoredJSON
+
+
+class WorkflowRun(ReadOnlyRow):
+    """A workflow that was sent.
+
+    ``owed_at`` is set while ready nodes wait to be promoted and nothing else would lead to that. ``advanced_at`` is set once the
+    parent of a finished run has taken note of it.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    name = models.CharField(_("name"), max_length=255)
+    key = models.CharField(_("key"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
+    graph_hash = models.CharField(_("hash of the graph"), max_length=64, null=True)  # noqa: DJ001 - NULL: no key
+    status = models.CharField(_("status"), max_length=10, default="RUNNING", db_default="RUNNING")
+    on_error = models.CharField(_("on error"), max_length=5)
+    output = models.BigIntegerField(_("output node"), null=True)
+    max_in_flight = models.IntegerField(_("tasks in flight"), null=True)
+    good_until = models.DateTimeField(_("good until"), null=True)
+    parent_id = models.UUIDField(_("parent run"), null=True)
+    parent_node = models.BigIntegerField(_("node of the parent run"), null=True)
+    sent_at = models.DateTimeField(_("sent"), db_default=Now())
+    owed_at = models.DateTimeField(_("to be advanced"), null=True)
+    finished_at = models.DateTimeField(_("finished"), null=True)
+    advanced_at = models.DateTimeField(_("told to the parent"), null=True)
+    error_node = models.BigIntegerField(_("first failed node"), null=True)
+    error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
+    result = StoredJSON(_("result"), null=True)
+
+    class Meta:
+        db_table = "horsies_workflows"
+        verbose_name = _("workflow")
+        verbose_name_plural = _("workflows")
+        default_permissions = ("view",)
+        permissions = (("operate_workflow", _("Can pause, resume, cancel and retry workflows")),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=["key", "name"], condition=Q(key__isnull=False), name="horsies_workflows_key"
+            ),
+        )
+        indexes = (
+            models.Index(fields=["sent_at"], name="horsies_workflows_sent"),
+            models.Index(fields=["owed_at"], condition=Q(owed_at__isnull=False), name="horsies_workflows_owed"),
+            models.Index(
+                fields=["finished_at"],
+                condition=Q(finished_at__isnull=False, parent_id__isnull=True),
+                name="horsies_workflows_finished",
+            ),
+            models.Index(
+                fields=["finished_at"],
+                condition=Q(finished_at__isnull=False, parent_id__isnull=False, advanced_at__isnull=True),
+                name="horsies_workflows_untold",
+            ),
+            models.Index(
+                fields=["parent_id", "parent_node"],
+                condition=Q(parent_id__isnull=False),
+                name="horsies_workflows_parent",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.pk}"
+
+
+class WorkflowNode(ReadOnlyRow):
+    """A node of a run: a task, a map (one task per element), a workflow of its own, or an input of the run.
+
+    ``open``, ``ok`` and ``bad`` count its upstream nodes that have not finished, completed, and ended otherwise. ``inputs`` says
+    which results become which arguments. A map counts its tasks in ``total``, ``expanded``, ``items_ok`` and ``items_bad``.
+    """
+
+    pk = models.CompositePrimaryKey("workflow_id", "number")
+    workflow_id = models.UUIDField(_("run"))
+    number = models.BigIntegerField(_("number"))
+    added_by = models.BigIntegerField(_("added by node"), default=-1, db_default=-1)
+    name = models.CharField(_("name"), max_length=200)
+    kind = models.CharField(_("kind"), max_length=8)
+    status = models.CharField(_("status"), max_length=10)
+    task_name = models.CharField(_("task"), max_length=255)
+    queue_name = models.CharField(_("queue"), max_length=100)
+    lane = models.CharField(_("lane"), max_length=5)
+    priority = models.SmallIntegerField(_("priority"))
+    max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
+    options = StoredJSON(_("options"), null=True)
+    kwargs = StoredJSON(_("arguments"), null=True)
+    inputs = StoredJSON(_("arguments from results"), null=True)
+    over = models.TextField(_("mapped argument"), null=True)  # noqa: DJ001 - NULL: not a map
+    graph = StoredJSON(_("graph"), null=True)
+    value = StoredJSON(_("value"), null=True)
+    rule = models.CharField(_("join"), max_length=10, default="all", db_default="all")
+    needs = models.IntegerField(_("quorum"), null=True)
+    allow_failed = models.BooleanField(_("runs after failures"), default=False, db_default=False)
+    when_node = models.BigIntegerField(_("condition on node"), null=True)
+    when_path = models.TextField(_("condition"), null=True)  # noqa: DJ001 - NULL: no condition
+    delay = models.DurationField(_("delay"), null=True)
+    good_until = models.DateTimeField(_("good until"), null=True)
+    open = models.IntegerField(_("upstream nodes open"), default=0, db_default=0)
+    ok = models.IntegerField(_("upstream nodes completed"), default=0, db_default=0)
+    bad = models.IntegerField(_("upstream nodes not completed"), default=0, db_default=0)
+    total = models.IntegerField(_("elements"), null=True)
+    expanded = models.IntegerField(_("elements sent"), default=0, db_default=0)
+    items_ok = models.IntegerField(_("elements completed"), default=0, db_default=0)
+    items_bad = models.IntegerField(_("elements not completed"), default=0, db_default=0)
+    task_id = models.UUIDField(_("task or run"), null=True)
+    finished_at = models.DateTimeField(_("finished"), null=True)
+    error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
+    error = models.TextField(_("error"), null=True)  # noqa: DJ001 - NULL: no error
+
+    class Meta:
+        db_table = "horsies_workflow_nodes"
+        verbose_name = _("node")
+        verbose_name_plural = _("nodes")
+        default_permissions = ()
+        constraints = (
+            models.UniqueConstraint(fields=["workflow_id", "added_by", "name"], name="horsies_workflow_nodes_name"),
+        )
+        indexes = (
+            models.Index(
+                fields=["workflow_id", "status", "number"],
+                condition=Q(finished_at__isnull=True),
+                name="horsies_workflow_nodes_open",
+            ),
+            models.Index(fields=["workflow_id"], condition=Q(status="ADDED"), name="horsies_workflow_nodes_added"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class WorkflowEdge(ReadOnlyRow):
+    """An edge: ``downstream`` waits for ``upstream``, two nodes of a run."""
+
+    pk = models.CompositePrimaryKey("workflow_id", "upstream", "downstream")
+    workflow_id = models.UUIDField(_("run"))
+    upstream = models.BigIntegerField(_("upstream node"))
+    downstream = models.BigIntegerField(_("downstream node"))
+
+    class Meta:
+        db_table = "horsies_workflow_edges"
+        verbose_name = _("edge")
+        verbose_name_plural = _("edges")
+        default_permissions = ()
+        indexes = (models.Index(fields=["workflow_id", "downstream"], name="horsies_workflow_edges_down"),)
+
+    def __str__(self) -> str:
+        return f"{self.upstream} -> {self.downstream}"

@@ -1,0 +1,43 @@
+-- Inserts nodes and their edges. p_nodes: a list of objects as workflows/graph.py writes them; "after" are the upstream nodes.
+-- Nodes without upstream nodes are READY, the others PENDING. With p_added_by, by a running task, all are ADDED: they are counted when the
+-- run is advanced, under its lock. A node whose name this adder has used already is not inserted again. Returns the numbers inserted.
+-- Values of inputs are in p_values. good_for counts from p_now.
+-- Locks: none but the new rows. Index: unique (workflow_id, added_by, name).
+CREATE FUNCTION horsies_add_nodes(p_workflow uuid, p_added_by bigint, p_nodes jsonb, p_values jsonb, p_now timestamptz)
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_numbers bigint[];
+BEGIN
+  WITH node AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(p_nodes) AS n (
+      number bigint, name text, kind text, task text, queue text, lane text, priority smallint, max_retries smallint, options jsonb,
+      kwargs jsonb, inputs jsonb, "over" text, graph jsonb, value jsonb, rule text, needs int, allow_failed boolean,
+      when_node bigint, when_path text, delay interval, good_until timestamptz, good_for interval, after jsonb)
+  ), inserted AS (
+    INSERT INTO horsies_workflow_nodes (
+      workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, inputs, over,
+      graph, value, rule, needs, allow_failed, when_node, when_path, delay, good_until, open, ok, bad, expanded, items_ok, items_bad,
+      finished_at)
+    SELECT p_workflow, n.number, p_added_by, n.name, n.kind,
+           CASE WHEN p_added_by >= 0 THEN 'ADDED' WHEN n.kind = 'input' THEN 'COMPLETED'
+                WHEN coalesce(jsonb_array_length(n.after), 0) = 0 THEN 'READY' ELSE 'PENDING' END,
+           coalesce(n.task, ''), coalesce(n.queue, ''), coalesce(n.lane, ''), coalesce(n.priority, 100), coalesce(n.max_retries, 0),
+           n.options, coalesce(n.kwargs, '{}'), n.inputs, n.over, n.graph,
+           CASE WHEN n.kind = 'input' THEN coalesce(p_values -> n.name, n.value, 'null') ELSE n.value END,
+           coalesce(n.rule, 'all'), n.needs, coalesce(n.allow_failed, false), n.when_node, n.when_path, n.delay,
+           coalesce(n.good_until, v_now + n.good_for), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0,
+           CASE WHEN p_added_by < 0 AND n.kind = 'input' THEN v_now END
+    FROM node n
+    ON CONFLICT (workflow_id, added_by, name) DO NOTHING
+    RETURNING number
+  ), connected AS (
+    INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
+    SELECT p_workflow, e.upstream::bigint, n.number
+    FROM node n JOIN inserted i ON i.number = n.number CROSS JOIN LATERAL jsonb_array_elements_text(n.after) AS e (upstream)
+    ON CONFLICT DO NOTHING
+  )
+  SELECT coalesce(array_agg(i.number), '{}') INTO v_numbers FROM inserted i;
+  RETURN v_numbers;
+END
+$$;

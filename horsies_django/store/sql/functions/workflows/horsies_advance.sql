@@ -1,0 +1,48 @@
+-- Advances a run after some of its tasks, or of its child runs, have finished. busy: another transaction holds the run; try again soon,
+-- because its snapshot may be older than these tasks. many to halted: see horsies_move_run.
+-- Its commit does not wait for the disk: a lost advance is found and done again, and what follows from one is written after it.
+-- Moves nodes and the run as horsies_move_run.
+-- Locks: the row of the run, skipping a locked one; then rows as horsies_take_tasks. Index: primary keys.
+CREATE FUNCTION horsies_advance(p_workflow uuid, p_tasks uuid[], p_children uuid[], p_limit int, p_max_bytes int, p_channel text,
+                                p_now timestamptz,
+                                OUT busy boolean, OUT many int, OUT more boolean, OUT finished boolean, OUT parent uuid, OUT halted text)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_moved bigint[];
+  v_children bigint[];
+  v_run record;
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    busy := EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow);
+    IF NOT busy THEN  -- the run was deleted by hand
+      UPDATE horsies_tasks t SET advanced_at = v_now WHERE t.id = ANY (p_tasks) AND t.workflow_id = p_workflow;
+    END IF;
+    RETURN;
+  END IF;
+  busy := false;
+  v_moved := horsies_take_tasks(p_workflow, p_tasks, v_now);
+  IF p_children <> '{}' THEN
+    WITH ended AS (
+      UPDATE horsies_workflow_nodes n
+      SET status = c.status, finished_at = v_now, value = c.result -> 'ok',
+          error_code = CASE WHEN c.status <> 'COMPLETED' THEN 'SUBWORKFLOW_FAILED' END, error = c.result #>> '{err,message}'
+      FROM horsies_workflows c
+      WHERE c.id = ANY (p_children) AND c.finished_at IS NOT NULL
+        AND n.workflow_id = p_workflow AND n.number = c.parent_node AND n.task_id = c.id AND n.status = 'ENQUEUED'
+      RETURNING n.number
+    )
+    SELECT array_agg(e.number) INTO v_children FROM ended e;
+    v_moved := v_moved || v_children;
+  END IF;
+  SELECT m.* INTO v_run FROM horsies_move_run(p_workflow, v_moved, p_limit, p_max_bytes, p_channel, p_now) AS m;
+  many := v_run.many;
+  more := v_run.more;
+  finished := v_run.finished;
+  parent := v_run.parent;
+  halted := v_run.halted;
+END
+$$;

@@ -1,0 +1,38 @@
+-- Returns an argument that comes from the results of upstream nodes; NULL: leave it out. p_spec: see workflows/graph.py.
+-- Raises HW001 with an error code in DETAIL if there is no such value, or if it is larger than p_max_bytes.
+-- Locks: none. Index: primary keys, horsies_tasks_node.
+CREATE FUNCTION horsies_argument(p_workflow uuid, p_number bigint, p_parameter text, p_spec jsonb, p_max_bytes int) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_found record;
+  v_size bigint;
+  v_value jsonb;
+BEGIN
+  IF p_spec ->> 'as' = 'results' THEN
+    RETURN jsonb_build_object('workflow', p_workflow, 'node', p_number, 'parameter', p_parameter);
+  END IF;
+  IF p_spec ->> 'as' = 'list' THEN
+    SELECT sum(pg_column_size(i.result)) INTO v_size FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i;
+    IF v_size > p_max_bytes THEN
+      RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'PAYLOAD_TOO_LARGE', MESSAGE = format(
+        'the results for %s take more than the %s bytes that HORSIES[''MAX_PAYLOAD_BYTES''] allows: annotate it Results[...]',
+        p_parameter, p_max_bytes);
+    END IF;
+    IF EXISTS (SELECT FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i WHERE i.redacted) THEN
+      RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED', MESSAGE = format('a result for %s was redacted', p_parameter);
+    END IF;
+    SELECT coalesce(jsonb_agg(i.result -> 'ok' ORDER BY i.place), '[]') INTO v_value
+    FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i WHERE i.status = 'COMPLETED';
+    RETURN v_value;
+  END IF;
+  v_found := horsies_node_result(p_workflow, (p_spec ->> 'node')::bigint);
+  IF v_found.redacted THEN
+    RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED', MESSAGE = format('the result for %s was redacted', p_parameter);
+  ELSIF p_spec ->> 'as' = 'result' THEN
+    RETURN v_found.result;
+  ELSIF v_found.status = 'COMPLETED' THEN
+    RETURN v_found.result -> 'ok';
+  END IF;
+  RETURN NULL;  -- the parameter has a default
+END
+$$;

@@ -1,0 +1,15 @@
+-- Sends the first tasks of a run that the caller has just created, p_limit at most; workers send the rest.
+-- Locks: the row of the run. Index: primary keys, horsies_workflow_nodes_open.
+CREATE FUNCTION horsies_begin_run(p_workflow uuid, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_inputs bigint[];
+BEGIN
+  v_inputs := ARRAY(SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'input');
+  IF v_inputs <> '{}' THEN
+    PERFORM horsies_propagate(p_workflow, v_inputs, coalesce(p_now, clock_timestamp()));
+  END IF;
+  PERFORM horsies_move_run(p_workflow, '{}', p_limit, p_max_bytes, p_channel, p_now);
+END
+$$;

@@ -1,0 +1,31 @@
+-- Pauses, resumes or cancels a run; waits for its lock. Returns its status before and after; NULL if there is no such run.
+-- Moves RUNNING -> PAUSED and withdraws its untried tasks; PAUSED -> RUNNING; RUNNING, PAUSED -> CANCELLED with its nodes and tasks.
+-- Locks: the row of the run, then task rows. Index: primary key.
+CREATE FUNCTION horsies_control_run(p_workflow uuid, p_verb text, p_max_bytes int, p_channel text, p_now timestamptz,
+                                    OUT before text, OUT after text) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz;
+BEGIN
+  SELECT w.status INTO before FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE;
+  v_now := coalesce(p_now, clock_timestamp());
+  after := before;
+  IF p_verb = 'pause' AND before = 'RUNNING' THEN
+    after := 'PAUSED';
+    UPDATE horsies_workflows w SET status = after WHERE w.id = p_workflow;
+    PERFORM horsies_withdraw(p_workflow, NULL);
+  ELSIF p_verb = 'resume' AND before = 'PAUSED' THEN
+    after := 'RUNNING';
+    UPDATE horsies_workflows w SET status = after, error_code = NULL WHERE w.id = p_workflow;
+    PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
+  ELSIF p_verb = 'cancel' AND before IN ('RUNNING', 'PAUSED') THEN
+    after := 'CANCELLED';
+    UPDATE horsies_workflows w
+    SET status = after, finished_at = v_now, owed_at = NULL, error_code = 'WORKFLOW_CANCELLED',
+        result = horsies_error_result('WORKFLOW_CANCELLED', 'the workflow was cancelled')
+    WHERE w.id = p_workflow;
+    PERFORM horsies_end_nodes(p_workflow, true, 'the workflow was cancelled', p_channel, v_now);
+    PERFORM horsies_notify_finished(p_channel, ARRAY[p_workflow]);
+  END IF;
+END
+$$;

@@ -1,0 +1,65 @@
+-- Sends some of the tasks of a map, from its cursor on. Raises HW001 if there is no list to map over.
+-- An element that has a task already is passed over: after a retry or a pause, a map is expanded again.
+-- Moves its node READY -> ENQUEUED once every element has its task, READY -> COMPLETED if it has no elements. moved: whether it is final.
+-- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
+CREATE FUNCTION horsies_expand_map(p_run horsies_workflows, p_number bigint, p_many int, p_max_bytes int, p_now timestamptz,
+                                   OUT many int, OUT moved boolean) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_node horsies_workflow_nodes;
+  v_source jsonb;
+  v_found record;
+  v_list jsonb;  -- NULL: the elements are the results of another map
+  v_kwargs jsonb;
+  v_from int;
+  v_until int;
+BEGIN
+  moved := false;
+  SELECT n.* INTO v_node FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = p_number;
+  v_source := v_node.inputs -> v_node.over;
+  IF v_source IS NULL THEN
+    v_list := v_node.value;
+  ELSIF v_source ? 'nodes' THEN
+    v_list := horsies_argument(p_run.id, p_number, v_node.over, v_source || '{"as": "list"}', p_max_bytes);
+  ELSE
+    v_found := horsies_node_result(p_run.id, (v_source ->> 'node')::bigint);
+    IF v_found.redacted THEN
+      RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED', MESSAGE = format('the result for %s was redacted', v_node.over);
+    ELSIF v_found.kind = 'map' THEN
+      v_node.total := coalesce(v_node.total, (
+        SELECT u.total FROM horsies_workflow_nodes u WHERE u.workflow_id = p_run.id AND u.number = (v_source ->> 'node')::bigint));
+    ELSE
+      v_list := v_found.result -> 'ok';
+      IF jsonb_typeof(v_list) IS DISTINCT FROM 'array' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'MAP_WITHOUT_LIST', MESSAGE = format(
+          'the value to map %s over is %s, not a list', v_node.over, coalesce(jsonb_typeof(v_list), 'missing'));
+      END IF;
+    END IF;
+  END IF;
+  v_node.total := coalesce(v_node.total, jsonb_array_length(v_list));
+  v_kwargs := horsies_node_kwargs(v_node, p_max_bytes);
+  v_from := v_node.expanded;
+  v_until := least(v_from + p_many, v_node.total);
+
+  INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
+                             partition_key, partition_version, max_retries, options, workflow_id, node, node_index)
+  SELECT horsies_uuid7(e.place), v_node.task_name, v_node.queue_name, v_node.lane, v_node.priority, e.kwargs,
+         v_now, coalesce(p_now, now()) + coalesce(v_node.delay, '0'), least(v_node.good_until, p_run.good_until),
+         CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
+              THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, e.kwargs, v_node.task_name) END,
+         q.partition_version, v_node.max_retries, v_node.options, p_run.id, p_number, e.place
+  FROM (
+    SELECT i.place, v_kwargs || jsonb_build_object(v_node.over, coalesce(v_list -> i.place, (
+             SELECT t.result -> 'ok' FROM horsies_tasks t
+             WHERE t.workflow_id = p_run.id AND t.node = (v_source ->> 'node')::bigint AND t.node_index = i.place))) AS kwargs
+    FROM generate_series(v_from, v_until - 1) AS i (place)
+  ) AS e
+  LEFT JOIN horsies_queues q ON q.name = v_node.queue_name
+  ON CONFLICT (workflow_id, node, node_index) WHERE workflow_id IS NOT NULL DO NOTHING;
+  many := greatest(v_until - v_from, 0);
+  UPDATE horsies_workflow_nodes n
+  SET total = v_node.total, expanded = v_until
+  WHERE n.workflow_id = p_run.id AND n.number = p_number;
+  moved := horsies_close_maps(p_run.id, ARRAY[p_number], v_now) <> '{}';
+END
+$$;

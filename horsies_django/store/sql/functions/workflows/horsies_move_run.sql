@@ -1,0 +1,66 @@
+-- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
+-- ready nodes, and ends the run if it is done. Sends at most p_limit tasks, and stops sending after 20 ms.
+-- many: tasks sent. more: ready nodes are left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
+-- failure made on_error act now.
+-- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, COMPLETED, FAILED.
+-- Locks: the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_open.
+CREATE FUNCTION horsies_move_run(p_workflow uuid, p_moved bigint[], p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
+                                 OUT many int, OUT more boolean, OUT finished boolean, OUT parent uuid, OUT halted text)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_until timestamptz := clock_timestamp() + interval '20 ms';
+  v_run horsies_workflows;
+  v_moved bigint[] := p_moved;
+  v_failed record;
+  v_refused boolean;
+  v_sent record;
+BEGIN
+  many := 0;
+  more := false;
+  SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
+  parent := v_run.parent_id;
+  LOOP
+    v_moved := v_moved || horsies_admit_nodes(
+      p_workflow, v_run.finished_at IS NOT NULL OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL, v_now);
+    IF v_moved <> '{}' THEN
+      v_refused := horsies_propagate(p_workflow, v_moved, v_now);
+      SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
+             bool_or(NOT EXISTS (
+               SELECT FROM horsies_workflow_edges e JOIN horsies_workflow_nodes d ON d.workflow_id = p_workflow AND d.number = e.downstream
+               WHERE e.workflow_id = p_workflow AND e.upstream = n.number AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed))) AS fatal
+      INTO v_failed
+      FROM horsies_workflow_nodes n
+      WHERE n.workflow_id = p_workflow AND n.number = ANY (v_moved) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
+      v_moved := '{}';
+      IF v_run.finished_at IS NULL AND (v_failed.number IS NOT NULL OR v_refused) THEN
+        v_run.error_node := coalesce(v_run.error_node, v_failed.number);
+        IF (v_failed.fatal OR v_refused) AND v_run.error_code IS NULL THEN
+          v_run.error_code := coalesce(v_failed.code, 'QUORUM_NOT_MET');
+          IF v_run.on_error = 'stop' THEN
+            halted := 'stop';
+            v_moved := horsies_end_nodes(p_workflow, false, 'the run stopped because a node failed', p_channel, v_now);
+          ELSIF v_run.on_error = 'pause' AND v_run.status = 'RUNNING' THEN
+            halted := 'pause';
+            v_run.status := 'PAUSED';
+            PERFORM horsies_withdraw(p_workflow, NULL);
+          END IF;
+        END IF;
+        UPDATE horsies_workflows w SET status = v_run.status, error_node = v_run.error_node, error_code = v_run.error_code
+        WHERE w.id = p_workflow;
+        CONTINUE;
+      END IF;
+    END IF;
+    EXIT WHEN v_run.status <> 'RUNNING';
+    v_sent := horsies_promote(v_run, CASE WHEN clock_timestamp() < v_until THEN p_limit - many ELSE 0 END, p_max_bytes, p_channel, p_now);
+    many := many + v_sent.many;
+    more := v_sent.more;
+    v_moved := v_sent.moved;
+    EXIT WHEN v_moved = '{}';
+  END LOOP;
+  finished := horsies_finish_run(p_workflow, p_channel, p_max_bytes, v_now);
+  IF NOT finished AND more <> (v_run.owed_at IS NOT NULL) THEN
+    UPDATE horsies_workflows w SET owed_at = CASE WHEN more THEN v_now END WHERE w.id = p_workflow;
+  END IF;
+END
+$$;

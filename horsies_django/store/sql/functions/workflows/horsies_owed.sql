@@ -1,0 +1,23 @@
+-- Finds what is left to be advanced, at most p_many of a kind: finished tasks, finished child runs, and runs with ready or
+-- added nodes. Tasks that finished more than p_age ago are left out; NULL: none is.
+-- With a pinned xmin, the index keeps an entry for each task that was ever advanced, so reading all of it takes long.
+-- Locks: none. Index: horsies_tasks_unadvanced, horsies_workflows_untold, horsies_workflows_owed, horsies_workflow_nodes_added.
+CREATE FUNCTION horsies_owed(p_age interval, p_many int) RETURNS TABLE (workflow uuid, task uuid, child uuid)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_since timestamptz := coalesce(clock_timestamp() - p_age, '-infinity');
+BEGIN
+  RETURN QUERY
+  (SELECT t.workflow_id, t.id, NULL::uuid FROM horsies_tasks t
+   WHERE t.workflow_id IS NOT NULL AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL AND t.finished_at >= v_since
+   ORDER BY t.finished_at LIMIT p_many)
+  UNION ALL
+  (SELECT w.parent_id, NULL, w.id FROM horsies_workflows w
+   WHERE w.finished_at IS NOT NULL AND w.parent_id IS NOT NULL AND w.advanced_at IS NULL LIMIT p_many)
+  UNION ALL
+  (SELECT w.id, NULL, NULL FROM horsies_workflows w WHERE w.owed_at IS NOT NULL ORDER BY w.owed_at LIMIT p_many)
+  UNION ALL
+  (SELECT DISTINCT n.workflow_id, NULL::uuid, NULL::uuid FROM horsies_workflow_nodes n WHERE n.status = 'ADDED' LIMIT p_many);
+END
+$$;

@@ -1,0 +1,66 @@
+-- Sends the tasks of ready nodes, at most p_limit, in the order of the nodes. A node that cannot be sent fails alone.
+-- Moves nodes READY -> ENQUEUED, COMPLETED, FAILED. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
+-- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, primary keys.
+CREATE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
+                                OUT many int, OUT moved bigint[], OUT more boolean) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_limit int := p_limit;
+  v_tasks bigint[];
+  v_others bigint[];
+  v_number bigint;
+  v_kind text;
+  v_found record;
+  v_code text;
+BEGIN
+  many := 0;
+  moved := '{}';
+  more := false;
+  IF p_run.max_in_flight IS NOT NULL THEN
+    SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
+             CASE WHEN n.kind = 'map' THEN n.expanded - n.items_ok - n.items_bad WHEN n.status = 'ENQUEUED' THEN 1 ELSE 0 END), 0)::int)
+    INTO v_limit
+    FROM horsies_workflow_nodes n
+    WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR (n.status = 'READY' AND n.kind = 'map'));
+  END IF;
+  SELECT coalesce(array_agg(r.number) FILTER (WHERE r.kind = 'task'), '{}'),
+         coalesce(array_agg(r.number ORDER BY r.number) FILTER (WHERE r.kind <> 'task'), '{}')
+  INTO v_tasks, v_others
+  FROM (SELECT n.number, n.kind FROM horsies_workflow_nodes n
+        WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL
+        ORDER BY n.number LIMIT greatest(v_limit, 0)) AS r;
+  IF v_tasks <> '{}' THEN
+    BEGIN
+      many := horsies_send_nodes(p_run, v_tasks, p_max_bytes, p_now);
+    EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+      v_others := v_tasks || v_others;  -- one by one
+    END;
+  END IF;
+  FOREACH v_number IN ARRAY v_others LOOP
+    EXIT WHEN many >= v_limit;
+    BEGIN
+      SELECT n.kind INTO v_kind FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = v_number;
+      IF v_kind = 'map' THEN
+        v_found := horsies_expand_map(p_run, v_number, v_limit - many, p_max_bytes, p_now);
+        many := many + v_found.many;
+        IF v_found.moved THEN
+          moved := moved || v_number;
+        END IF;
+      ELSIF v_kind = 'workflow' THEN
+        PERFORM horsies_start_child(p_run, v_number, p_max_bytes, p_channel, p_now);
+        many := many + 1;
+      ELSE
+        many := many + horsies_send_nodes(p_run, ARRAY[v_number], p_max_bytes, p_now);
+      END IF;
+    EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+      GET STACKED DIAGNOSTICS v_code = PG_EXCEPTION_DETAIL;
+      UPDATE horsies_workflow_nodes n
+      SET status = 'FAILED', finished_at = coalesce(p_now, clock_timestamp()), error = SQLERRM,
+          error_code = CASE WHEN SQLSTATE = 'HW001' THEN v_code ELSE 'NODE_NOT_SENT' END
+      WHERE n.workflow_id = p_run.id AND n.number = v_number;
+      moved := moved || v_number;
+    END;
+  END LOOP;
+  more := EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL)
+          AND (p_run.max_in_flight IS NULL OR many >= p_limit);
+END
+$$;

@@ -1,0 +1,39 @@
+-- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn.
+-- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
+-- Moves PENDING -> READY, SKIPPED. refused: whether a node that tolerates failures was skipped because there were too many.
+-- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
+CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_now timestamptz, OUT refused boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_moved bigint[] := p_moved;
+  v_refused boolean;
+BEGIN
+  refused := false;
+  WHILE v_moved <> '{}' LOOP
+    WITH told AS MATERIALIZED (
+      SELECT e.downstream AS number, count(*)::int AS many, count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok
+      FROM unnest(v_moved) AS m (number)
+      JOIN horsies_workflow_nodes u ON u.workflow_id = p_workflow AND u.number = m.number
+      JOIN horsies_workflow_edges e ON e.workflow_id = p_workflow AND e.upstream = m.number
+      GROUP BY e.downstream
+    ), decided AS MATERIALIZED (
+      SELECT t.*, n.rule, n.allow_failed, v.verdict,
+             CASE WHEN n.status <> 'PENDING' THEN n.status
+                  WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL AND NOT horsies_condition(p_workflow, n.when_node, n.when_path)
+                  THEN 'SKIPPED' ELSE v.verdict END AS status,
+             n.status = 'PENDING' AS waited
+      FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = t.number
+      CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' THEN horsies_join_verdict(
+        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.open - t.many, n.ok + t.ok, n.bad + t.many - t.ok) END AS verdict) AS v
+    ), moved AS (
+      UPDATE horsies_workflow_nodes n
+      SET open = n.open - d.many, ok = n.ok + d.ok, bad = n.bad + d.many - d.ok, status = d.status,
+          finished_at = CASE WHEN d.waited AND d.status = 'SKIPPED' THEN p_now ELSE n.finished_at END
+      FROM decided d WHERE n.workflow_id = p_workflow AND n.number = d.number
+      RETURNING n.number, d.waited AND d.status = 'SKIPPED' AS skipped, d.verdict = 'SKIPPED' AND d.rule = 'quorum' AS refused
+    )
+    SELECT coalesce(array_agg(m.number) FILTER (WHERE m.skipped), '{}'), bool_or(m.refused) INTO v_moved, v_refused FROM moved m;
+    refused := refused OR coalesce(v_refused, false);
+  END LOOP;
+END
+$$;

@@ -1,0 +1,59 @@
+-- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, tasks and attempts: at most p_many rows of tasks,
+-- nodes and edges. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run stay.
+-- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
+-- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones. Index: horsies_workflows_finished, horsies_tasks_node.
+CREATE FUNCTION horsies_prune_runs(p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_left int := p_many;
+  v_root uuid;
+  v_tree uuid[];
+  v_ids uuid[];
+  v_count int;
+BEGIN
+  runs := 0;
+  tasks := 0;
+  attempts := 0;
+  more := false;
+  IF NOT pg_try_advisory_xact_lock(hashtextextended('prune', 'horsies_workflows'::regclass::oid::bigint)) THEN
+    RETURN;
+  END IF;
+  WHILE v_left > 0 LOOP
+    SELECT w.id INTO v_root FROM horsies_workflows w
+    WHERE w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT EXISTS (
+      SELECT FROM horsies_tasks t WHERE t.workflow_id = w.id AND t.finished_at IS NULL)
+    ORDER BY w.finished_at LIMIT 1 FOR UPDATE SKIP LOCKED;
+    EXIT WHEN v_root IS NULL;
+    WITH RECURSIVE tree (id) AS (
+      SELECT v_root UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
+    )
+    SELECT array_agg(tree.id) INTO v_tree FROM tree;
+    v_ids := ARRAY(SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree) LIMIT v_left);
+    DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    attempts := attempts + v_count;
+    DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids);
+    tasks := tasks + cardinality(v_ids);
+    v_left := v_left - cardinality(v_ids);
+    IF v_left > 0 THEN
+      DELETE FROM horsies_workflow_edges e WHERE e.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM horsies_workflow_edges x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
+      GET DIAGNOSTICS v_count = ROW_COUNT;
+      v_left := v_left - v_count;
+    END IF;
+    IF v_left > 0 THEN
+      DELETE FROM horsies_workflow_nodes n WHERE n.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM horsies_workflow_nodes x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
+      GET DIAGNOSTICS v_count = ROW_COUNT;
+      v_left := v_left - v_count;
+    END IF;
+    IF v_left > 0 THEN
+      DELETE FROM horsies_workflows w WHERE w.id = ANY (v_tree);
+      runs := runs + 1;
+    END IF;
+  END LOOP;
+  more := v_left <= 0;
+END
+$$;

@@ -1,0 +1,62 @@
+-- Runs the failed nodes of a run again, and the nodes that were skipped because of them; keeps what completed. Waits for the lock of the
+-- run. A failed map keeps its completed elements. verdict: 'RETRIED', 'NOTHING' (no node failed), 'STOPPING' (tasks are still running
+-- since a cancel), 'CHILD' (retry the parent run), or NULL if there is no such run. children: runs of failed nodes, for the caller to retry.
+-- Moves nodes FAILED, CANCELLED, EXPIRED, SKIPPED -> ADDED, then as horsies_move_run; the run -> RUNNING.
+-- Locks: the row of the run, then task rows. Index: primary keys, horsies_tasks_node.
+CREATE FUNCTION horsies_retry_run(p_workflow uuid, p_nested boolean, p_max_bytes int, p_channel text, p_now timestamptz,
+                                  OUT verdict text, OUT children uuid[]) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz;
+  v_run horsies_workflows;
+  v_again bigint[];
+BEGIN
+  SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  v_now := coalesce(p_now, clock_timestamp());
+  children := '{}';
+  IF v_run.parent_id IS NOT NULL AND v_run.finished_at IS NOT NULL AND NOT p_nested THEN
+    verdict := 'CHILD';
+    RETURN;
+  END IF;
+  PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
+  WITH RECURSIVE again (number) AS (
+    SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+    UNION
+    SELECT n.number FROM again a
+    JOIN horsies_workflow_edges e ON e.workflow_id = p_workflow AND e.upstream = a.number
+    JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = e.downstream
+    WHERE n.status IN ('SKIPPED', 'PENDING')
+  )
+  SELECT array_agg(a.number) INTO v_again FROM again a;
+  IF v_again IS NULL OR NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again)
+                                    AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) THEN
+    verdict := 'NOTHING';
+    RETURN;
+  ELSIF EXISTS (SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = ANY (v_again) AND t.finished_at IS NULL) THEN
+    verdict := 'STOPPING';
+    RETURN;
+  END IF;
+  children := ARRAY(
+    SELECT c.id FROM horsies_workflow_nodes n JOIN horsies_workflows c ON c.id = n.task_id
+    WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again) AND n.kind = 'workflow' AND c.finished_at IS NOT NULL);
+  UPDATE horsies_tasks t SET node = NULL
+  FROM horsies_workflow_nodes n
+  WHERE t.workflow_id = p_workflow AND t.node = ANY (v_again) AND n.workflow_id = p_workflow AND n.number = t.node
+    AND (n.kind <> 'map' OR t.status <> 'COMPLETED' AND t.error_code <> 'TASK_SKIPPED');
+  UPDATE horsies_workflow_nodes n
+  SET status = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN 'ENQUEUED' ELSE 'ADDED' END,
+      finished_at = NULL, error_code = NULL, error = NULL, items_bad = 0, expanded = 0,
+      items_ok = CASE WHEN n.kind = 'map' THEN (
+        SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.advanced_at IS NOT NULL)::int ELSE 0 END,
+      task_id = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN n.task_id END
+  WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again);
+  UPDATE horsies_workflows w
+  SET status = 'RUNNING', finished_at = NULL, advanced_at = NULL, error_node = NULL, error_code = NULL, result = NULL
+  WHERE w.id = p_workflow;
+  PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
+  verdict := 'RETRIED';
+END
+$$;

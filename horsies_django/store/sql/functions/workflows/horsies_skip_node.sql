@@ -1,0 +1,33 @@
+-- Skips a node that has not begun; waits for the lock of its run. verdict: 'SKIPPED'; 'BEGUN' (its task runs, or has run); 'FINISHED' (the
+-- node or the run); NULL if there is no such node.
+-- Moves its node PENDING, READY, ENQUEUED -> SKIPPED, then as horsies_move_run; its task PENDING -> (none).
+-- Locks: the row of the run, then the task's. Index: primary keys.
+CREATE FUNCTION horsies_skip_node(p_workflow uuid, p_number bigint, p_max_bytes int, p_channel text, p_now timestamptz,
+                                  OUT verdict text) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz;
+  v_status text;
+  v_begun boolean;
+BEGIN
+  PERFORM FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE;
+  v_now := coalesce(p_now, clock_timestamp());
+  PERFORM horsies_withdraw(p_workflow, p_number);
+  SELECT n.status, n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR n.items_ok + n.items_bad > 0 OR EXISTS (
+           SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = p_number)),
+         CASE WHEN n.finished_at IS NOT NULL THEN 'FINISHED' END
+  INTO v_status, v_begun, verdict
+  FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = p_number;
+  IF v_status IS NULL OR verdict IS NOT NULL THEN
+    RETURN;
+  ELSIF v_begun THEN
+    verdict := 'BEGUN';
+    PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);  -- sends again what was withdrawn
+    RETURN;
+  END IF;
+  UPDATE horsies_workflow_nodes n SET status = 'SKIPPED', finished_at = v_now, error = 'skipped by hand'
+  WHERE n.workflow_id = p_workflow AND n.number = p_number;
+  PERFORM horsies_move_run(p_workflow, ARRAY[p_number], 5000, p_max_bytes, p_channel, p_now);
+  verdict := 'SKIPPED';
+END
+$$;

@@ -1,0 +1,45 @@
+-- Takes finished tasks of a run into account, p_tasks or (NULL) all, once each: their nodes get their status, maps count them.
+-- A task that its node has replaced is ignored.
+-- Moves nodes ENQUEUED, READY (maps) -> COMPLETED, FAILED, CANCELLED, EXPIRED, SKIPPED. Returns the nodes that are final now.
+-- Locks: task rows, skipping locked ones; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
+CREATE FUNCTION horsies_take_tasks(p_workflow uuid, p_tasks uuid[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_tasks uuid[] := p_tasks;
+  v_moved bigint[];
+  v_maps bigint[];
+BEGIN
+  IF v_tasks IS NULL THEN
+    v_tasks := ARRAY(SELECT t.id FROM horsies_tasks t
+                     WHERE t.workflow_id = p_workflow AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL);
+  END IF;
+  IF v_tasks = '{}' THEN
+    RETURN '{}';
+  END IF;
+  WITH done AS MATERIALIZED (
+    SELECT t.id FROM horsies_tasks t
+    WHERE t.id = ANY (v_tasks) AND t.workflow_id = p_workflow AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+  ), taken AS (
+    UPDATE horsies_tasks t SET advanced_at = p_now WHERE t.id = ANY (ARRAY(SELECT d.id FROM done d))
+    RETURNING t.id, t.node, t.status, t.error_code, t.result #>> '{err,message}' AS message
+  ), of_tasks AS (
+    UPDATE horsies_workflow_nodes n
+    SET status = CASE WHEN t.error_code = 'TASK_SKIPPED' THEN 'SKIPPED' ELSE t.status END, finished_at = p_now,
+        error_code = t.error_code, error = t.message
+    FROM taken t
+    WHERE n.workflow_id = p_workflow AND n.number = t.node AND n.kind = 'task' AND n.task_id = t.id AND n.status = 'ENQUEUED'
+    RETURNING n.number
+  ), of_maps AS (
+    UPDATE horsies_workflow_nodes n SET items_ok = n.items_ok + c.ok, items_bad = n.items_bad + c.many - c.ok
+    FROM (SELECT t.node, count(*)::int AS many, count(*) FILTER (WHERE t.status = 'COMPLETED' OR t.error_code = 'TASK_SKIPPED')::int AS ok
+          FROM taken t GROUP BY t.node) AS c
+    WHERE n.workflow_id = p_workflow AND n.number = c.node AND n.kind = 'map' AND n.finished_at IS NULL
+    RETURNING n.number
+  )
+  SELECT ARRAY(SELECT o.number FROM of_tasks o), ARRAY(SELECT o.number FROM of_maps o) INTO v_moved, v_maps;
+  IF v_maps <> '{}' THEN
+    v_moved := v_moved || horsies_close_maps(p_workflow, v_maps, p_now);
+  END IF;
+  RETURN v_moved;
+END
+$$;

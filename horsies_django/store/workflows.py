@@ -1,0 +1,183 @@
+"""The statements about workflows: sending a graph, advancing and controlling runs, and reading their nodes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from horsies_django.store.base import Connection, Cursor, execute, executed, run
+
+ROOTS = 5_000  # first tasks of a run that the sender itself sends
+
+
+class Created(NamedTuple):
+    """A run of a name and a key: new, or an earlier one with the hash of its graph."""
+
+    id: uuid.UUID
+    hash: str | None
+    created: bool
+
+
+class Advanced(NamedTuple):
+    """The result of advancing a run; see ``horsies_advance``. Fields other than ``busy`` are None if it did nothing."""
+
+    busy: bool
+    many: int | None
+    more: bool | None
+    finished: bool | None
+    parent: uuid.UUID | None
+    halted: str | None
+
+
+class Owed(NamedTuple):
+    """Something that is left to be advanced: a finished task, a finished child run, or the run itself."""
+
+    workflow: uuid.UUID
+    task: uuid.UUID | None
+    child: uuid.UUID | None
+
+
+class Progress(NamedTuple):
+    """How far a run is. A map counts as its tasks, once their number is known, else as one."""
+
+    total: int
+    completed: int
+    failed: int
+    skipped: int
+    open: int
+
+    @property
+    def share(self) -> float:
+        """The part that has finished, from 0 to 1."""
+        return 1.0 if not self.total else (self.total - self.open) / self.total
+
+
+class NodeResult(NamedTuple):
+    """The status of a node and its result as JSON."""
+
+    number: int
+    name: str
+    kind: str
+    status: str
+    task_name: str
+    result: str | None
+
+
+class WorkflowStore:
+    """Runs the workflow statements on the given connection. Tests pass ``now`` in place of the database's clock."""
+
+    def __init__(self, connection: Connection, channel: str, max_bytes: int, now: datetime | None = None) -> None:
+        self.connection = connection
+        self.shared = {"channel": channel, "max_bytes": max_bytes, "now": now}
+
+    def create(self, id_: uuid.UUID, graph: str) -> Created:
+        """Insert a run, or find the one of the same name and key. ``graph`` is JSON without nodes."""
+        return Created(*run(self.connection, "workflows/create", {"id": id_, "run": graph, **self.shared})[0])
+
+    def add(self, workflow: uuid.UUID, nodes: str) -> None:
+        """Insert nodes, a JSON list, of a new run."""
+        run(self.connection, "workflows/add", {"workflow": workflow, "nodes": nodes, **self.shared})
+
+    def begin(self, workflow: uuid.UUID) -> None:
+        """Send the first tasks of a new run."""
+        run(self.connection, "workflows/begin", {"workflow": workflow, "limit": ROOTS, **self.shared})
+
+    def advance(
+        self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int
+    ) -> Advanced:
+        """Advance a run after some of its tasks and child runs have finished; send ``limit`` tasks at most."""
+        with self.advancing(workflow, tasks, children, limit) as cursor:
+            return Advanced(*cursor.fetchall()[0])
+
+    def advancing(
+        self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int
+    ) -> AbstractContextManager[Cursor]:
+        """Return the cursor of ``advance``, whose row can be read later, when its connection is in pipeline mode."""
+        params = {"workflow": workflow, "tasks": list(tasks), "children": list(children), "limit": limit}
+        return executed(self.connection, "workflows/advance", {**params, **self.shared})
+
+    def told(self, ids: Iterable[uuid.UUID]) -> None:
+        """Note that the parents of these finished runs have been advanced."""
+        execute(self.connection, "workflows/told", {"ids": list(ids)})
+
+    def owed(self, age: timedelta | None, many: int) -> list[Owed]:
+        """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago (None: all)."""
+        return [Owed(*row) for row in run(self.connection, "workflows/owed", {"age": age, "many": many})]
+
+    def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
+        """Pause, resume or cancel a run; return its status before and after, None if there is no such run."""
+        before, after = run(self.connection, "workflows/control", {"workflow": workflow, "verb": verb, **self.shared})[
+            0
+        ]
+        return before, after
+
+    def retry(self, workflow: uuid.UUID, *, nested: bool) -> tuple[str | None, list[uuid.UUID]]:
+        """Run the failed nodes of a run again; return the verdict and the child runs to retry."""
+        rows = run(self.connection, "workflows/retry", {"workflow": workflow, "nested": nested, **self.shared})
+        return rows[0][0], rows[0][1] or []
+
+    def skip(self, workflow: uuid.UUID, number: int) -> str | None:
+        """Skip a node; return the verdict, None if there is no such node."""
+        verdict: str | None = run(
+            self.connection, "workflows/skip", {"workflow": workflow, "number": number, **self.shared}
+        )[0][0]
+        return verdict
+
+    def children(self, workflow: uuid.UUID) -> list[uuid.UUID]:
+        """Return the unfinished child runs of a run."""
+        return [row[0] for row in run(self.connection, "workflows/children", {"workflow": workflow})]
+
+    def grow(self, task: uuid.UUID, attempt: int, nodes: str) -> list[int] | None:
+        """Add nodes, a JSON list, for a running task; return the numbers of new ones, None if it does not run any more."""
+        rows = run(self.connection, "workflows/grow", {"task": task, "attempt": attempt, "nodes": nodes})
+        return rows[0][0] if rows else None
+
+    def named(self, workflow: uuid.UUID, added_by: int, name: str) -> int | None:
+        """Return the number of the node that a node added under a name."""
+        params = {"workflow": workflow, "added_by": added_by, "name": name}
+        rows = run(self.connection, "workflows/named", params)
+        return rows[0][0] if rows else None
+
+    def numbers(self, many: int) -> list[int]:
+        """Return numbers for nodes that a running task adds."""
+        return [row[0] for row in run(self.connection, "workflows/numbers", {"many": many})]
+
+    def place(self, task: uuid.UUID) -> tuple[uuid.UUID, int] | None:
+        """Return the run and the node of a task, None if it is not part of a workflow."""
+        rows = run(self.connection, "workflows/place", {"task": task})
+        return tuple(rows[0]) if rows else None
+
+    def results(
+        self, workflow: uuid.UUID, node: int, parameter: str, start: int, many: int
+    ) -> list[tuple[int, str, str | None]]:
+        """Return places, statuses and results behind an argument annotated ``Results[T]``."""
+        params: dict[str, Any] = {
+            "workflow": workflow,
+            "node": node,
+            "parameter": parameter,
+            "from": start,
+            "many": many,
+        }
+        return [tuple(row) for row in run(self.connection, "workflows/results", params)]
+
+    def node_results(self, workflow: uuid.UUID) -> list[NodeResult]:
+        """Return the nodes of a run with their results, in order."""
+        return [NodeResult(*row) for row in run(self.connection, "workflows/node_results", {"workflow": workflow})]
+
+    def map_results(self, workflow: uuid.UUID, node: int, start: int, many: int) -> list[tuple[int, str, str | None]]:
+        """Return places, statuses and results of the tasks of a map."""
+        params: dict[str, Any] = {"workflow": workflow, "node": node, "from": start, "many": many}
+        return [tuple(row) for row in run(self.connection, "workflows/map_results", params)]
+
+    def progress(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Progress]:
+        """Return how far runs are, by id."""
+        return {
+            id_: Progress(*counts) for id_, *counts in run(self.connection, "workflows/progress", {"ids": list(ids)})
+        }
+
+    def check_path(self, path: str) -> None:
+        """Raise an error of the database if a JSON path is malformed."""
+        run(self.connection, "workflows/path", {"path": path})

@@ -1,0 +1,1 @@
+"""Workflows: building graphs of tasks, sending them, and controlling their runs."""

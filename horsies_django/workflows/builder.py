@@ -1,0 +1,288 @@
+"""The builder of workflows.
+
+Nothing raises while a graph is built; ``send`` names all problems at once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from horsies_django.core.codec import CodecError, shape_of
+from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.errors import TaskDefinitionError, TaskSendError, WorkflowDefinitionError
+from horsies_django.tasks import registry
+from horsies_django.tasks.decorator import Sender
+from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks.options import SendOptions, prepare
+from horsies_django.workflows import checks, types
+from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.nodes import Condition, Node, Quorum
+from horsies_django.workflows.send import send_graph
+
+MOST_NODES = 1_000_000
+ON_ERROR = ("fail", "stop", "pause")
+
+
+class Workflow:
+    """A graph of tasks to be sent as one run.
+
+    ``on_error`` says what a failed node does to the run, unless a node that depends on it runs nevertheless: "fail" (independent
+    nodes still run), "stop" (no other node starts, running ones are cancelled) or "pause". Sending the same name, ``key`` and
+    graph again returns the first run. ``good_until``, an aware datetime or a timedelta from sending, is the latest start of its
+    tasks. ``max_in_flight`` limits how many tasks of the run are sent and not finished at the same time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_error: str = "fail",
+        key: str | None = None,
+        good_until: dt.datetime | dt.timedelta | None = None,
+        max_in_flight: int | None = None,
+    ) -> None:
+        self.name = name
+        self.on_error = on_error
+        self.key = key
+        self.good_until = good_until
+        self.max_in_flight = max_in_flight
+        self.nodes: list[Node] = []
+        self.output: Node | None = None
+        self.problems: list[str] = []
+        self._names: Counter[str] = Counter()
+        self._given: set[str] = set()
+
+    def add(
+        self,
+        what: Any,
+        /,
+        *args: Any,
+        after: Node | Iterable[Node] = (),
+        join: str | Quorum = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Node:
+        """Add a node that runs a task, or another workflow as a run of its own, and return it.
+
+        ``what`` is a task, what its ``with_options()`` returns, the name of a task, or a Workflow, whose inputs are the keyword
+        arguments. An argument that is a node, or a list of nodes, becomes their results. The node waits for those nodes and for
+        ``after``. ``join``: "all" of them must complete, "any", or ``quorum(n)``. ``allow_failed``: it runs even if some did not.
+        ``when``: it is skipped unless the condition holds. ``name`` is unique in the workflow; without one, the name of the
+        function is used.
+        """
+        if isinstance(what, Workflow):
+            node = self._node(what.name, name, "workflow")
+            self._embed(node, what, args, kwargs)
+        else:
+            task, options = self._task(what)
+            node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "task")
+            self._prepare(node, task, options)
+            checks.take_arguments(self, node, args, kwargs)
+        self._join(node, after, join, allow_failed=allow_failed, when=when)
+        checks.judge_inputs(self, node)
+        return node
+
+    def map(
+        self,
+        what: Any,
+        /,
+        *,
+        after: Node | Iterable[Node] = (),
+        join: str | Quorum = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Node:
+        """Add a node that runs a task once per element of a list, and return it.
+
+        The first keyword argument is the list: a node whose value is one, a map, a list of nodes, or plain values. The others are
+        the same for every element. The node completes if all its tasks do; its value is the list of their values.
+        """
+        task, options = self._task(what)
+        node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "map")
+        self._prepare(node, task, options)
+        node.over = next(iter(kwargs), None)
+        checks.take_arguments(self, node, (), kwargs)
+        self._join(node, after, join, allow_failed=allow_failed, when=when)
+        checks.judge_inputs(self, node)
+        return node
+
+    def input(self, name: str, annotation: Any = Any) -> Node:
+        """Add an input, whose value another workflow gives when this one is a node of it."""
+        node = self._node(name, name, "input")
+        node.type = types.plain(annotation)
+        return node
+
+    def returns(self, node: Node) -> None:
+        """Let the value of a node be the value of the workflow."""
+        if self.owns(node, "returns()"):
+            self.output = node
+
+    def send(self) -> WorkflowHandle:
+        """Send the workflow in the caller's transaction and return its handle.
+
+        Raises WorkflowDefinitionError, which names all problems of the graph, and TaskSendError if the database refuses it. If a
+        ``key`` is given that another open transaction is sending, it waits for that transaction.
+        """
+        return send_graph(self)
+
+    async def asend(self) -> WorkflowHandle:
+        """Send from async code, as ``send`` does."""
+        return await sync_to_async(send_graph)(self, from_async=True)
+
+    def owns(self, node: object, where: str) -> bool:
+        """Return whether this is a node of this workflow; note the problem if it is not."""
+        if isinstance(node, Node) and node.flow is self:
+            return True
+        shown = repr(node) if isinstance(node, Node) else f"{type(node).__name__}, not a node"
+        self.problems.append(f"{where}: {shown} is not a node of this workflow; use what its add() returned")
+        return False
+
+    def finish(self) -> None:
+        """Complete the graph before it is sent."""
+
+    def head(self) -> dict[str, Any]:
+        """Return the run as the JSON object that ``horsies_create_run`` reads, without its nodes."""
+        until: dict[str, Any] = {}
+        if isinstance(self.good_until, dt.timedelta):
+            until["good_for"] = f"{self.good_until.total_seconds()} s"
+        elif self.good_until is not None:
+            until["good_until"] = self.good_until.isoformat()
+        return {
+            "name": self.name,
+            "on_error": self.on_error,
+            "output": None if self.output is None else self.output.number,
+            "max_in_flight": self.max_in_flight,
+            **until,
+        }
+
+    def json(self) -> str:
+        """Return the whole graph as JSON, for a node of another workflow."""
+        return f'{json.dumps(self.head())[:-1]},"nodes":[{",".join(node.json() for node in self.nodes)}]}}'
+
+    def hash(self) -> str:
+        """Return a hash of the graph. Absolute deadlines do not count: they differ each time a workflow is built."""
+        head = {name: value for name, value in self.head().items() if name != "good_until"}
+        digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+        for node in self.nodes:
+            digest.update(node.json().encode())
+        return digest.hexdigest()
+
+    def _node(self, wanted: str, given: str | None, kind: str) -> Node:
+        if len(self.nodes) >= MOST_NODES:
+            raise WorkflowDefinitionError(
+                self.name, [f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with one node"]
+            )
+        if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= 200 or not given.isprintable()):
+            self.problems.append(f"a node's name must be a str of 1 to 200 printable characters, not {given!r:.80}")
+            given = None
+        name = given
+        if name is None:
+            wanted = wanted[:180]
+            self._names[wanted] += 1
+            name = wanted if self._names[wanted] == 1 else f"{wanted}-{self._names[wanted]}"
+            while name in self._given:
+                self._names[wanted] += 1
+                name = f"{wanted}-{self._names[wanted]}"
+        elif name in self._given:
+            self.problems.append(f"the name {name!r} is used for two nodes: give one of them another")
+        self._given.add(name)
+        node = Node(self, len(self.nodes), name, kind)
+        self.nodes.append(node)
+        return node
+
+    def _task(self, what: Any) -> tuple[TaskDefinition | None, SendOptions]:
+        if isinstance(what, Sender):
+            return what._task, what._options
+        if isinstance(what, str):
+            if (task := registry.find_or_import(what)) is not None:
+                return task, SendOptions()
+            self.problems.append(f"there is no task named {what!r}{checks.close_to(what, registry.names())}")
+        else:
+            self.problems.append(
+                f"add() and map() take a task, the name of one, or a Workflow, not {type(what).__name__}"
+            )
+        return None, SendOptions()
+
+    def _prepare(self, node: Node, task: TaskDefinition | None, options: SendOptions) -> None:
+        if task is None:
+            return
+        node.task = task
+        node.type = types.produced(task)
+        if isinstance(options.delay, dt.datetime):
+            self.problems.append(
+                f"{node.name}: delay must be seconds or a timedelta, counted from when the node is ready"
+            )
+            options = options._replace(delay=None)
+        try:
+            node.new = prepare(task, options, None)
+        except TaskSendError as error:
+            self.problems.append(f"{node.name}: {error.message}")
+
+    def _embed(self, node: Node, child: Workflow, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Make a node of a workflow."""
+        if args:
+            self.problems.append(f"{node.name}: the inputs of a workflow are given by name")
+        if child is self:
+            self.problems.append(f"{node.name}: a workflow cannot be a node of itself")
+            return
+        child.finish()
+        if child.key is not None:
+            self.problems.append(f"{node.name}: a workflow that is a node has no key of its own")
+        self.problems += [f"{node.name}: {problem}" for problem in [*child.problems, *checks.graph_problems(child)]]
+        inputs = {each.name: each for each in child.nodes if each.kind == "input"}
+        for name in inputs.keys() - kwargs.keys():
+            self.problems.append(f"{node.name}: its input {name!r} is missing")
+        for name in kwargs.keys() - inputs.keys():
+            self.problems.append(f"{node.name}: it has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}")
+        constants = {}
+        for name, value in kwargs.items():
+            if name not in inputs:
+                continue
+            if isinstance(value, Node) or checks.has_nodes(value):
+                checks.connect(self, node, name, value, inputs[name].type)
+            else:
+                try:
+                    constants[name] = shape_of(inputs[name].type, name).encode(value, name)
+                except (CodecError, TaskDefinitionError) as error:
+                    self.problems.append(f"{node.name}: {error}")
+        node.kwargs = write_json(constants)
+        node.graph = child.json()
+        node.type = child.output.type if child.output is not None else type(None)
+
+    def _join(
+        self,
+        node: Node,
+        after: Node | Iterable[Node],
+        join: str | Quorum,
+        *,
+        allow_failed: bool,
+        when: Any,
+    ) -> None:
+        node.after(*([after] if isinstance(after, Node) else after))
+        node.allow_failed = bool(allow_failed)
+        if when is not None:
+            if not isinstance(when, Condition):
+                self.problems.append(f"{node.name}: when= takes node.matches('...'), not {type(when).__name__}")
+            elif self.owns(when.node, f"{node.name}: when="):
+                node.when = when
+                node.upstream.add(when.node.number)
+        if isinstance(join, Quorum):
+            node.rule, node.needs = "quorum", join.needs
+        elif join == "any":
+            node.rule, node.needs = "quorum", 1
+        elif join != "all":
+            self.problems.append(f"{node.name}: join must be 'all', 'any' or quorum(n), not {join!r:.80}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, {len(self.nodes)} nodes>"

@@ -1,0 +1,206 @@
+"""Handles of workflow runs: status, progress, results and control."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from horsies_django.conf import config
+from horsies_django.core.codec import ResultCodec
+from horsies_django.core.codec.envelopes import opened
+from horsies_django.core.results import TaskResult
+from horsies_django.store.workflows import Progress, WorkflowStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.handle import TaskHandle, decode
+from horsies_django.workflows import operations
+from horsies_django.workflows.nodes import Node
+
+T = TypeVar("T")
+
+MOST = 2**31 - 1
+
+
+class Change(NamedTuple):
+    """An operation on a run: who did what, when and why."""
+
+    at: dt.datetime
+    actor: str
+    action: str
+    reason: str | None
+    details: Mapping[str, str]
+
+
+class ListCodec:
+    """Decodes the result of a workflow whose output is a map: a list of results of one task."""
+
+    def __init__(self, item: ResultCodec) -> None:
+        self.item = item
+
+    def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
+        """Return the list in an envelope. Raises CodecError."""
+        found = opened(envelope)
+        if "err" in found:
+            return ResultCodec.decode_error(found)
+        return TaskResult(ok=[self.item.decode({"ok": each}).ok_value for each in found["ok"]])
+
+
+def codec_of(output: Node | None) -> Any:
+    """Return the codec for the value of a workflow, None for plain JSON."""
+    if output is None or output.task is None:
+        return None
+    return ListCodec(output.task.result) if output.kind == "map" else output.task.result
+
+
+class WorkflowHandle:
+    """A run of a workflow. ``workflow_id`` is its UUID. Raises ValueError for an id that is not a UUID.
+
+    Methods that change the run take a ``reason``, which is audited, and raise LookupError if there is no such run.
+    """
+
+    def __init__(self, workflow_id: uuid.UUID | str, codec: Any = None) -> None:
+        self._waiting: TaskHandle[Any] = TaskHandle(workflow_id, codec)
+        self.workflow_id = self._waiting.task_id
+
+    def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[Any]:
+        """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
+
+        The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
+        first failed node, or WORKFLOW_CANCELLED. A paused run does not end before it is resumed.
+        """
+        return self._waiting.get(timeout_ms)
+
+    async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[Any]:
+        """Wait as ``get`` does, without blocking the event loop."""
+        return await self._waiting.aget(timeout_ms)
+
+    def status(self) -> str:
+        """Return RUNNING, PAUSED, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
+        from horsies_django.models import WorkflowRun
+
+        found = (
+            WorkflowRun.objects.using(config().database).filter(pk=self.workflow_id).values_list("status", flat=True)
+        )
+        if not found:
+            raise operations.missing(self.workflow_id)
+        return str(found[0])
+
+    def progress(self) -> Progress:
+        """Return how far the run is. Raises LookupError if there is no such run."""
+        found = _store().progress([self.workflow_id])
+        if self.workflow_id not in found:
+            raise operations.missing(self.workflow_id)
+        return found[self.workflow_id]
+
+    def results(self) -> dict[str, TaskResult[Any] | None]:
+        """Return the results of all nodes by name, None for those that have not finished; of a map, a list of values."""
+        store = _store()
+        found: dict[str, TaskResult[Any] | None] = {}
+        for node in store.node_results(self.workflow_id):
+            task = registry.find_or_import(node.task_name) if node.task_name else None
+            codec = None if task is None else task.result
+            if node.status in ("PENDING", "READY", "ENQUEUED", "ADDED"):
+                found[node.name] = None
+            elif node.kind == "map" and node.status == "COMPLETED":
+                rows = store.map_results(self.workflow_id, node.number, 0, MOST)
+                found[node.name] = TaskResult(ok=[decode(codec, result).ok for _place, _status, result in rows])
+            else:
+                found[node.name] = decode(codec if node.kind == "task" else None, node.result)
+        return found
+
+    def history(self) -> list[Change]:
+        """Return who paused, resumed, cancelled or retried the run, or skipped nodes of it, oldest first."""
+        from horsies_django.models import AuditEntry
+
+        entries = AuditEntry.objects.using(config().database).filter(subject=str(self.workflow_id)).order_by("at", "pk")
+        return [Change(entry.at, entry.actor, entry.action, entry.reason, entry.after or {}) for entry in entries]
+
+    def pause(self, *, actor: str = "code", reason: str | None = None) -> bool:
+        """Start no other node; running tasks end, waiting ones are withdrawn unless tried before. False: it was not running."""
+        return operations.control(self.workflow_id, "pause", actor=actor, reason=reason)
+
+    def resume(self, *, actor: str = "code", reason: str | None = None) -> bool:
+        """Continue a paused run. False: it was not paused."""
+        return operations.control(self.workflow_id, "resume", actor=actor, reason=reason)
+
+    def cancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
+        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop. False: it had ended."""
+        return operations.control(self.workflow_id, "cancel", actor=actor, reason=reason)
+
+    def retry(self, *, actor: str = "code", reason: str | None = None) -> None:
+        """Run the failed nodes again, and those skipped because of them; keep what completed. Raises WorkflowError."""
+        operations.retry(self.workflow_id, actor=actor, reason=reason)
+
+    def skip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
+        """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun, LookupError if there is none."""
+        from horsies_django.models import WorkflowNode
+
+        found = WorkflowNode.objects.using(config().database).filter(workflow_id=self.workflow_id, name=node)
+        numbers = list(found.order_by("added_by").values_list("number", flat=True)[:2])
+        if len(numbers) != 1:
+            raise LookupError(f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}")
+        operations.skip(self.workflow_id, numbers[0], actor=actor, reason=reason)
+
+    async def astatus(self) -> str:
+        """Return the status from async code."""
+        return await in_thread(self.status)
+
+    async def aprogress(self) -> Progress:
+        """Return how far the run is, from async code."""
+        return await in_thread(self.progress)
+
+    async def aresults(self) -> dict[str, TaskResult[Any] | None]:
+        """Return the results of all nodes, from async code."""
+        return await in_thread(self.results)
+
+    async def ahistory(self) -> list[Change]:
+        """Return the operations on the run, from async code."""
+        return await in_thread(self.history)
+
+    async def apause(self, *, actor: str = "code", reason: str | None = None) -> bool:
+        """Pause from async code."""
+        return await in_thread(lambda: self.pause(actor=actor, reason=reason))
+
+    async def aresume(self, *, actor: str = "code", reason: str | None = None) -> bool:
+        """Resume from async code."""
+        return await in_thread(lambda: self.resume(actor=actor, reason=reason))
+
+    async def acancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
+        """Cancel from async code."""
+        return await in_thread(lambda: self.cancel(actor=actor, reason=reason))
+
+    async def aretry(self, *, actor: str = "code", reason: str | None = None) -> None:
+        """Retry from async code."""
+        await in_thread(lambda: self.retry(actor=actor, reason=reason))
+
+    async def askip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
+        """Skip a node from async code."""
+        await in_thread(lambda: self.skip(node, actor=actor, reason=reason))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkflowHandle) and self.workflow_id == other.workflow_id
+
+    def __hash__(self) -> int:
+        return hash(self.workflow_id)
+
+    def __repr__(self) -> str:
+        return f"<WorkflowHandle {self.workflow_id}>"
+
+
+def get_workflow(workflow_id: uuid.UUID | str) -> WorkflowHandle:
+    """Return the handle of a run; its value is plain JSON. Raises ValueError for an id that is not a UUID."""
+    return WorkflowHandle(workflow_id)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Call sync code from async code."""
+    return await sync_to_async(call)()
+
+
+def _store() -> WorkflowStore:
+    conf = config()
+    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)

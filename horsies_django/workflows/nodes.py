@@ -1,0 +1,103 @@
+"""Nodes of a workflow that is being built, and how they are written as JSON for the database.
+
+``inputs`` says how results become arguments: ``{"node": 3, "as": "value"}`` or ``{"nodes": [3, 4], "as": "list"}`` by parameter.
+``as`` is "value", "result" (a TaskResult), "list" (the values of many), or "results" (the same, read when they are needed).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from horsies_django.core.records import NewTasks
+from horsies_django.tasks.definition import TaskDefinition
+
+
+class Condition(NamedTuple):
+    """A JSON path that the value of a node must match; see ``Node.matches``."""
+
+    node: Node
+    path: str
+
+
+class Quorum(NamedTuple):
+    """A join that needs ``needs`` of its upstream nodes."""
+
+    needs: int
+
+
+def quorum(needs: int) -> Quorum:
+    """Return a join that runs a node once ``needs`` of its upstream nodes completed; ``quorum(1)`` is any of them."""
+    return Quorum(needs)
+
+
+class Node:
+    """A node of a workflow. Given as an argument to another node, it stands for its result."""
+
+    def __init__(self, flow: Any, number: int, name: str, kind: str) -> None:
+        self.flow = flow
+        self.number = number
+        self.name = name
+        self.kind = kind
+        self.task: TaskDefinition | None = None
+        self.new: NewTasks | None = None
+        self.kwargs = "{}"
+        self.inputs: dict[str, dict[str, Any]] = {}
+        self.over: str | None = None
+        self.value: str | None = None
+        self.graph: str | None = None
+        self.rule = "all"
+        self.needs: int | None = None
+        self.allow_failed = False
+        self.when: Condition | None = None
+        self.upstream: set[int] = set()
+        self.type: Any = Any  # of its value; of a map, the type of each element's
+
+    def matches(self, path: str) -> Condition:
+        """Return the condition that this node's value matches a JSON path predicate of PostgreSQL, as in ``'$.pages > 10'``.
+
+        A value that does not fit the path does not match, and neither does a node that did not complete.
+        """
+        return Condition(self, path)
+
+    def after(self, *nodes: Node) -> Node:
+        """Let this node wait for others, whose results it does not take. Return this node."""
+        for node in nodes:
+            if self.flow.owns(node, f"{self.name}: after()"):
+                self.upstream.add(node.number)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name!r} of {self.flow.name!r}>"
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Node has no value while the workflow is built: use when=node.matches(...) for a condition")
+
+    def __iter__(self) -> Any:
+        raise TypeError("a Node has no value while the workflow is built: use flow.map(...) for a task per element")
+
+    def json(self) -> str:
+        """Return this node as the JSON object that ``horsies_add_nodes`` reads."""
+        stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind}
+        if self.new is not None:
+            new = self.new
+            stored.update(task=new.task_name, queue=new.queue_name, lane=new.lane, priority=new.priority)
+            stored.update(max_retries=new.max_retries)
+            for name in ("good_until", "good_for", "delay"):
+                if (value := getattr(new, name)) is not None:
+                    stored[name] = value.isoformat() if name == "good_until" else f"{value.total_seconds()} s"
+        stored.update({"after": sorted(self.upstream)} if self.upstream else {})
+        stored.update({"inputs": self.inputs} if self.inputs else {})
+        stored.update({"over": self.over} if self.over else {})
+        if self.rule != "all" or self.allow_failed:
+            stored.update(rule=self.rule, needs=self.needs, allow_failed=self.allow_failed)
+        if self.when is not None:
+            stored.update(when_node=self.when.node.number, when_path=self.when.path)
+        text = json.dumps(stored)[:-1]
+        if self.new is not None and self.new.options is not None:
+            text += f',"options":{self.new.options}'
+        if self.value is not None:
+            text += f',"value":{self.value}'
+        if self.graph is not None:
+            text += f',"graph":{self.graph}'
+        return f'{text},"kwargs":{self.kwargs}}}'

@@ -1,0 +1,99 @@
+"""Operations on runs: pause, resume, cancel, retry and skip a node. Used by handles, the admin and ``horsies_workflow``.
+
+Each runs in one transaction, with the child runs; it locks a run before its children, as every operation does.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections, transaction
+
+from horsies_django.conf import config
+from horsies_django.core.errors import WorkflowError
+from horsies_django.store.base import execute
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.workflows import WorkflowStore
+
+PAST = {"pause": "PAUSED", "resume": "RUNNING", "cancel": "CANCELLED"}
+
+
+@contextmanager
+def opened() -> Iterator[WorkflowStore]:
+    """Yield a store in a transaction on the queue's database."""
+    conf = config()
+    connection = connections[conf.database]
+    with transaction.atomic(using=conf.database):
+        yield WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes)
+
+
+def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None) -> bool:
+    """Pause, resume or cancel a run and its children; return whether its status changed. With an ``actor`` it is audited.
+
+    A run that has finished stays as it is. Raises LookupError if there is no such run.
+    """
+    with opened() as store:
+        children = store.children(run)
+        before, after = store.control(run, verb)
+        if before is None:
+            raise missing(run)
+        for child in dict.fromkeys([*children, *store.children(run)]):
+            control(child, verb)
+        if before != after and actor is not None:
+            note(store, run, f"workflow.{verb}", actor, reason, {"before": str(before), "after": str(after)})
+        return before != after
+
+
+def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None, nested: bool = False) -> None:
+    """Run the failed nodes of a run again, and those that were skipped because of them; keep what completed.
+
+    Raises LookupError if there is no such run, WorkflowError if no node failed, if tasks of a cancelled run are still running,
+    or if it is the finished child of another run, which is to be retried instead.
+    """
+    with opened() as store:
+        verdict, children = store.retry(run, nested=nested)
+        if verdict is None:
+            raise missing(run)
+        if verdict != "RETRIED" and not nested:
+            raise WorkflowError(f"run {run} was not retried: {REFUSALS[verdict]}")
+        for child in children:
+            retry(child, nested=True)
+        if actor is not None:
+            note(store, run, "workflow.retry", actor, reason, {"children": str(len(children))})
+
+
+REFUSALS = {
+    "NOTHING": "none of its nodes has failed",
+    "STOPPING": "tasks of failed or cancelled nodes are still running; try again when they have ended",
+    "CHILD": "it is a node of another run: retry that one",
+}
+
+
+def skip(run: uuid.UUID, number: int, *, actor: str | None = None, reason: str | None = None) -> None:
+    """Skip a node that has not begun. Raises LookupError if there is no such node, WorkflowError if it has begun or finished."""
+    with opened() as store:
+        verdict = store.skip(run, number)
+        if verdict is None:
+            raise LookupError(f"there is no node {number} in the run {run}")
+        if verdict != "SKIPPED":
+            raise WorkflowError(
+                f"node {number} of run {run} was not skipped: it has {'begun' if verdict == 'BEGUN' else 'finished'}"
+            )
+        if actor is not None:
+            note(store, run, "workflow.skip", actor, reason, {"node": str(number)})
+
+
+def note(
+    store: WorkflowStore, run: uuid.UUID, action: str, actor: str, reason: str | None, after: dict[str, str]
+) -> None:
+    """Write an audit entry about a run."""
+    params = {"actor": actor, "action": action, "subject": str(run), "reason": reason, "after": json.dumps(after)}
+    execute(store.connection, "audit/note", params)
+
+
+def missing(run: uuid.UUID) -> LookupError:
+    """Return the error for a run that does not exist."""
+    return LookupError(f"there is no workflow run {run}: never sent, rolled back, or deleted since")

@@ -1,0 +1,92 @@
+"""``Results[T]``: the results of many upstream nodes as an argument, read when they are needed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from django.db import connections
+
+from horsies_django.conf import config
+from horsies_django.core.codec import CodecError, Shape
+from horsies_django.core.codec.envelopes import opened
+from horsies_django.core.errors import WorkflowError
+from horsies_django.store.workflows import WorkflowStore
+
+T = TypeVar("T")
+
+CHUNK = 500  # results per query
+
+
+class Results(Sequence[T], Generic[T]):
+    """The values of the upstream nodes of an argument, in order: of a map, or of a list of nodes.
+
+    It keeps none of them: every iteration reads them from the database in chunks. Results of upstream nodes that did not complete
+    are left out. Raises WorkflowError for a result that was redacted or deleted.
+    """
+
+    def __init__(self, workflow: uuid.UUID, node: int, parameter: str, item: Shape) -> None:
+        self._workflow = workflow
+        self._node = node
+        self._parameter = parameter
+        self._item = item
+        self._length: int | None = None
+
+    @staticmethod
+    def horsies_shape(item: Shape) -> Shape:
+        """Return the shape of ``Results[item]``, for the codec."""
+
+        def dump(_value: Any) -> Any:
+            raise CodecError("Results come from a workflow and cannot be sent: pass a node, or a list of nodes")
+
+        def load(stored: Any) -> Results[Any]:
+            return Results(uuid.UUID(stored["workflow"]), stored["node"], stored["parameter"], item)
+
+        return Shape(f"Results[{item.name}]", frozenset({dict}), lambda value: isinstance(value, Results), dump, load)
+
+    def __iter__(self) -> Iterator[T]:
+        start = 0
+        while rows := self._read(start, CHUNK):
+            for _place, status, result in rows:
+                if status == "COMPLETED":
+                    yield self._value(result)
+            start = rows[-1][0] + 1
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._length = sum(1 for _ in self._completed())
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        for place, value in enumerate(self):
+            if place == (index if index >= 0 else index + len(self)):
+                return value
+        raise IndexError(index)
+
+    def __repr__(self) -> str:
+        return f"<Results for {self._parameter!r} of node {self._node}>"
+
+    def _completed(self) -> Iterator[int]:
+        start = 0
+        while rows := self._read(start, CHUNK):
+            yield from (place for place, status, _result in rows if status == "COMPLETED")
+            start = rows[-1][0] + 1
+
+    def _read(self, start: int, many: int) -> list[tuple[int, str, str | None]]:
+        conf = config()
+        store = WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)
+        return store.results(self._workflow, self._node, self._parameter, start, many)
+
+    def _value(self, result: str | None) -> T:
+        envelope = opened(result or "")
+        if "ok" not in envelope:
+            raise WorkflowError(f"a result for {self._parameter!r} was redacted")
+        value: T = self._item.load(envelope["ok"])
+        return value

@@ -1,0 +1,101 @@
+"""Sends a workflow: checks its graph, and inserts run, nodes and edges in the caller's transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.apps import apps
+from django.db import DataError, connections, transaction
+
+from horsies_django.conf import config
+from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionError, WorkflowError
+from horsies_django.store.base import said
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.workflows import WorkflowStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
+from horsies_django.tasks.ids import uuid7
+from horsies_django.tasks.options import refuse, simulated_now
+from horsies_django.workflows import checks
+from horsies_django.workflows.handle import WorkflowHandle, codec_of
+
+CHUNK = 5_000  # nodes per INSERT
+
+
+def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
+    """Send a workflow and return its handle. Raises WorkflowDefinitionError, TaskSendError, WorkflowError."""
+    refuse_context(flow, from_async=from_async)
+    flow.finish()
+    problems = [*flow.problems, *checks.graph_problems(flow)]
+    problems += [f"its input {node.name!r} has no value: only a node of another workflow gets one"
+                 for node in flow.nodes if node.kind == "input"]  # fmt: skip
+    if problems:
+        raise WorkflowDefinitionError(str(flow.name), problems)
+    conf = config()
+    connection = connections[conf.database]
+    with taken(), transaction.atomic(using=conf.database):
+        store = WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes, simulated_now.get())
+        check_paths(flow, store)
+        head = {**flow.head(), "key": flow.key, "hash": None if flow.key is None else flow.hash()}
+        run = store.create(uuid7(), json.dumps(head))
+        if run.created:
+            for chunk in chunks(flow):
+                store.add(run.id, chunk)
+            store.begin(run.id)
+        elif run.hash != head["hash"]:
+            raise WorkflowError(
+                f"there is a run of {flow.name!r} with the key {flow.key!r} and another graph: {run.id}. Use another key, or "
+                "send the same graph"
+            )
+    return WorkflowHandle(run.id, codec_of(flow.output))
+
+
+def refuse_context(flow: Any, *, from_async: bool) -> None:
+    """Raise TaskSendError while Django is loading, and in a running event loop."""
+    if not apps.ready or registry.discovering():
+        raise refuse(
+            f"the workflow {flow.name!r} was sent while Django was still loading, or while task modules were being imported: "
+            "send from a view, a signal or a command instead",
+            TaskSendErrorCode.SEND_SUPPRESSED,
+        )
+    if not from_async and in_event_loop():
+        raise refuse(
+            "send() was called on a running event loop: use 'await flow.asend()'", TaskSendErrorCode.ASYNC_CONTEXT
+        )
+
+
+def check_paths(flow: Any, store: WorkflowStore) -> None:
+    """Raise WorkflowDefinitionError for conditions that PostgreSQL does not accept."""
+    problems = []
+    seen: dict[str, str] = {}
+    for node in flow.nodes:
+        if node.when is not None:
+            seen.setdefault(node.when.path, node.name)
+    for path, name in seen.items():
+        try:
+            with transaction.atomic(using=config().database):
+                store.check_path(path)
+        except (DataError, ValueError) as error:
+            problems.append(f"{name}: the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}")
+        except Exception as error:
+            if getattr(error.__cause__, "sqlstate", None) != "42601":
+                raise
+            problems.append(f"{name}: the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}")
+    if problems:
+        raise WorkflowDefinitionError(flow.name, problems)
+
+
+def chunks(flow: Any) -> Iterator[str]:
+    """Yield the nodes as JSON lists of moderate size."""
+    texts: list[str] = []
+    size = 0
+    for node in flow.nodes:
+        texts.append(node.json())
+        size += len(texts[-1])
+        if len(texts) == CHUNK or size > CHUNK_CHARACTERS:
+            yield f"[{','.join(texts)}]"
+            texts, size = [], 0
+    if texts:
+        yield f"[{','.join(texts)}]"

@@ -1,0 +1,71 @@
+"""Tasks for workflows; ``tasks.py`` imports them, so that workers know them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horsies_django import Results, Skip, TaskResult, current_task, task
+
+
+@task
+def number(n: int) -> int:
+    return n
+
+
+@task
+def numbers(n: int) -> list[int]:
+    return list(range(n))
+
+
+@task
+def plus(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@task
+def total(values: Results[int]) -> int:
+    return sum(values)
+
+
+@task
+def total_list(values: list[int]) -> int:
+    return sum(values)
+
+
+@task
+def broken(n: int = 0) -> int:
+    raise ValueError(f"broken {n}")
+
+
+@task
+def odd_fails(n: int) -> int:
+    if n % 2:
+        raise ValueError(f"{n} is odd")
+    return n
+
+
+@task
+def skips() -> int:
+    raise Skip("not today")
+
+
+@task
+def describe(result: TaskResult[int]) -> str:
+    return f"ok {result.ok_value}" if result.is_ok() else f"err {result.err_value.error_code}"
+
+
+@task
+def page(language: str, pages: int) -> dict[str, str | int]:
+    return {"language": language, "pages": pages}
+
+
+@task
+def grows(n: int) -> int:
+    for place in range(n):
+        current_task().workflow.add(number, place)
+    return n
+
+
+@task
+def anything(value: Any) -> Any:
+    return value

@@ -1,0 +1,306 @@
+"""Workflows, run to their end in the test's own process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, quorum
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.testing import drain
+from tests.apps.project import flows
+
+pytestmark = pytest.mark.django_db
+
+
+def statuses(handle: Any) -> dict[str, str]:
+    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
+    return {node.name: node.status for node in nodes}
+
+
+def run(flow: Workflow) -> Any:
+    handle = flow.send()
+    drain(raise_errors=False)
+    return handle
+
+
+def test_a_result_becomes_an_argument() -> None:
+    flow = Workflow("chain")
+    first = flow.add(flows.number, 4)
+    second = flow.add(flows.plus, first, b=first)
+    flow.returns(flow.add(flows.plus, a=second))
+    handle = run(flow)
+    assert handle.status() == "COMPLETED"
+    assert handle.get(0).ok_value == 9
+    assert {name: result.ok_value for name, result in handle.results().items()} == {"number": 4, "plus": 8, "plus-2": 9}
+
+
+def test_a_diamond_and_a_wide_join_run_their_last_node_once() -> None:
+    flow = Workflow("wide")
+    root = flow.add(flows.number, 1)
+    middle = [flow.add(flows.plus, root, b=place) for place in range(50)]
+    flow.returns(flow.add(flows.total, middle))
+    handle = run(flow)
+    assert handle.get(0).ok_value == 50 + sum(range(50))
+    assert Task.objects.filter(workflow_id=handle.workflow_id).count() == 52
+
+
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [
+        ("all", "SKIPPED"),
+        (quorum(1), "COMPLETED"),
+        (quorum(2), "COMPLETED"),
+        (quorum(3), "SKIPPED"),
+        ("any", "COMPLETED"),
+    ],
+)
+def test_joins(join: Any, expected: str) -> None:
+    flow = Workflow("joins")
+    ok = [flow.add(flows.number, n) for n in range(2)]
+    bad = flow.add(flows.broken)
+    flow.add(flows.number, 7, after=[*ok, bad], join=join, name="end")
+    handle = run(flow)
+    assert statuses(handle)["end"] == expected
+    assert handle.status() == ("COMPLETED" if expected == "COMPLETED" else "FAILED")
+
+
+def test_a_failure_skips_what_depends_on_it_and_independent_branches_finish() -> None:
+    flow = Workflow("branches")
+    bad = flow.add(flows.broken)
+    second = flow.add(flows.plus, bad, name="second")
+    flow.add(flows.plus, second, name="third")
+    flow.add(flows.number, 1, name="other")
+    handle = run(flow)
+    assert statuses(handle) == {"broken": "FAILED", "second": "SKIPPED", "third": "SKIPPED", "other": "COMPLETED"}
+    error = handle.get(0).err_value
+    assert (error.error_code, error.data) == ("WORKFLOW_FAILED", {"node": "broken", "error_code": "UNHANDLED_ERROR"})
+
+
+def test_a_node_that_allows_failures_gets_the_error() -> None:
+    flow = Workflow("recover")
+    bad = flow.add(flows.broken)
+    flow.returns(flow.add(flows.describe, bad, allow_failed=True))
+    handle = run(flow)
+    assert handle.get(0).ok_value == "err UNHANDLED_ERROR"
+    assert handle.status() == "COMPLETED"
+
+
+def test_conditions_look_at_values() -> None:
+    flow = Workflow("when")
+    page = flow.add(flows.page, "en", 12)
+    flow.add(flows.number, 1, when=page.matches('$.language == "en" && $.pages > 10'), name="yes")
+    no = flow.add(flows.number, 1, when=page.matches('$.language == "de"'), name="no")
+    flow.add(flows.number, 1, when=page.matches("$.missing == 1"), name="missing")
+    flow.add(flows.number, 1, after=no, name="after no")
+    handle = run(flow)
+    assert statuses(handle) == {
+        "page": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED", "missing": "SKIPPED", "after no": "SKIPPED"
+    }  # fmt: skip
+    assert handle.status() == "COMPLETED"
+
+
+def test_a_task_skips_itself() -> None:
+    flow = Workflow("skip")
+    skips = flow.add(flows.skips)
+    flow.add(flows.plus, skips)
+    flow.returns(flow.add(flows.describe, skips, allow_failed=True))
+    handle = run(flow)
+    assert statuses(handle) == {"skips": "SKIPPED", "plus": "SKIPPED", "describe": "COMPLETED"}
+    assert handle.get(0).ok_value == "err TASK_SKIPPED"
+
+
+@pytest.mark.parametrize("many", [0, 1, 450])
+def test_a_map_runs_a_task_per_element(many: int) -> None:
+    flow = Workflow("map")
+    parts = flow.add(flows.numbers, many)
+    mapped = flow.map(flows.plus, a=parts, b=10)
+    again = flow.map(flows.plus, a=mapped)
+    flow.add(flows.total, mapped, name="lazy")
+    flow.returns(flow.add(flows.total_list, again))
+    handle = run(flow)
+    assert handle.get(0).ok_value == sum(n + 11 for n in range(many))
+    assert handle.results()["lazy"].ok_value == sum(n + 10 for n in range(many))
+    assert handle.results()["plus"].ok_value == [n + 10 for n in range(many)]
+    assert handle.progress().total == 3 + 2 * many
+
+
+def test_a_map_over_plain_values_and_over_nodes() -> None:
+    flow = Workflow("map values")
+    nodes = [flow.add(flows.number, n) for n in (1, 2)]
+    flow.map(flows.plus, a=[5, 6], name="values")
+    flow.map(flows.plus, a=nodes, name="nodes")
+    results = run(flow).results()
+    assert results["values"].ok_value == [6, 7]
+    assert results["nodes"].ok_value == [2, 3]
+
+
+def test_a_map_with_a_failed_element_fails_and_a_retry_keeps_the_others() -> None:
+    flow = Workflow("map fails")
+    mapped = flow.map(flows.odd_fails, n=[0, 1, 2, 3])
+    flow.add(flows.total, mapped)
+    handle = run(flow)
+    assert statuses(handle) == {"odd_fails": "FAILED", "total": "SKIPPED"}
+    assert Task.objects.filter(workflow_id=handle.workflow_id).count() == 4
+    handle.retry()
+    assert handle.status() == "RUNNING"
+    drain(raise_errors=False)
+    assert Task.objects.filter(workflow_id=handle.workflow_id).count() == 6
+    assert statuses(handle) == {"odd_fails": "FAILED", "total": "SKIPPED"}
+
+
+def test_a_map_over_no_list_fails_alone() -> None:
+    flow = Workflow("no list")
+    value = flow.add("tests.apps.project.flows.anything", "text")
+    flow.map(flows.plus, a=value)
+    handle = run(flow)
+    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="plus")
+    assert (node.status, node.error_code) == ("FAILED", "MAP_WITHOUT_LIST")
+
+
+def test_a_workflow_is_a_node() -> None:
+    child = Workflow("child")
+    a = child.input("a", int)
+    child.returns(child.add(flows.plus, a, b=a))
+    flow = Workflow("parent")
+    first = flow.add(flows.number, 3)
+    node = flow.add(child, a=first)
+    flow.returns(flow.add(flows.plus, node))
+    handle = run(flow)
+    assert handle.get(0).ok_value == 7
+    assert WorkflowRun.objects.filter(parent_id=handle.workflow_id, status="COMPLETED").count() == 1
+
+
+def test_a_failed_child_fails_its_node_and_is_retried_with_its_parent() -> None:
+    child = Workflow("child")
+    child.add(flows.broken)
+    flow = Workflow("parent")
+    flow.add(flows.number, 1, after=flow.add(child))
+    handle = run(flow)
+    assert statuses(handle) == {"child": "FAILED", "number": "SKIPPED"}
+    assert handle.status() == "FAILED"
+    handle.retry()
+    assert statuses(handle) == {"child": "ENQUEUED", "number": "PENDING"}
+    drain(raise_errors=False)
+    assert handle.status() == "FAILED"
+
+
+def test_batches_call_back() -> None:
+    for member, ran in ((flows.number, {"good", "end"}), (flows.odd_fails, {"bad", "end"})):
+        batch = Batch("batch")
+        for n in (1, 2):
+            batch.add(member, n)
+        batch.on_success(flows.number, 1, name="good")
+        batch.on_failure(flows.number, 1, name="bad")
+        batch.on_finish(flows.number, 1, name="end")
+        found = statuses(run(batch))
+        assert {name for name in ("good", "bad", "end") if found[name] == "COMPLETED"} == ran
+
+
+def test_a_running_task_adds_nodes() -> None:
+    flow = Workflow("grows")
+    flow.add(flows.grows, 3)
+    handle = run(flow)
+    assert handle.status() == "COMPLETED"
+    assert WorkflowNode.objects.filter(workflow_id=handle.workflow_id, status="COMPLETED").count() == 4
+
+
+def test_pause_withdraws_and_resume_sends_again() -> None:
+    flow = Workflow("pause")
+    first = flow.add(flows.number, 1)
+    flow.map(flows.plus, a=[1, 2, 3])
+    flow.add(flows.plus, first)
+    handle = flow.send()
+    assert handle.pause(reason="look")
+    assert not Task.objects.exists()
+    assert drain() == 0
+    assert handle.resume()
+    assert drain() == 5
+    assert handle.status() == "COMPLETED"
+    assert [change.action for change in handle.history()] == ["workflow.pause", "workflow.resume"]
+
+
+def test_cancel_ends_everything_and_retry_runs_it_again() -> None:
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("cancel")
+    flow.add(flows.plus, flow.add(flows.number, 1))
+    flow.add(child)
+    handle = flow.send()
+    assert handle.cancel(reason="wrong book")
+    assert not handle.cancel()
+    assert drain() == 0
+    assert set(statuses(handle).values()) == {"CANCELLED"}
+    assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
+    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"CANCELLED"}
+    assert handle.get(0).err_value.error_code == "WORKFLOW_CANCELLED"
+    handle.retry()
+    drain()
+    assert handle.status() == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("on_error", "status", "second"), [("stop", "FAILED", "CANCELLED"), ("pause", "PAUSED", "READY")]
+)
+def test_on_error(on_error: str, status: str, second: str) -> None:
+    flow = Workflow("error", on_error=on_error, max_in_flight=1)
+    flow.add(flows.broken)
+    flow.add(flows.number, 1, name="second")
+    handle = run(flow)
+    assert handle.status() == status
+    assert statuses(handle)["second"] == second
+    if status == "PAUSED":
+        handle.resume()
+        drain()
+        assert handle.status() == "FAILED"
+        assert statuses(handle)["second"] == "COMPLETED"
+
+
+def test_a_node_is_skipped_by_hand() -> None:
+    flow = Workflow("skip")
+    first = flow.add(flows.number, 1)
+    flow.add(flows.describe, first, allow_failed=True)
+    handle = flow.send()
+    handle.skip("number")
+    drain()
+    assert statuses(handle) == {"number": "SKIPPED", "describe": "COMPLETED"}
+    with pytest.raises(WorkflowError, match="has finished"):
+        handle.skip("number")
+
+
+def test_a_key_makes_a_send_idempotent() -> None:
+    def build(n: int) -> Workflow:
+        flow = Workflow("import", key="book 7")
+        flow.add(flows.number, n)
+        return flow
+
+    assert build(1).send() == build(1).send()
+    with pytest.raises(WorkflowError, match="another graph"):
+        build(2).send()
+
+
+def test_all_problems_are_named_at_once() -> None:
+    flow = Workflow("")
+    first = flow.add(flows.number, "one", name="a")
+    second = flow.add(flows.plus, first, c=2, name="a")
+    flow.add("no.such.task", 1)
+    flow.add(flows.total_list, first)
+    flow.add(flows.page, first, 1)
+    first.after(second)
+    flow.add(flows.number, 1, join=quorum(2))
+    flow.add(flows.number, Workflow("other").add(flows.number, 1))
+    with pytest.raises(WorkflowDefinitionError) as raised:
+        flow.send()
+    assert len(raised.value.problems) == 9, raised.value
+    assert not WorkflowRun.objects.exists()
+
+
+def test_a_bad_path_is_refused_when_sent() -> None:
+    flow = Workflow("path")
+    first = flow.add(flows.number, 1)
+    flow.add(flows.number, 1, when=first.matches("$.a ==="))
+    with pytest.raises(WorkflowDefinitionError, match="not a JSON path"):
+        flow.send()
+    assert connection.in_atomic_block

@@ -1,0 +1,104 @@
+"""Workflows with real workers: they advance at once, and nothing that dies, expires or is cancelled leaves a run waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import Workflow
+from horsies_django.models import Task, TaskAttempt, WorkflowNode
+from tests.apps.project import flows, tasks
+from tests.conftest import wait_until
+from tests.support.workers import WorkerProcess, held_by, let_go
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+
+
+def many(width: int) -> Workflow:
+    flow = Workflow("many")
+    parts = flow.add(flows.numbers, width)
+    mapped = flow.map(flows.plus, a=parts, b=1)
+    flow.returns(flow.add(flows.total, mapped))
+    return flow
+
+
+def test_a_worker_runs_a_workflow_without_waiting_for_a_poll(worker: Start) -> None:
+    worker("--processes=2", HORSIES_TEST_POLL_MS="60000").ready()
+    handle = many(300).send()
+    assert handle.get(timeout_ms=30_000).ok_value == sum(range(300)) + 300
+    assert handle.status() == "COMPLETED"
+
+
+def test_several_workers_and_many_runs_count_every_task_once(worker: Start) -> None:
+    for _ in range(2):
+        worker("--processes=2").ready()
+    handles = [many(20).send() for _ in range(40)]
+    assert {handle.get(timeout_ms=60_000).ok_value for handle in handles} == {210}
+    assert Task.objects.count() == 40 * 22
+    assert TaskAttempt.objects.count() == 40 * 22
+
+
+def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
+    first = worker("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
+    handle = many(300).send()
+    wait_until(lambda: Task.objects.filter(status="COMPLETED").count() > 20, "some tasks have run")
+    os.kill(first.process.pid, signal.SIGKILL)
+    worker("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
+    wait_until(lambda: handle.status() != "RUNNING", "the run has ended")
+    assert handle.progress().open == 0
+    assert not WorkflowNode.objects.filter(finished_at=None).exists()
+
+
+def test_what_no_engine_settles_is_found(worker: Start) -> None:
+    worker("--processes=1").ready()
+    flow = Workflow("expires")
+    late = flow.add(tasks.noop.with_options(delay=3600, good_until=timedelta(seconds=1)))
+    other = flow.add(tasks.noop.with_options(delay=3600), name="by hand")
+    flow.returns(flow.add(flows.number, 5, after=[late, other], allow_failed=True))
+    handle = flow.send()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE horsies_tasks SET status = 'COMPLETED', finished_at = now(), result = '{\"ok\": null}' WHERE node = %s",
+            [other.number],
+        )
+    assert handle.get(timeout_ms=30_000).ok_value == 5
+
+
+def test_a_cancelled_run_stops_its_running_task(worker: Start) -> None:
+    worker("--processes=1").ready()
+    flow = Workflow("cancel")
+    flow.add(flows.number, 1, after=flow.add(tasks.hold, "cancelled"))
+    handle = flow.send()
+    held_by("cancelled")
+    assert handle.cancel()
+    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_CANCELLED"
+    let_go("cancelled")
+    wait_until(lambda: not WorkflowNode.objects.filter(finished_at=None).exists(), "its nodes have ended")
+
+
+def test_a_run_that_another_transaction_holds_is_advanced_soon_after(worker: Start) -> None:
+    worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
+    flow = Workflow("held")
+    flow.returns(flow.add(flows.plus, flow.add(flows.number, 1)))
+    handle = flow.send()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT FROM horsies_workflows FOR UPDATE")
+        other = connection.copy()
+        try:
+            with other.cursor() as reader:
+                wait_until(lambda: finished(reader) == 1, "its first task has run")
+        finally:
+            other.close()
+    assert handle.get(timeout_ms=30_000).ok_value == 2
+
+
+def finished(cursor: object) -> int:
+    cursor.execute("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NOT NULL")  # type: ignore[attr-defined]
+    return int(cursor.fetchone()[0])  # type: ignore[attr-defined]

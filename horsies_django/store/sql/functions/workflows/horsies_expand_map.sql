@@ -18,7 +18,7 @@ BEGIN
   SELECT n.* INTO v_node FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = p_number;
   v_source := v_node.inputs -> v_node.over;
   IF v_source IS NULL THEN
-    v_list := v_node.value;
+    v_list := v_node.value || '[]';  -- decompressed once, not for every element
   ELSIF v_source ? 'nodes' THEN
     v_list := horsies_argument(p_run.id, p_number, v_node.over, v_source || '{"as": "list"}', p_max_bytes);
   ELSE

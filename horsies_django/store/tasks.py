@@ -190,7 +190,7 @@ class TaskStore:
     def note(
         self, subject: uuid.UUID | str, action: str, actor: str, reason: str | None, after: Mapping[str, str]
     ) -> None:
-        """Write an audit entry about a task, or about a task sent for a schedule."""
+        """Write an audit entry about a task, a task sent for a schedule, or a workflow run."""
         params = {
             "actor": actor,
             "action": action,

@@ -5,7 +5,6 @@ Each runs in one transaction, with the child runs; it locks a run before its chi
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from django.db import connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
-from horsies_django.store.base import execute
 from horsies_django.store.notify import channel_prefix
+from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
 
 PAST = {"pause": "PAUSED", "resume": "RUNNING", "cancel": "CANCELLED"}
@@ -90,8 +89,7 @@ def note(
     store: WorkflowStore, run: uuid.UUID, action: str, actor: str, reason: str | None, after: dict[str, str]
 ) -> None:
     """Write an audit entry about a run."""
-    params = {"actor": actor, "action": action, "subject": str(run), "reason": reason, "after": json.dumps(after)}
-    execute(store.connection, "audit/note", params)
+    TaskStore(store.connection).note(run, action, actor, reason, after)
 
 
 def missing(run: uuid.UUID) -> LookupError:

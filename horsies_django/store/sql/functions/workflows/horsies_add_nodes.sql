@@ -1,4 +1,4 @@
--- Inserts nodes and their edges. p_nodes: a list of objects as workflows/graph.py writes them; "after" are the upstream nodes.
+-- Inserts nodes and their edges. p_nodes: a list of objects as Node.json() in workflows/nodes.py writes them; "after": upstream nodes.
 -- Nodes without upstream nodes are READY, the others PENDING. With p_added_by, by a running task, all are ADDED: they are counted when the
 -- run is advanced, under its lock. A node whose name this adder has used already is not inserted again. Returns the numbers inserted.
 -- Values of inputs are in p_values. good_for counts from p_now.

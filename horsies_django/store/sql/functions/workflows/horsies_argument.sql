@@ -1,4 +1,4 @@
--- Returns an argument that comes from the results of upstream nodes; NULL: leave it out. p_spec: see workflows/graph.py.
+-- Returns an argument that comes from the results of upstream nodes; NULL: leave it out. p_spec: see workflows/nodes.py.
 -- Raises HW001 with an error code in DETAIL if there is no such value, or if it is larger than p_max_bytes.
 -- Locks: none. Index: primary keys, horsies_tasks_node.
 CREATE FUNCTION horsies_argument(p_workflow uuid, p_number bigint, p_parameter text, p_spec jsonb, p_max_bytes int) RETURNS jsonb

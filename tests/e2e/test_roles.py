@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from horsies_django import get_handle, queues, schedules
+from horsies_django import Workflow, get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
 from horsies_django.tasks.redaction import redact
-from tests.apps.project import tasks
+from tests.apps.project import flows, tasks
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.db.test_retention import DAY, finished
 from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory, now
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = ROOT / "docs" / "howto" / "database-role.md"
 ROLES = ("site", "worker")
-SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, WORKING, CONNECTING, LOCKING = range(8)
+SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, FLOWING, CONTROLLING, WORKING, CONNECTING, LOCKING = range(10)
 
 
 def grants(page: Path) -> list[str]:
@@ -165,6 +165,43 @@ def test_the_site_redacts_tasks_under_its_grants_and_not_without_them(roles: Non
     grant(REDACTING)
     as_role("site")
     assert redact(id_, actor="somebody", reason="a test")
+
+
+def test_the_site_sends_and_controls_workflows_and_a_worker_advances_them_under_their_grants(
+    roles: None, worker: Callable[..., WorkerProcess]
+) -> None:
+    def build() -> Workflow:
+        flow = Workflow("roles", key="roles")
+        numbers = flow.map(flows.plus, a=flow.add(flows.numbers, 3))
+        flow.returns(flow.add(flows.total, numbers))
+        flow.add(flows.grows, 2)
+        flow.add(flows.number, 1, name="extra")
+        return flow
+
+    grant(SENDING, WORKING)
+    as_role("site")
+    with pytest.raises(Exception, match="permission denied"):
+        build().send()
+    as_role(None)
+    grant(FLOWING)
+    as_role("site")
+    handle = build().send()
+    with pytest.raises(Exception, match="permission denied"):
+        handle.pause()
+    as_role(None)
+    grant(CONTROLLING)
+    as_role("site")
+    assert handle.pause()
+    handle.skip("extra")
+    assert handle.cancel()
+    handle.retry()
+    as_role(None)
+    process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
+    as_role("site")
+    assert handle.get(timeout_ms=30_000).ok_value == 6
+    assert handle.progress().completed == 1 + 3 + 1 + 1 + 2, "with those that the task added"
+    as_role(None)
+    assert "permission denied" not in process.log
 
 
 @pytest.fixture

@@ -218,6 +218,10 @@ def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
     assert shop.shell(now).split()[-1] == "3"
     assert "is disabled" in shop.run(*disabled)
 
+    # the workflow: a result, a map and its value
+    (quoted,) = [shlex.split(line) for line in COMMANDS if "orders.workflows" in line]
+    assert shop.run(*quoted).splitlines()[-1] == "[300, 300]"
+
     # the project's own tests, with drain()
     run(shop.python, "manage.py", "test", cwd=shop.project, env=shop.env)
 

@@ -1,0 +1,93 @@
+"""Retention of workflow runs: they are deleted whole, in small batches, and never while one of their tasks runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from horsies_django import Workflow, get_workflow
+from horsies_django.models import Task, TaskAttempt, WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.store.retention import Kept, RetentionStore
+from horsies_django.testing import drain
+from tests.apps.project import flows
+
+pytestmark = pytest.mark.django_db
+
+DAY = dt.timedelta(days=1)
+
+
+def run(width: int = 5) -> Any:
+    """Run a workflow with a map and a run inside it to its end."""
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("run")
+    flow.add(flows.total, flow.map(flows.plus, a=list(range(width))))
+    flow.add(child)
+    handle = flow.send()
+    drain()
+    assert handle.status() == "COMPLETED"
+    return handle
+
+
+def age(days: int) -> None:
+    """Let everything have finished so many days earlier."""
+    with connection.cursor() as cursor:
+        for table in ("horsies_tasks", "horsies_workflows"):
+            cursor.execute(f"UPDATE {table} SET finished_at = finished_at - make_interval(days => %s)", [days])
+
+
+def rows() -> list[int]:
+    return [model.objects.count() for model in (WorkflowRun, WorkflowNode, WorkflowEdge, Task, TaskAttempt)]
+
+
+def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() -> None:
+    run()
+    age(2)
+    young = run()
+    both = rows()
+    store = RetentionStore(connection)
+    assert store.prune_runs(DAY, 1_000) == (1, 7, 7, False)
+    assert rows() == [count // 2 for count in both]
+    assert young.get(0).is_ok()
+    assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
+
+
+def test_the_row_of_a_large_run_is_the_last_to_go() -> None:
+    handle = run(width=40)
+    age(2)
+    store = RetentionStore(connection)
+    batches = 0
+    while store.prune_runs(DAY, 10)[3]:
+        batches += 1
+        if sum(rows()[1:]):
+            assert handle.status() == "COMPLETED", "what is left can be found"
+    assert batches >= 4
+    assert rows() == [0, 0, 0, 0, 0]
+
+
+def test_retention_of_tasks_leaves_those_of_workflows_to_the_run() -> None:
+    handle = run()
+    flows.number.send(1)
+    drain()
+    age(2)
+    assert RetentionStore(connection).prune_tasks(Kept((), others=True, age=DAY), 1_000).tasks == 1
+    assert handle.results()["plus"].ok_value == [1, 2, 3, 4, 5]
+
+
+def test_a_run_whose_task_still_runs_stays() -> None:
+    flow = Workflow("cancelled")
+    flow.add(flows.number, 1)
+    handle = get_workflow(flow.send().workflow_id)
+    Task.objects.update(status="RUNNING", claimed_by=handle.workflow_id, claimed_at=dt.datetime.now(dt.UTC))
+    handle.cancel()
+    age(2)
+    store = RetentionStore(connection)
+    assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
+    assert handle.status() == "CANCELLED"
+    Task.objects.update(
+        status="CANCELLED", claimed_by=None, finished_at=dt.datetime.now(dt.UTC), error_code="TASK_CANCELLED"
+    )
+    assert store.prune_runs(DAY, 1_000)[0] == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from horsies_django import Workflow, get_workflow
+from horsies_django import Workflow
 from horsies_django.models import Task, TaskAttempt, WorkflowEdge, WorkflowNode, WorkflowRun
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.testing import drain
@@ -77,10 +77,16 @@ def test_retention_of_tasks_leaves_those_of_workflows_to_the_run() -> None:
     assert handle.results()["plus"].ok_value == [1, 2, 3, 4, 5]
 
 
-def test_a_run_whose_task_still_runs_stays() -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_run_whose_task_still_runs_stays(inside: bool) -> None:
     flow = Workflow("cancelled")
-    flow.add(flows.number, 1)
-    handle = get_workflow(flow.send().workflow_id)
+    if inside:
+        child = Workflow("child")
+        child.add(flows.number, 1)
+        flow.add(child)
+    else:
+        flow.add(flows.number, 1)
+    handle = flow.send()
     Task.objects.update(status="RUNNING", claimed_by=handle.workflow_id, claimed_at=dt.datetime.now(dt.UTC))
     handle.cancel()
     age(2)
@@ -91,3 +97,4 @@ def test_a_run_whose_task_still_runs_stays() -> None:
         status="CANCELLED", claimed_by=None, finished_at=dt.datetime.now(dt.UTC), error_code="TASK_CANCELLED"
     )
     assert store.prune_runs(DAY, 1_000)[0] == 1
+    assert sum(rows()) == 0

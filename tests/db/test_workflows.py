@@ -26,6 +26,7 @@ def run(flow: Workflow) -> Any:
     return handle
 
 
+@pytest.mark.promise("S3.1")
 def test_a_result_becomes_an_argument() -> None:
     flow = Workflow("chain")
     first = flow.add(flows.number, 4)

@@ -29,6 +29,7 @@ def many(width: int) -> Workflow:
     return flow
 
 
+@pytest.mark.promise("S3.1")
 def test_a_worker_runs_a_workflow_without_waiting_for_a_poll(worker: Start) -> None:
     worker("--processes=2", HORSIES_TEST_POLL_MS="60000").ready()
     handle = many(300).send()
@@ -36,6 +37,7 @@ def test_a_worker_runs_a_workflow_without_waiting_for_a_poll(worker: Start) -> N
     assert handle.status() == "COMPLETED"
 
 
+@pytest.mark.promise("S3.1")
 def test_several_workers_and_many_runs_count_every_task_once(worker: Start) -> None:
     for _ in range(2):
         worker("--processes=2").ready()
@@ -45,6 +47,7 @@ def test_several_workers_and_many_runs_count_every_task_once(worker: Start) -> N
     assert TaskAttempt.objects.count() == 40 * 22
 
 
+@pytest.mark.promise("S3.1")
 def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
     first = worker("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
     handle = many(300).send()

@@ -1,0 +1,111 @@
+"""Runs are advanced, found and deleted through indexes, whatever the statistics say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from horsies_django import Workflow
+from horsies_django.models import Task
+from horsies_django.store.retention import RetentionStore
+from horsies_django.workflows.advancer import Advancer
+from tests.apps.project import flows
+from tests.conftest import Claimer
+from tests.db.test_statements import explained
+from tests.db.test_workflows_limits import settle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TABLES = (
+    "horsies_tasks",
+    "horsies_task_attempts",
+    "horsies_workflows",
+    "horsies_workflow_nodes",
+    "horsies_workflow_edges",
+)
+
+
+def fill(state: str, admin: Any) -> None:
+    """Make the tables empty, large with statistics of empty ones, or large with their own."""
+    for table in TABLES:
+        admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        admin.execute(f"ANALYZE {table}")
+    if state != "empty":
+        admin.execute("""
+            INSERT INTO horsies_workflows (id, name, status, on_error, sent_at, finished_at)
+            SELECT md5(run::text)::uuid, 'old', 'COMPLETED', 'fail', now(), now() FROM generate_series(1, 500) AS run""")
+        admin.execute("""
+            INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name, queue_name, lane,
+                                                priority, task_id, finished_at)
+            SELECT md5(run::text)::uuid, n, n::text, 'task', 'COMPLETED', 'x', 'default', 'sync', 100,
+                   md5(run || ' ' || n)::uuid, now()
+            FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""")
+        admin.execute("""
+            INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
+            SELECT md5(run::text)::uuid, n, n + 1 FROM generate_series(1, 500) AS run, generate_series(0, 18) AS n""")
+        admin.execute("""
+            INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, sent_at, enqueued_at,
+                                       finished_at, result, workflow_id, node, node_index, advanced_at)
+            SELECT md5(run || ' ' || n)::uuid, 'x', 'default', 'sync', 100, '{}', 'COMPLETED', now(), now(), now(),
+                   '{"ok": 1}', md5(run::text)::uuid, n, 0, now()
+            FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""")
+    if state == "large":
+        for table in TABLES:
+            admin.execute(f"ANALYZE {table}")
+
+
+def full_scans(notices: list[str]) -> set[str]:
+    """Return the tables of which statements inside functions, whose plans are pinned, read every row."""
+    plans = "\n".join(notice.partition("plan:")[2] for notice in notices if "-- Locks:" not in notice)
+    return set(re.findall(r"Seq Scan on (horsies_(?:tasks|task_attempts|workflow\w+))", plans))
+
+
+@pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
+    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+) -> None:
+    fill(state, connect())
+    worker = claimer()
+    notices = explained(worker)
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("plans", max_in_flight=1_000)
+    numbers = flow.add(flows.numbers, 9)
+    mapped = flow.map(flows.plus, a=numbers)
+    flow.add(flows.total_list, mapped, when=numbers.matches("$.size() == 3"))
+    flow.add(child, after=mapped)
+    flow.add(flows.number, 1, after=[mapped, flow.add(flows.number, 1)])
+    handle = flow.send()
+    for _ in range(4):
+        claims = worker.run_pass(sync=50).claims
+        settle(worker, claims, [[1, 2, 3] if claim.task_name.endswith(".numbers") else 1 for claim in claims])
+    assert handle.status() == "COMPLETED"
+    advancer = Advancer(1_000_000)
+    store = advancer.store(worker.conn, worker.channel)
+    for age in (None, timedelta(minutes=1)):
+        assert advancer.find(store, age, 10) == 0
+    again = flow.send()
+    for verb in ("pause", "resume", "cancel"):
+        store.control(again.workflow_id, verb)
+    assert store.retry(again.workflow_id, nested=False)[0] == "RETRIED"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE horsies_workflows SET finished_at = now() - interval '2 days' WHERE id = %s", [handle.workflow_id]
+        )
+    before = Task.objects.count()
+    assert RetentionStore(worker.conn).prune_runs(timedelta(days=1), 100)[0] == 1
+    assert Task.objects.count() < before
+    shown = "\n".join(notices)
+    for index in (
+        "horsies_tasks_unadvanced",
+        "horsies_workflows_finished",
+        "horsies_workflow_nodes_open",
+        "horsies_tasks_node",
+    ):
+        assert f"using {index}" in shown
+    assert full_scans(notices) == set()

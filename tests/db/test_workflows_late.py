@@ -95,3 +95,17 @@ def test_a_result_that_was_erased_before_it_became_an_argument_fails_the_node(cl
     assert handle.resume()
     assert handle.status() == "FAILED"
     assert handle.get(0).err_value.data == {"node": "plus", "error_code": "RESULT_REDACTED"}
+
+
+def test_a_map_over_a_map_fails_if_one_of_its_elements_was_erased(claimer: Claimers) -> None:
+    worker = claimer()
+    flow = Workflow("maps")
+    flow.map(flows.anything, value=flow.map(flows.plus, a=[1, 2]))
+    handle = flow.send()
+    claims = worker.run_pass(sync=2).claims
+    assert handle.pause()
+    settle(worker, claims, [2, 3])
+    redact(claims[1].id, actor="ada", reason="a request")
+    assert handle.resume()
+    assert handle.get(0).err_value.data == {"node": "anything", "error_code": "RESULT_REDACTED"}
+    assert Task.objects.count() == 2

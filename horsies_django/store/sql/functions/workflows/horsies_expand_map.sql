@@ -1,4 +1,4 @@
--- Sends some of the tasks of a map, from its cursor on. Raises HW001 if there is no list to map over.
+-- Sends some of the tasks of a map, from its cursor on. Raises HW001 if there is no list to map over, or if an element was redacted.
 -- An element that has a task already is passed over: after a retry or a pause, a map is expanded again.
 -- Moves its node READY -> ENQUEUED once every element has its task, READY -> COMPLETED if it has no elements. moved: whether it is final.
 -- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
@@ -40,6 +40,11 @@ BEGIN
   v_kwargs := horsies_node_kwargs(v_node, p_max_bytes);
   v_from := v_node.expanded;
   v_until := least(v_from + p_many, v_node.total);
+  IF v_list IS NULL AND EXISTS (
+    SELECT FROM horsies_tasks t WHERE t.workflow_id = p_run.id AND t.node = (v_source ->> 'node')::bigint
+      AND t.node_index >= v_from AND t.node_index < v_until AND t.redacted_at IS NOT NULL) THEN
+    RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED', MESSAGE = format('a result for %s was redacted', v_node.over);
+  END IF;
 
   INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
                              partition_key, partition_version, max_retries, options, workflow_id, node, node_index)

@@ -23,8 +23,8 @@ from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.capacity import capacity
-from horsies_django.worker.engine.engine import Engine, WorkerDisowned
-from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.engine.outage import DatabaseGaveUp, WorkerDisowned
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import serving_health

@@ -18,14 +18,13 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Resilience
-from horsies_django.core.errors import HorsiesError
 from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
 from horsies_django.worker.engine.capacity import Capacity
 from horsies_django.worker.engine.comparison import Comparison
 from horsies_django.worker.engine.listener import NotificationListener
-from horsies_django.worker.engine.outage import Outage
+from horsies_django.worker.engine.outage import Outage, WorkerDisowned
 from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
 from horsies_django.worker.engine.pass_delay import PassDelay
 from horsies_django.worker.engine.pass_runner import PassRunner
@@ -41,10 +40,6 @@ logger = logging.getLogger("horsies.worker")
 
 STARTED = "Worker started"  # logged once all processes were ready
 LEASES_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
-
-
-class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
-    """Another worker declared this one dead: its tasks are given to other workers, and it must not continue them."""
 
 
 class Engine:

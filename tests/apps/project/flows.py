@@ -69,3 +69,13 @@ def grows(n: int) -> int:
 @task
 def anything(value: Any) -> Any:
     return value
+
+
+@task
+def lengths(values: list[str]) -> int:
+    return sum(map(len, values))
+
+
+@task
+def lazy_lengths(values: Results[str]) -> int:
+    return sum(map(len, values))

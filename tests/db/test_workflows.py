@@ -408,3 +408,14 @@ def test_a_result_that_is_too_large_to_pass_fails_one_node(settings: Any) -> Non
     assert statuses(found)["list"] == "FAILED"
     assert found.results()["list"].err_value.error_code == "PAYLOAD_TOO_LARGE"
     assert found.results()["lazy"].ok_value == 3_000
+
+
+def test_a_run_that_stops_before_a_worker_took_a_task_ends_at_once() -> None:
+    flow = Workflow("stops", on_error="stop")
+    flow.map(flows.plus, a=flow.add(flows.anything, "no list"))
+    flow.add(flows.number, 1, after=flow.add(flows.number, 1))
+    other = flow.add(flows.number, 2, after=flow.add(flows.number.with_options(delay=3600), 1, name="later"))
+    handle = flow.send()
+    drain(raise_errors=False)
+    assert handle.status() == "FAILED"
+    assert statuses(handle)["later"] == statuses(handle)[other.name] == "CANCELLED"

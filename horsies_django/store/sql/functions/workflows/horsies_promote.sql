@@ -60,7 +60,8 @@ BEGIN
       moved := moved || v_number;
     END;
   END LOOP;
-  more := EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL)
-          AND (p_run.max_in_flight IS NULL OR many >= p_limit);
+  more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')
+    AND (p_run.max_in_flight IS NULL OR many >= p_limit)
+    AND EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL);
 END
 $$;

@@ -419,3 +419,27 @@ def test_a_run_that_stops_before_a_worker_took_a_task_ends_at_once() -> None:
     drain(raise_errors=False)
     assert handle.status() == "FAILED"
     assert statuses(handle)["later"] == statuses(handle)[other.name] == "CANCELLED"
+
+
+def test_async_tasks_grow_and_read_results() -> None:
+    flow = Workflow("async")
+    flow.add(flows.grows_async, 10)
+    mapped = flow.map(flows.plus, a=[1, 2, 3])
+    flow.returns(flow.add(flows.total_async, mapped))
+    handle = run(flow)
+    assert handle.get(0).ok_value == 9
+    assert handle.results()["sum"].ok_value == 23
+
+
+def test_a_second_attempt_adds_no_node_twice() -> None:
+    flow = Workflow("again")
+    flow.add(flows.grows_and_fails, 4)
+    handle = run(flow)
+    assert statuses(handle) == {"grows_and_fails": "COMPLETED", "number": "COMPLETED", "plus": "COMPLETED"}
+    assert handle.results()["plus"].ok_value == 5
+
+
+def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:
+    handle = flows.grows_alone.send()
+    drain()
+    assert "is not part of a workflow" in handle.get(0).ok_value

@@ -22,6 +22,7 @@ from horsies_django.tasks.enqueue import taken
 from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.nodes import Node
+from horsies_django.workflows.send import path_problem
 
 
 class RunningWorkflow(Workflow):
@@ -66,8 +67,8 @@ class RunningWorkflow(Workflow):
         connection = connections[conf.database]
         with taken(), transaction.atomic(using=conf.database):
             store = WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes)
-            if node.when is not None:
-                store.check_path(node.when.path)
+            if node.when is not None and (problem := path_problem(store, node.when.path)):
+                raise WorkflowDefinitionError(self.name, [f"{node.name}: {problem}"])
             node.number = store.numbers(1)[0]
             added = store.grow(task, attempt, f"[{node.json()}]")
             if added is None:

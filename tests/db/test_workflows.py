@@ -310,8 +310,12 @@ def test_a_bad_path_is_refused_when_sent() -> None:
     flow = Workflow("path")
     first = flow.add(flows.number, 1)
     flow.add(flows.number, 1, when=first.matches("$.a ==="))
-    with pytest.raises(WorkflowDefinitionError, match="not a JSON path"):
+    flow.add(flows.number, 1, when=first.matches('$ like_regex "("'))
+    flow.add(flows.number, 1, when=first.matches("$ ? (@ > 1)"))
+    flow.add("no.such.task")
+    with pytest.raises(WorkflowDefinitionError, match="not a JSON path") as raised:
         flow.send()
+    assert len(raised.value.problems) == 3
     assert connection.in_atomic_block
 
 

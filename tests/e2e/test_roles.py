@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from horsies_django import get_handle, queues, schedules
+from horsies_django import Workflow, get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
 from horsies_django.tasks.redaction import redact
-from tests.apps.project import tasks
+from tests.apps.project import flows, tasks
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.db.test_retention import DAY, finished
 from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory, now
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = ROOT / "docs" / "howto" / "database-role.md"
 ROLES = ("site", "worker")
-SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, WORKING, CONNECTING, LOCKING = range(8)
+SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, FLOWING, CONTROLLING, WORKING, CONNECTING, LOCKING = range(10)
 
 
 def grants(page: Path) -> list[str]:
@@ -165,6 +165,41 @@ def test_the_site_redacts_tasks_under_its_grants_and_not_without_them(roles: Non
     grant(REDACTING)
     as_role("site")
     assert redact(id_, actor="somebody", reason="a test")
+
+
+def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_them(
+    roles: None, worker: Callable[..., WorkerProcess]
+) -> None:
+    def build() -> Workflow:
+        flow = Workflow("flow")
+        first = flow.add(flows.grows, 2)
+        flow.map(flows.plus, a=[1, 2], b=first)
+        flow.add(flows.broken)
+        return flow
+
+    grant(SENDING)
+    as_role("site")
+    with pytest.raises(Exception, match="permission denied"):
+        build().send()
+    as_role(None)
+    grant(FLOWING, WORKING)
+    as_role("site")
+    handle = build().send()
+    with pytest.raises(Exception, match="permission denied"):
+        handle.pause()
+    as_role(None)
+    grant(CONTROLLING)
+    as_role("site")
+    assert handle.pause()
+    assert handle.resume()
+    process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
+    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
+    handle.retry()
+    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
+    assert handle.progress().completed == 5
+    assert not handle.cancel()
+    as_role(None)
+    assert "permission denied" not in process.log
 
 
 @pytest.fixture

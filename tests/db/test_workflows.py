@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, quorum
+from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, get_workflow, quorum
 from horsies_django.conf import config
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
@@ -343,12 +344,13 @@ def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry() -> None:
     assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="odd_fails").status == "FAILED"
 
 
-def step() -> None:
-    """Run one task, and advance its workflow."""
+def step(meanwhile: Callable[[], Any] = lambda: None) -> None:
+    """Run one task, do something else before it is settled, and advance its workflow."""
     conf = config()
     store, channel = TaskStore(connection), channel_prefix(connection)
     worker, served = uuid.uuid4(), Served(conf.queues)
     passed = store.run_pass(worker, channel, served, Wanted(1, 0))
+    meanwhile()
     passed = store.run_pass(worker, channel, served, outcomes=run_here(connection, passed.claims))
     advancer = Advancer(conf.max_payload_bytes)
     advancer.owe(passed.in_runs)
@@ -447,3 +449,31 @@ def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:
     handle = flows.grows_alone.send()
     drain()
     assert "is not part of a workflow" in handle.get(0).ok_value
+
+
+def test_a_retry_counts_upstream_nodes_again_for_nodes_that_ran_nevertheless() -> None:
+    flow = Workflow("counted")
+    bad = flow.add(flows.broken)
+    flow.add(flows.describe, bad, allow_failed=True)
+    flow.add(flows.plus, bad)
+    handle = run(flow)
+    handle.retry()
+    drain(raise_errors=False)
+    counted = dict(WorkflowNode.objects.filter(workflow_id=handle.workflow_id).values_list("name", "open"))
+    assert counted == {"broken": 0, "describe": 0, "plus": 0}
+
+
+def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried() -> None:
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("parent")
+    flow.add(flows.number, 2, after=flow.add(child))
+    handle = flow.send()
+    step(lambda: get_workflow(WorkflowRun.objects.get(name="child").pk).pause())
+    assert WorkflowRun.objects.get(name="child").status == "PAUSED"
+    assert handle.cancel()
+    drain()
+    assert set(statuses(handle).values()) == {"CANCELLED"}
+    handle.retry()
+    drain()
+    assert handle.status() == "COMPLETED"

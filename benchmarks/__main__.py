@@ -34,6 +34,7 @@ SCENARIOS = (
     "memory",
     "mixed",
     "schedule",
+    "workflow",
 )
 STORMS = ("caps", "chaos")  # they keep their own options and lines
 NAMES = (*SCENARIOS, *STORMS)

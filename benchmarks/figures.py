@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-LESS_IS_BETTER = ("ms", "us", "MB", "s", "statements")
+LESS_IS_BETTER = ("ms", "us", "MB", "s", "statements", "lines")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Reading:
 
     name: str
     value: float
-    unit: str  # "tasks/s", "ms", "us", "MB", "s", "share", "statements"
+    unit: str  # "tasks/s", "ms", "us", "MB", "s", "share", "statements", "lines"
     details: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -63,7 +63,10 @@ def prepare(url: str) -> None:
 def empty_tables() -> None:
     """Begin a measurement with no task, no dead row and fresh statistics."""
     with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats")
+        cursor.execute(
+            "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats, "
+            "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges"
+        )
         cursor.execute("CHECKPOINT")
 
 

@@ -1,4 +1,4 @@
-"""Tasks that do nothing, wait, or say when they began."""
+"""Tasks that do nothing, pass a value on, send the next one, wait, or say when they began."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ def noop(n: int) -> None:
 @task
 async def anoop(n: int) -> None:
     pass
+
+
+@task
+def same(n: int) -> int:
+    return n
+
+
+@task
+def total(values: list[int]) -> int:
+    return sum(values)
+
+
+@task
+def relay(left: int) -> None:
+    """Send the next task, until none is left."""
+    if left:
+        relay.send(left - 1)
 
 
 @task

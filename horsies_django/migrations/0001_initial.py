@@ -604,6 +604,7 @@ class Migration(migrations.Migration):
                 ("bad", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes not completed")),
                 ("total", models.IntegerField(null=True, verbose_name="elements")),
                 ("expanded", models.IntegerField(db_default=0, default=0, verbose_name="elements sent")),
+                ("in_flight", models.IntegerField(db_default=0, default=0, verbose_name="elements in flight")),
                 ("items_ok", models.IntegerField(db_default=0, default=0, verbose_name="elements completed")),
                 ("items_bad", models.IntegerField(db_default=0, default=0, verbose_name="elements not completed")),
                 ("task_id", models.UUIDField(null=True, verbose_name="task or run")),

@@ -79,7 +79,8 @@ class WorkflowNode(ReadOnlyRow):
     """A node of a run: a task, a map (one task per element), a workflow of its own, or an input of the run.
 
     ``open``, ``ok`` and ``bad`` count its upstream nodes that have not finished, completed, and ended otherwise. ``inputs`` says
-    which results become which arguments. A map counts its tasks in ``total``, ``expanded``, ``items_ok`` and ``items_bad``.
+    which results become which arguments. A map counts its tasks in ``total``, ``expanded``,
+    ``in_flight``, ``items_ok`` and ``items_bad``.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "number")
@@ -112,6 +113,7 @@ class WorkflowNode(ReadOnlyRow):
     bad = models.IntegerField(_("upstream nodes not completed"), default=0, db_default=0)
     total = models.IntegerField(_("elements"), null=True)
     expanded = models.IntegerField(_("elements sent"), default=0, db_default=0)
+    in_flight = models.IntegerField(_("elements in flight"), default=0, db_default=0)
     items_ok = models.IntegerField(_("elements completed"), default=0, db_default=0)
     items_bad = models.IntegerField(_("elements not completed"), default=0, db_default=0)
     task_id = models.UUIDField(_("task or run"), null=True)

@@ -45,7 +45,7 @@ class CurrentTask:
 
     @property
     def workflow(self) -> Any:
-        """The workflow of which this task is a node; its ``add`` and ``map`` add nodes. Raises WorkflowError if there is none."""
+        """The workflow of which this task is a node; its ``add`` and ``map`` add nodes. Raises WorkflowError outside a worker."""
         if self._id is None or workflow_of is None:
             raise WorkflowError("this code does not run in a task of a workflow")
         return workflow_of(self)

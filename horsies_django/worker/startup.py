@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import psycopg
@@ -18,6 +18,9 @@ from django.db.migrations.executor import MigrationExecutor
 
 from horsies_django.conf import Config, Resilience
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.queues import CLUSTER
+from horsies_django.queues import declared
+from horsies_django.store.queues import QueueStore
 from horsies_django.store.schema import unpublished
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.outage import DatabaseGaveUp
@@ -78,6 +81,27 @@ class Start:
         else:
             return True
         return False
+
+
+def insert_missing_queues(connection: Any, config: Config, queues: Iterable[str], actor: str) -> None:
+    """Add missing queues to the database; log where it differs from the settings, without changing it.
+
+    A worker that was started with old settings must not undo a change: the values in the database apply.
+    """
+    store = QueueStore(connection)
+    wanted = declared(config)
+    names = [*queues, CLUSTER]
+    there = store.declared(names)
+    for name in names:
+        if name not in there:
+            store.configure(name, wanted[name], action="queue.declare", actor=actor, create=True)
+        elif differing := [key for key, value in wanted[name].items() if there[name][key] != value]:
+            logger.warning(
+                "%s: the settings and the table differ in %s; the table counts: run 'manage.py horsies_queue sync' to write "
+                "the settings into it",
+                "the cluster" if name == CLUSTER else f"queue {name}",
+                ", ".join(f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing),
+            )
 
 
 def refuse_settings_without_module() -> None:

@@ -18,16 +18,13 @@ from horsies_django import __version__
 from horsies_django.conf import Config
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.options import WIRE
-from horsies_django.core.queues import CLUSTER
-from horsies_django.queues import declared
 from horsies_django.store.notify import Listener
-from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.capacity import capacity
-from horsies_django.worker.engine.engine import Engine, WorkerDisowned
-from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.engine.outage import DatabaseGaveUp, WorkerDisowned
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import serving_health
@@ -44,7 +41,7 @@ from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, StopRequested
 from horsies_django.worker.scheduler.loop import SchedulerLoop
-from horsies_django.worker.startup import Start, refuse_unready_project
+from horsies_django.worker.startup import Start, insert_missing_queues, refuse_unready_project
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -195,24 +192,8 @@ class Supervisor:
         )
 
     def insert_missing_queues(self) -> None:
-        """Add missing queues to the database; log where it differs from the settings, without changing it.
-
-        A worker that was started with old settings must not undo a change: the values in the database apply.
-        """
-        store = QueueStore(self.outbox.connection_or_raise())
-        wanted = declared(self.config)
-        names = [*self.options.queues, CLUSTER]
-        there = store.declared(names)
-        for name in names:
-            if name not in there:
-                store.configure(name, wanted[name], action="queue.declare", actor=actor_name(), create=True)
-            elif differing := [key for key, value in wanted[name].items() if there[name][key] != value]:
-                logger.warning(
-                    "%s: the settings and the table differ in %s; the table counts: run 'manage.py horsies_queue sync' to "
-                    "write the settings into it",
-                    "the cluster" if name == CLUSTER else f"queue {name}",
-                    ", ".join(f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing),
-                )
+        """Add missing queues to the database."""
+        insert_missing_queues(self.outbox.connection_or_raise(), self.config, self.options.queues, actor_name())
 
     def announce(self) -> None:
         """Log the configuration of this worker."""

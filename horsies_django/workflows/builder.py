@@ -175,7 +175,7 @@ class Workflow:
         head = {name: value for name, value in self.head().items() if name != "good_until"}
         digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
         for node in self.nodes:
-            digest.update(node.json().encode())
+            digest.update(node.json(deadline=False).encode())
         return digest.hexdigest()
 
     def _node(self, wanted: str, given: str | None, kind: str) -> Node:
@@ -274,6 +274,8 @@ class Workflow:
         if when is not None:
             if not isinstance(when, Condition):
                 self.problems.append(f"{node.name}: when= takes node.matches('...'), not {type(when).__name__}")
+            elif when.node.kind == "map":
+                self.problems.append(f"{node.name}: when= looks at one value; {when.node.name} is a map")
             elif self.owns(when.node, f"{node.name}: when="):
                 node.when = when
                 node.upstream.add(when.node.number)

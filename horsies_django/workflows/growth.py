@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from horsies_django.conf import config
@@ -21,20 +22,19 @@ from horsies_django.tasks.enqueue import taken
 from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.nodes import Node
+from horsies_django.workflows.send import path_problem
 
 
 class RunningWorkflow(Workflow):
-    """The run of the current task. ``add`` and ``map`` insert their node at once.
+    """The run of the current task. ``add`` and ``map`` insert their node at once; async code uses ``aadd`` and ``amap``.
 
-    They raise WorkflowDefinitionError for a node that is wrong, and WorkflowError if the attempt that calls them is no longer the
-    current one of its task.
+    They raise WorkflowDefinitionError for a node that is wrong, and WorkflowError if the task is not part of a workflow, or if a
+    later attempt of the task has begun.
     """
 
-    def __init__(self, current: CurrentTask, run: uuid.UUID, node: int) -> None:
-        super().__init__(f"run {run}")
-        self.workflow_id = run
+    def __init__(self, current: CurrentTask) -> None:
+        super().__init__("the workflow of the current task")
         self.current = current
-        self.by = node
 
     def add(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
         """Add a node, as ``Workflow.add`` does, and insert it."""
@@ -43,6 +43,14 @@ class RunningWorkflow(Workflow):
     def map(self, what: Any, /, **kwargs: Any) -> Node:
         """Add a map, as ``Workflow.map`` does, and insert it."""
         return self._insert(super().map(what, **kwargs))
+
+    async def aadd(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
+        """Add a node from async code."""
+        return await sync_to_async(self.add)(what, *args, **kwargs)
+
+    async def amap(self, what: Any, /, **kwargs: Any) -> Node:
+        """Add a map from async code."""
+        return await sync_to_async(self.map)(what, **kwargs)
 
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""
@@ -53,37 +61,40 @@ class RunningWorkflow(Workflow):
         if problems:
             self.problems = []
             raise WorkflowDefinitionError(self.name, problems)
+        task, attempt = self.current.task_id, self.current.attempt
+        assert task is not None
         conf = config()
         connection = connections[conf.database]
         with taken(), transaction.atomic(using=conf.database):
             store = WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes)
-            if node.when is not None:
-                store.check_path(node.when.path)
+            if node.when is not None and (problem := path_problem(store, node.when.path)):
+                raise WorkflowDefinitionError(self.name, [f"{node.name}: {problem}"])
             node.number = store.numbers(1)[0]
-            task = self.current.task_id
-            assert task is not None
-            added = store.grow(task, self.current.attempt, f"[{node.json()}]")
+            added = store.grow(task, attempt, f"[{node.json()}]")
             if added is None:
+                place = store.place(task)
                 raise WorkflowError(
-                    f"attempt {self.current.attempt} of task {task} is not the current one any more: it adds no nodes"
+                    f"task {task} is not part of a workflow"
+                    if place is None
+                    else f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes"
                 )
             if not added:
-                number = store.named(self.workflow_id, self.by, node.name)
-                assert number is not None
-                node.number = number
+                node.number = self._earlier(store, task, node.name)
         return node
+
+    def _earlier(self, store: WorkflowStore, task: uuid.UUID, name: str) -> int:
+        """Return the number of the node that an earlier attempt of this task added under this name."""
+        place = store.place(task)
+        number = None if place is None else store.named(*place, name)
+        assert number is not None
+        return number
 
 
 def workflow_of(current: CurrentTask) -> RunningWorkflow:
-    """Return the workflow of a running task. Raises WorkflowError if it is not part of one."""
+    """Return the workflow of a running task."""
     found: RunningWorkflow | None = current.workflow_cache
     if found is None:
-        conf = config()
-        assert current.task_id is not None
-        place = WorkflowStore(connections[conf.database], "", conf.max_payload_bytes).place(current.task_id)
-        if place is None:
-            raise WorkflowError(f"task {current.task_id} is not part of a workflow")
-        found = current.workflow_cache = RunningWorkflow(current, *place)
+        found = current.workflow_cache = RunningWorkflow(current)
     return found
 
 

@@ -63,8 +63,8 @@ class WorkflowHandle:
     """
 
     def __init__(self, workflow_id: uuid.UUID | str, codec: Any = None) -> None:
-        self._waiting: TaskHandle[Any] = TaskHandle(workflow_id, codec)
-        self.workflow_id = self._waiting.task_id
+        self.workflow_id = TaskHandle(workflow_id).task_id
+        self._codec = codec
 
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[Any]:
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
@@ -72,11 +72,15 @@ class WorkflowHandle:
         The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
         first failed node, or WORKFLOW_CANCELLED. A paused run does not end before it is resumed.
         """
-        return self._waiting.get(timeout_ms)
+        return self._waiting().get(timeout_ms)
 
     async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[Any]:
         """Wait as ``get`` does, without blocking the event loop."""
-        return await self._waiting.aget(timeout_ms)
+        return await self._waiting().aget(timeout_ms)
+
+    def _waiting(self) -> TaskHandle[Any]:
+        """Return what waits for the end; a new one each time, because a retried run ends again."""
+        return TaskHandle(self.workflow_id, self._codec)
 
     def status(self) -> str:
         """Return RUNNING, PAUSED, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""

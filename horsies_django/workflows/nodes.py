@@ -76,14 +76,14 @@ class Node:
     def __iter__(self) -> Any:
         raise TypeError("a Node has no value while the workflow is built: use flow.map(...) for a task per element")
 
-    def json(self) -> str:
-        """Return this node as the JSON object that ``horsies_add_nodes`` reads."""
+    def json(self, *, deadline: bool = True) -> str:
+        """Return this node as the JSON object that ``horsies_add_nodes`` reads; without an absolute deadline if not wanted."""
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind}
         if self.new is not None:
             new = self.new
             stored.update(task=new.task_name, queue=new.queue_name, lane=new.lane, priority=new.priority)
             stored.update(max_retries=new.max_retries)
-            for name in ("good_until", "good_for", "delay"):
+            for name in ("good_until", "good_for", "delay") if deadline else ("good_for", "delay"):
                 if (value := getattr(new, name)) is not None:
                     stored[name] = value.isoformat() if name == "good_until" else f"{value.total_seconds()} s"
         stored.update({"after": sorted(self.upstream)} if self.upstream else {})

@@ -56,7 +56,7 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
         verdict, children = store.retry(run, nested=nested)
         if verdict is None:
             raise missing(run)
-        if verdict != "RETRIED" and not nested:
+        if verdict != "RETRIED":
             raise WorkflowError(f"run {run} was not retried: {REFUSALS[verdict]}")
         for child in children:
             retry(child, nested=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
+from asgiref.sync import sync_to_async
 from django.db import connections
 
 from horsies_django.conf import config
@@ -22,8 +23,8 @@ CHUNK = 500  # results per query
 class Results(Sequence[T], Generic[T]):
     """The values of the upstream nodes of an argument, in order: of a map, or of a list of nodes.
 
-    It keeps none of them: every iteration reads them from the database in chunks. Results of upstream nodes that did not complete
-    are left out. Raises WorkflowError for a result that was redacted or deleted.
+    It keeps none of them: every iteration, also with ``async for``, reads them from the database in chunks. Results of upstream
+    nodes that did not complete are left out. Raises WorkflowError for a result that was redacted or deleted.
     """
 
     def __init__(self, workflow: uuid.UUID, node: int, parameter: str, item: Shape) -> None:
@@ -48,6 +49,14 @@ class Results(Sequence[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:
         start = 0
         while rows := self._read(start, CHUNK):
+            for _place, status, result in rows:
+                if status == "COMPLETED":
+                    yield self._value(result)
+            start = rows[-1][0] + 1
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        start = 0
+        while rows := await sync_to_async(self._read)(start, CHUNK):
             for _place, status, result in rows:
                 if status == "COMPLETED":
                     yield self._value(result)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.apps import apps
-from django.db import DataError, connections, transaction
+from django.db import DatabaseError, connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionError, WorkflowError
@@ -29,15 +29,18 @@ def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
     refuse_context(flow, from_async=from_async)
     flow.finish()
     problems = [*flow.problems, *checks.graph_problems(flow)]
-    problems += [f"its input {node.name!r} has no value: only a node of another workflow gets one"
-                 for node in flow.nodes if node.kind == "input"]  # fmt: skip
-    if problems:
-        raise WorkflowDefinitionError(str(flow.name), problems)
+    problems += [
+        f"its input {node.name!r} has no value: only a node of another workflow gets one"
+        for node in flow.nodes
+        if node.kind == "input"
+    ]
     conf = config()
     connection = connections[conf.database]
     with taken(), transaction.atomic(using=conf.database):
         store = WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes, simulated_now.get())
-        check_paths(flow, store)
+        problems += path_problems(flow, store)
+        if problems:
+            raise WorkflowDefinitionError(str(flow.name), problems)
         head = {**flow.head(), "key": flow.key, "hash": None if flow.key is None else flow.hash()}
         run = store.create(uuid7(), json.dumps(head))
         if run.created:
@@ -66,25 +69,31 @@ def refuse_context(flow: Any, *, from_async: bool) -> None:
         )
 
 
-def check_paths(flow: Any, store: WorkflowStore) -> None:
-    """Raise WorkflowDefinitionError for conditions that PostgreSQL does not accept."""
+def path_problems(flow: Any, store: WorkflowStore) -> list[str]:
+    """Return the conditions that PostgreSQL does not accept."""
     problems = []
-    seen: dict[str, str] = {}
+    seen: dict[Any, str] = {}
     for node in flow.nodes:
         if node.when is not None:
             seen.setdefault(node.when.path, node.name)
     for path, name in seen.items():
-        try:
-            with transaction.atomic(using=config().database):
-                store.check_path(path)
-        except (DataError, ValueError) as error:
-            problems.append(f"{name}: the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}")
-        except Exception as error:
-            if getattr(error.__cause__, "sqlstate", None) != "42601":
-                raise
-            problems.append(f"{name}: the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}")
-    if problems:
-        raise WorkflowDefinitionError(flow.name, problems)
+        if problem := path_problem(store, path):
+            problems.append(f"{name}: {problem}")
+    return problems
+
+
+def path_problem(store: WorkflowStore, path: Any) -> str | None:
+    """Return why PostgreSQL does not accept a condition, None if it does."""
+    if not isinstance(path, str) or not path or "\x00" in path:
+        return f"the condition must be a JSON path (a str), not {path!r:.200}"
+    try:
+        with transaction.atomic(using=config().database):
+            store.check_path(path)
+    except DatabaseError as error:
+        if getattr(error.__cause__, "sqlstate", None) not in ("42601", "22P02", "22023", "2201B"):
+            raise
+        return f"the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}"
+    return None
 
 
 def chunks(flow: Any) -> Iterator[str]:

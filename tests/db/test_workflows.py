@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, quorum
-from horsies_django.models import Task, WorkflowNode, WorkflowRun
-from horsies_django.testing import drain
+from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, get_workflow, quorum
+from horsies_django.conf import config
+from horsies_django.core.records import Wanted
+from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.retention import RetentionStore, kept_by
+from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.testing import drain, run_here
+from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 
 pytestmark = pytest.mark.django_db
@@ -273,8 +282,9 @@ def test_a_node_is_skipped_by_hand() -> None:
 
 def test_a_key_makes_a_send_idempotent() -> None:
     def build(n: int) -> Workflow:
-        flow = Workflow("import", key="book 7")
-        flow.add(flows.number, n)
+        tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+        flow = Workflow("import", key="book 7", good_until=tomorrow)
+        flow.add(flows.number.with_options(good_until=tomorrow), n)
         return flow
 
     assert build(1).send() == build(1).send()
@@ -302,6 +312,169 @@ def test_a_bad_path_is_refused_when_sent() -> None:
     flow = Workflow("path")
     first = flow.add(flows.number, 1)
     flow.add(flows.number, 1, when=first.matches("$.a ==="))
-    with pytest.raises(WorkflowDefinitionError, match="not a JSON path"):
+    flow.add(flows.number, 1, when=first.matches('$ like_regex "("'))
+    flow.add(flows.number, 1, when=first.matches("$ ? (@ > 1)"))
+    flow.add("no.such.task")
+    with pytest.raises(WorkflowDefinitionError, match="not a JSON path") as raised:
         flow.send()
+    assert len(raised.value.problems) == 3
     assert connection.in_atomic_block
+
+
+def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry() -> None:
+    flow = Workflow("capped", max_in_flight=2)
+    mapped = flow.map(flows.odd_fails, n=list(range(10)))
+    flow.add(flows.total, mapped, allow_failed=True)
+    handle = flow.send()
+    most = []
+
+    def in_flight() -> int:
+        return Task.objects.filter(workflow_id=handle.workflow_id, finished_at=None).count()
+
+    for place in range(40):
+        most.append(in_flight())
+        step()
+        if place == 2:
+            handle.pause()
+            handle.resume()
+        if handle.status() == "COMPLETED":
+            break
+    handle.results()
+    assert max(most) == 2
+    assert handle.results()["total"].ok_value == 20
+    assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="odd_fails").status == "FAILED"
+
+
+def step(meanwhile: Callable[[], Any] = lambda: None) -> None:
+    """Run one task, do something else before it is settled, and advance its workflow."""
+    conf = config()
+    store, channel = TaskStore(connection), channel_prefix(connection)
+    worker, served = uuid.uuid4(), Served(conf.queues)
+    passed = store.run_pass(worker, channel, served, Wanted(1, 0))
+    meanwhile()
+    passed = store.run_pass(worker, channel, served, outcomes=run_here(connection, passed.claims))
+    advancer = Advancer(conf.max_payload_bytes)
+    advancer.owe(passed.in_runs)
+    while advancer.owed:
+        advancer.turn(advancer.store(connection, channel))
+
+
+def test_old_runs_are_deleted_with_all_that_belongs_to_them() -> None:
+    child = Workflow("child")
+    child.map(flows.plus, a=list(range(30)))
+    flow = Workflow("old")
+    flow.add(child, after=[flow.add(flows.number, n) for n in range(5)])
+    old, young, running = run(flow), run(many_nodes()), many_nodes().send()
+    store = RetentionStore(connection)
+    assert not store.prune_tasks(kept_by(dt.timedelta(0), {})[0], 1_000).tasks
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE horsies_workflows SET finished_at = now() - interval '2 days' WHERE id = %s", [old.workflow_id]
+        )
+    rounds = 0
+    while store.prune_runs(dt.timedelta(days=1), 10)[3]:
+        rounds += 1
+        assert WorkflowRun.objects.filter(pk=old.workflow_id).exists() or not Task.objects.filter(
+            workflow_id=old.workflow_id
+        )
+    assert rounds > 3
+    left = {young.workflow_id, running.workflow_id}
+    assert set(WorkflowRun.objects.values_list("id", flat=True)) == left
+    for model in (WorkflowNode, WorkflowEdge, Task):
+        assert set(model.objects.values_list("workflow_id", flat=True)) == left
+
+
+def many_nodes() -> Workflow:
+    flow = Workflow("nodes")
+    flow.add(flows.plus, flow.add(flows.number, 1))
+    return flow
+
+
+def test_a_redacted_result_fails_what_depends_on_it() -> None:
+    flow = Workflow("redacted")
+    flow.add(flows.plus, flow.add(flows.number, 1))
+    handle = flow.send()
+    conf = config()
+    store, channel = TaskStore(connection), channel_prefix(connection)
+    worker, served = uuid.uuid4(), Served(conf.queues)
+    claims = store.run_pass(worker, channel, served, Wanted(1, 0)).claims
+    store.run_pass(worker, channel, served, outcomes=run_here(connection, claims))
+    RetentionStore(connection).redact(claims[0].id, actor="test", reason="law")
+    drain()
+    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="plus")
+    assert (node.status, node.error_code) == ("FAILED", "RESULT_REDACTED")
+
+
+def test_a_result_that_is_too_large_to_pass_fails_one_node(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
+    flow = Workflow("large")
+    parts = [flow.add(flows.anything, "x" * 1_000) for _ in range(3)]
+    flow.add(flows.lengths, parts, name="list")
+    flow.add(flows.lazy_lengths, parts, name="lazy")
+    found = run(flow)
+    assert statuses(found)["list"] == "FAILED"
+    assert found.results()["list"].err_value.error_code == "PAYLOAD_TOO_LARGE"
+    assert found.results()["lazy"].ok_value == 3_000
+
+
+def test_a_run_that_stops_before_a_worker_took_a_task_ends_at_once() -> None:
+    flow = Workflow("stops", on_error="stop")
+    flow.map(flows.plus, a=flow.add(flows.anything, "no list"))
+    flow.add(flows.number, 1, after=flow.add(flows.number, 1))
+    other = flow.add(flows.number, 2, after=flow.add(flows.number.with_options(delay=3600), 1, name="later"))
+    handle = flow.send()
+    drain(raise_errors=False)
+    assert handle.status() == "FAILED"
+    assert statuses(handle)["later"] == statuses(handle)[other.name] == "CANCELLED"
+
+
+def test_async_tasks_grow_and_read_results() -> None:
+    flow = Workflow("async")
+    flow.add(flows.grows_async, 10)
+    mapped = flow.map(flows.plus, a=[1, 2, 3])
+    flow.returns(flow.add(flows.total_async, mapped))
+    handle = run(flow)
+    assert handle.get(0).ok_value == 9
+    assert handle.results()["sum"].ok_value == 23
+
+
+def test_a_second_attempt_adds_no_node_twice() -> None:
+    flow = Workflow("again")
+    flow.add(flows.grows_and_fails, 4)
+    handle = run(flow)
+    assert statuses(handle) == {"grows_and_fails": "COMPLETED", "number": "COMPLETED", "plus": "COMPLETED"}
+    assert handle.results()["plus"].ok_value == 5
+
+
+def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:
+    handle = flows.grows_alone.send()
+    drain()
+    assert "is not part of a workflow" in handle.get(0).ok_value
+
+
+def test_a_retry_counts_upstream_nodes_again_for_nodes_that_ran_nevertheless() -> None:
+    flow = Workflow("counted")
+    bad = flow.add(flows.broken)
+    flow.add(flows.describe, bad, allow_failed=True)
+    flow.add(flows.plus, bad)
+    handle = run(flow)
+    handle.retry()
+    drain(raise_errors=False)
+    counted = dict(WorkflowNode.objects.filter(workflow_id=handle.workflow_id).values_list("name", "open"))
+    assert counted == {"broken": 0, "describe": 0, "plus": 0}
+
+
+def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried() -> None:
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("parent")
+    flow.add(flows.number, 2, after=flow.add(child))
+    handle = flow.send()
+    step(lambda: get_workflow(WorkflowRun.objects.get(name="child").pk).pause())
+    assert WorkflowRun.objects.get(name="child").status == "PAUSED"
+    assert handle.cancel()
+    drain()
+    assert set(statuses(handle).values()) == {"CANCELLED"}
+    handle.retry()
+    drain()
+    assert handle.status() == "COMPLETED"

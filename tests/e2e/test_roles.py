@@ -167,23 +167,22 @@ def test_the_site_redacts_tasks_under_its_grants_and_not_without_them(roles: Non
     assert redact(id_, actor="somebody", reason="a test")
 
 
-def test_the_site_sends_and_controls_workflows_and_a_worker_advances_them_under_their_grants(
+def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_them(
     roles: None, worker: Callable[..., WorkerProcess]
 ) -> None:
     def build() -> Workflow:
-        flow = Workflow("roles", key="roles")
-        numbers = flow.map(flows.plus, a=flow.add(flows.numbers, 3))
-        flow.returns(flow.add(flows.total, numbers))
-        flow.add(flows.grows, 2)
-        flow.add(flows.number, 1, name="extra")
+        flow = Workflow("flow")
+        first = flow.add(flows.grows, 2)
+        flow.map(flows.plus, a=[1, 2], b=first)
+        flow.add(flows.broken)
         return flow
 
-    grant(SENDING, WORKING)
+    grant(SENDING)
     as_role("site")
     with pytest.raises(Exception, match="permission denied"):
         build().send()
     as_role(None)
-    grant(FLOWING)
+    grant(FLOWING, WORKING)
     as_role("site")
     handle = build().send()
     with pytest.raises(Exception, match="permission denied"):
@@ -192,14 +191,13 @@ def test_the_site_sends_and_controls_workflows_and_a_worker_advances_them_under_
     grant(CONTROLLING)
     as_role("site")
     assert handle.pause()
-    handle.skip("extra")
-    assert handle.cancel()
-    handle.retry()
-    as_role(None)
+    assert handle.resume()
     process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
-    as_role("site")
-    assert handle.get(timeout_ms=30_000).ok_value == 6
-    assert handle.progress().completed == 1 + 3 + 1 + 1 + 2, "with those that the task added"
+    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
+    handle.retry()
+    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
+    assert handle.progress().completed == 5
+    assert not handle.cancel()
     as_role(None)
     assert "permission denied" not in process.log
 

@@ -12,6 +12,7 @@ from django.db import connection, transaction
 
 from horsies_django import Workflow
 from horsies_django.models import Task, TaskAttempt, WorkflowNode
+from horsies_django.store.workflows import ROOTS
 from tests.apps.project import flows, tasks
 from tests.conftest import wait_until
 from tests.support.workers import WorkerProcess, held_by, let_go
@@ -105,3 +106,14 @@ def test_a_run_that_another_transaction_holds_is_advanced_soon_after(worker: Sta
 def finished(cursor: object) -> int:
     cursor.execute("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NOT NULL")  # type: ignore[attr-defined]
     return int(cursor.fetchone()[0])  # type: ignore[attr-defined]
+
+
+def test_more_first_tasks_than_a_send_takes_are_sent_by_a_worker(worker: Start) -> None:
+    flow = Workflow("roots")
+    for n in range(ROOTS + 300):
+        flow.add(tasks.anoop.with_options(queue="bulk"), name=str(n))
+    handle = flow.send()
+    assert Task.objects.count() == ROOTS
+    worker("--processes=1").ready()
+    wait_until(lambda: handle.status() == "COMPLETED", "all have run")
+    assert TaskAttempt.objects.count() == ROOTS + 300

@@ -65,7 +65,7 @@ def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
         audit_retention_hours=None,
     )
     assert Pruner(for_ever).steps == []
-    assert len(Pruner(Retention()).steps) == 5
+    assert len(Pruner(Retention()).steps) == 6
 
 
 def test_a_tick_whose_moment_is_over_leaves_the_rest_to_the_next_one(

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get
 from horsies_django.core.codec.choices import enum_shape, literal_shape, scalar_key
 from horsies_django.core.codec.containers import dict_shape, list_shape, row_shape, tuple_shape
 from horsies_django.core.codec.objects import record_shape
-from horsies_django.core.codec.outcomes import result_shape
 from horsies_django.core.codec.scalars import SCALARS
 from horsies_django.core.codec.shapes import ANY, MAX_DEPTH, CodecError, Record, Shape, too_deep
 from horsies_django.core.codec.unions import clash, union_shape
@@ -99,8 +98,6 @@ class Compiler:
             return self.shape(annotation.__supertype__, where)
         if type(annotation).__name__ == "TypeAliasType":  # type X = ..., of Python 3.12
             return self.shape(annotation.__value__, where)
-        if origin is TaskResult:
-            return result_shape(self.shape(args[0], where))
         if hasattr(origin, "horsies_shape"):  # Results, of a floor above
             shape: Shape = origin.horsies_shape(self.shape(args[0], where))
             return shape
@@ -253,7 +250,11 @@ abc = collections.abc
 # The first entry whose condition holds is used.
 ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     (is_model, "is a model, whose row may change before the task runs", "annotate int and send its pk"),
-    (_any_of(TaskResult), "does not say what is in it", "write TaskResult[{inner}]"),
+    (
+        _any_of(TaskResult),
+        "is a result",
+        "use it only as the return annotation of a task, or as the whole annotation of a parameter, as in TaskResult[int]",
+    ),
     (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
     (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
     (is_typeddict, "is a TypedDict, which is not checked when it is made", "write a dataclass"),

@@ -6,12 +6,14 @@ Defaults of omitted parameters are not stored, so that workers with older code c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from horsies_django.core.codec.annotations import shape_of
 from horsies_django.core.codec.jsontext import read_json, write_json
-from horsies_django.core.codec.shapes import CodecError, too_deep
+from horsies_django.core.codec.outcomes import result_shape
+from horsies_django.core.codec.shapes import CodecError, Shape, too_deep
 from horsies_django.core.codec.signatures import EMPTY, Compiled, refuse_bad_parameters, refuse_models, written
+from horsies_django.core.results import TaskResult
 
 
 class ArgumentsCodec(Compiled):
@@ -44,7 +46,8 @@ class ArgumentsCodec(Compiled):
     def _compile(self, hints: dict[str, Any]) -> None:
         refuse_models(self.function, self.signature, hints)
         shapes = {
-            name: shape_of(hints[name], f"{self.origin}: parameter '{name}'") for name in self.signature.parameters
+            name: parameter_shape(hints[name], f"{self.origin}: parameter '{name}'")
+            for name in self.signature.parameters
         }
         self._loads = {name: shape.load for name, shape in shapes.items()}
         self._dumps = {name: shape.dump for name, shape in shapes.items()}
@@ -137,6 +140,13 @@ class ArgumentsCodec(Compiled):
         """Move positional-only arguments out of ``kwargs``; one omitted before one given gets its default."""
         last = max((place for place, p in enumerate(self._positional_only) if p.name in kwargs), default=-1)
         return [kwargs.pop(p.name, p.default) for p in self._positional_only[: last + 1]]
+
+
+def parameter_shape(annotation: Any, where: str) -> Shape:
+    """Return the shape of a parameter, which alone may take the result of a task. Raises UnsupportedType."""
+    if get_origin(annotation) is TaskResult and (args := get_args(annotation)):
+        return result_shape(shape_of(args[0], where))
+    return shape_of(annotation, where)
 
 
 class Misbound(CodecError):

@@ -18,13 +18,13 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Resilience
-from horsies_django.core.errors import HorsiesError
 from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
 from horsies_django.worker.engine.capacity import Capacity
+from horsies_django.worker.engine.comparison import Comparison
 from horsies_django.worker.engine.listener import NotificationListener
-from horsies_django.worker.engine.outage import Outage
+from horsies_django.worker.engine.outage import Outage, WorkerDisowned
 from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
 from horsies_django.worker.engine.pass_delay import PassDelay
 from horsies_django.worker.engine.pass_runner import PassRunner
@@ -38,13 +38,8 @@ from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
 
-RECONCILE_SECONDS = 10.0
 STARTED = "Worker started"  # logged once all processes were ready
 LEASES_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
-
-
-class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
-    """Another worker declared this one dead: its tasks are given to other workers, and it must not continue them."""
 
 
 class Engine:
@@ -68,8 +63,9 @@ class Engine:
         self.outbox = outbox
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.passes = PassRunner(outbox, outbox.served.queues, self.poll_seconds, unknown_tasks)
+        self.comparison = Comparison(outbox, pool, self.prefetched)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
-        handlers = {**self.cursors.handlers(), str(outbox.worker): self.compare_soon}
+        handlers = {**self.cursors.handlers(), str(outbox.worker): self.comparison.soon}
         self.notifications = NotificationListener(listener, selector, resilience, handlers, self.cursors.start_over)
         self.selector = selector
         self.outage = Outage(resilience)
@@ -85,7 +81,6 @@ class Engine:
         self.announced: set[str] = set()
         self.start_at = 0.0  # when to try again to start tasks whose rows were locked
         self.leases_at = 0.0  # when to look for claims of any worker whose lease ended
-        self.reconcile_at = 0.0
         self.status = EngineStatus()  # what other threads may read
 
     def run(self, deadline: Callable[[], float | None]) -> bool:
@@ -127,7 +122,11 @@ class Engine:
         if self.outbox.connection is None and now >= self.outage.retry_at:
             self._reconnect()
         self.notifications.tick(now, self.outbox.connection, self.outbox.channel)
-        if self.outbox.connection is not None and self._wants_pass(now) and not self._waits(now):
+        if (
+            self.outbox.connection is not None
+            and self._wants_pass(now)
+            and not self.pass_delay.puts_off(now, len(self.outbox.outcomes), running=any(map(self.pool.running, LANES)))
+        ):
             self._pass(now)
             self.pass_delay.passed(now, time.monotonic())
         if self.outbox.connection is not None and self.advancer.next_at <= time.monotonic():
@@ -162,8 +161,8 @@ class Engine:
 
     @property
     def owes(self) -> bool:
-        """Whether this worker holds tasks, running or unwritten."""
-        advancing = bool(self.advancer.owed) and not self.stopping  # what a worker leaves undone here, others find
+        """Whether this worker holds tasks, running or unwritten, or has workflows to advance."""
+        advancing = bool(self.advancer.owed) and not self.stopping  # what it leaves undone, others find
         return not self.pool.idle or self.outbox.owes or bool(self.prefetched) or advancing
 
     def _patience(self, now: float, limit: float | None) -> float:
@@ -177,7 +176,7 @@ class Engine:
             moments += [self.wakeups.poll_at, self.wakeups.due_at, self.advancer.next_at]
             if self.prefetched and self.start_at > now:
                 moments.append(self.start_at)
-            if self.outbox.outcomes or self.outbox.releases or self.reconcile_at <= now or self.can_claim():
+            if self.outbox.outcomes or self.outbox.releases or self.comparison.at <= now or self.can_claim():
                 moments.append(self.pass_delay.until if self.pass_delay.waiting else now)
             elif self.outbox.locked:
                 moments.append(self.outbox.locked_until)
@@ -187,15 +186,10 @@ class Engine:
             moments.append(limit)
         return max(0.0, min(min(moments) - now, self.poll_seconds))
 
-    def _waits(self, now: float) -> bool:
-        """Whether the next pass is delayed."""
-        running = any(self.pool.running(lane) for lane in LANES)
-        return self.pass_delay.puts_off(now, len(self.outbox.outcomes), running=running)
-
     def _wants_pass(self, now: float) -> bool:
         if now >= self.wakeups.poll_at or now >= self.wakeups.due_at:
             self.wakeups.look_everywhere()
-        return self.outbox.due(now) or now >= self.reconcile_at or self.can_claim()
+        return self.outbox.due(now) or now >= self.comparison.at or self.can_claim()
 
     def can_claim(self) -> bool:
         """Whether a pass could start or claim something."""
@@ -218,10 +212,6 @@ class Engine:
     def _may_take(self, now: float) -> bool:
         return now <= self.trusted_until and not self.outbox.overfull
 
-    def compare_soon(self, _moment: float = 0.0) -> None:
-        """A task of this worker was cancelled: compare with the database in the next pass."""
-        self.reconcile_at = 0.0
-
     def _collect(self) -> None:
         self.outbox.outcomes += self.pool.outcomes
         self.outbox.releases += self.pool.releases
@@ -241,8 +231,8 @@ class Engine:
         )
         leases = now >= self.leases_at
         try:
-            if now >= self.reconcile_at:
-                self._reconcile(now)
+            if now >= self.comparison.at:
+                self.comparison.run(now)
             passed = self.passes.run(wanted, slots, starts, expired_leases=leases, notified=self.notifications.healthy)
         except psycopg.Error as error:
             self._cut_off(error)
@@ -262,20 +252,14 @@ class Engine:
         self.advancer.owe(passed.in_runs)
 
     def _advance(self) -> None:
-        """Advance workflows whose tasks were settled. Tasks that this sends are announced like any others."""
+        """Advance workflows whose tasks were settled."""
+        sent = False
         try:
             sent = self.advancer.turn(self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel))
         except psycopg.Error as error:
             self._cut_off(error)
-            return
         if sent and (self.until_empty or not self.notifications.healthy):
             self.wakeups.look_everywhere()
-
-    def _reconcile(self, now: float) -> None:
-        for task in self.outbox.compare(self.pool.held() | set(self.prefetched.claims)):
-            if task.cancelled:
-                self.pool.timeouts.cancel(task.id, terminate=task.terminate)
-        self.reconcile_at = now + RECONCILE_SECONDS
 
     def _cut_off(self, error: psycopg.Error) -> None:
         self.outbox.disconnect()
@@ -290,7 +274,7 @@ class Engine:
             return
         self.status = self.status._replace(connection=self.outbox.connection)  # from now on the watchdog watches it
         logger.info("the database is back")
-        self.reconcile_at = 0.0
+        self.comparison.soon()
         self.cursors.start_over()
 
     def trust(self, until: float) -> None:

@@ -33,6 +33,10 @@ class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened
     """The database was unavailable for longer than RESILIENCE allows, or cannot serve this worker."""
 
 
+class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
+    """Another worker declared this one dead: its tasks are given to other workers, and it must not continue them."""
+
+
 class Outage:
     """Counts failures in a row and sets the next try. Without a heartbeat for ``kill_after`` seconds tasks end (None: never)."""
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
+from horsies_django.core.errors import OutcomeCode
 from horsies_django.core.records import Outcome
 from horsies_django.worker.process.logs import one_line
 
@@ -118,7 +119,9 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     """Log a task that failed or was cancelled, and whether it is retried."""
     what, after = label(outcome), spent(outcome)
     if outcome.status == "CANCELLED":
-        logger.info("%s was cancelled%s", what, spent(outcome, "after"), extra=about(outcome))
+        skipped = outcome.error_code == OutcomeCode.TASK_SKIPPED
+        line = "%s skipped itself%s" if skipped else "%s was cancelled%s"
+        logger.info(line, what, spent(outcome, "after"), extra=about(outcome))
         return
     code = one_line(decided.get("code") or outcome.error_code)
     why = f"{code}: {one_line(outcome.error_message)}" if outcome.error_message else code

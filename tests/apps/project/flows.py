@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horsies_django import Results, Skip, TaskResult, current_task, task
+from horsies_django import Results, RetryPolicy, Skip, TaskResult, WorkflowError, current_task, task
 
 
 @task
@@ -69,3 +69,44 @@ def grows(n: int) -> int:
 @task
 def anything(value: Any) -> Any:
     return value
+
+
+@task
+def lengths(values: list[str]) -> int:
+    return sum(map(len, values))
+
+
+@task
+def lazy_lengths(values: Results[str]) -> int:
+    return sum(map(len, values))
+
+
+@task
+async def grows_async(n: int) -> int:
+    first = await current_task().workflow.aadd(number, n, name="first")
+    mapped = await current_task().workflow.amap(plus, a=[1, 2], b=n)
+    await current_task().workflow.aadd(total, mapped, after=first, name="sum")
+    return n
+
+
+@task
+async def total_async(values: Results[int]) -> int:
+    return sum([value async for value in values])
+
+
+@task(retry_policy=RetryPolicy.fixed([0]))
+def grows_and_fails(n: int) -> int:
+    node = current_task().workflow.add(number, n)
+    current_task().workflow.add(plus, node)
+    if current_task().attempt == 1:
+        raise ValueError("once more")
+    return n
+
+
+@task
+def grows_alone() -> str:
+    try:
+        current_task().workflow.add(number, 1)
+    except WorkflowError as error:
+        return str(error)
+    return "added"

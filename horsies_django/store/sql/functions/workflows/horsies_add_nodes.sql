@@ -17,7 +17,7 @@ BEGIN
   ), inserted AS (
     INSERT INTO horsies_workflow_nodes (
       workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, inputs, over,
-      graph, value, rule, needs, allow_failed, when_node, when_path, delay, good_until, open, ok, bad, expanded, items_ok, items_bad,
+      graph, value, rule, needs, allow_failed, when_node, when_path, delay, good_until, open, ok, bad, expanded, in_flight, items_ok, items_bad,
       finished_at)
     SELECT p_workflow, n.number, p_added_by, n.name, n.kind,
            CASE WHEN p_added_by >= 0 THEN 'ADDED' WHEN n.kind = 'input' THEN 'COMPLETED'
@@ -26,7 +26,7 @@ BEGIN
            n.options, coalesce(n.kwargs, '{}'), n.inputs, n.over, n.graph,
            CASE WHEN n.kind = 'input' THEN coalesce(p_values -> n.name, n.value, 'null') ELSE n.value END,
            coalesce(n.rule, 'all'), n.needs, coalesce(n.allow_failed, false), n.when_node, n.when_path, n.delay,
-           coalesce(n.good_until, v_now + n.good_for), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0,
+           coalesce(n.good_until, v_now + n.good_for), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0, 0,
            CASE WHEN p_added_by < 0 AND n.kind = 'input' THEN v_now END
     FROM node n
     ON CONFLICT (workflow_id, added_by, name) DO NOTHING

@@ -7,13 +7,13 @@ DECLARE
 BEGIN
   WITH closed AS (
     UPDATE horsies_workflow_nodes n
-    SET status = CASE WHEN n.items_ok + n.items_bad < n.total THEN 'ENQUEUED' WHEN n.items_bad = 0 THEN 'COMPLETED' ELSE 'FAILED' END,
-        finished_at = CASE WHEN n.items_ok + n.items_bad >= n.total THEN p_now END,
-        error_code = CASE WHEN n.items_ok + n.items_bad >= n.total AND n.items_bad > 0 THEN 'MAP_FAILED' END,
-        error = CASE WHEN n.items_ok + n.items_bad >= n.total AND n.items_bad > 0
+    SET status = CASE WHEN n.in_flight > 0 THEN 'ENQUEUED' WHEN n.items_bad = 0 THEN 'COMPLETED' ELSE 'FAILED' END,
+        finished_at = CASE WHEN n.in_flight = 0 THEN p_now END,
+        error_code = CASE WHEN n.in_flight = 0 AND n.items_bad > 0 THEN 'MAP_FAILED' END,
+        error = CASE WHEN n.in_flight = 0 AND n.items_bad > 0
                   THEN format('%s of %s tasks did not complete', n.items_bad, n.total) END
     WHERE n.workflow_id = p_workflow AND n.number = ANY (p_numbers) AND n.kind = 'map' AND n.finished_at IS NULL
-      AND n.expanded >= n.total AND (n.status = 'READY' OR n.items_ok + n.items_bad >= n.total)
+      AND n.expanded >= n.total AND (n.status = 'READY' OR n.in_flight = 0)
     RETURNING n.number, n.finished_at
   )
   SELECT array_agg(c.number) FILTER (WHERE c.finished_at IS NOT NULL) INTO v_moved FROM closed c;

@@ -61,9 +61,9 @@ BEGIN
   ) AS e
   LEFT JOIN horsies_queues q ON q.name = v_node.queue_name
   ON CONFLICT (workflow_id, node, node_index) WHERE workflow_id IS NOT NULL DO NOTHING;
-  many := greatest(v_until - v_from, 0);
+  GET DIAGNOSTICS many = ROW_COUNT;
   UPDATE horsies_workflow_nodes n
-  SET total = v_node.total, expanded = v_until
+  SET total = v_node.total, expanded = v_until, in_flight = n.in_flight + many
   WHERE n.workflow_id = p_run.id AND n.number = p_number;
   moved := horsies_close_maps(p_run.id, ARRAY[p_number], v_now) <> '{}';
 END

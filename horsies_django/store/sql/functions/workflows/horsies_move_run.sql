@@ -13,7 +13,7 @@ DECLARE
   v_run horsies_workflows;
   v_moved bigint[] := p_moved;
   v_failed record;
-  v_refused boolean;
+  v_told record;
   v_sent record;
 BEGIN
   many := 0;
@@ -24,18 +24,20 @@ BEGIN
     v_moved := v_moved || horsies_admit_nodes(
       p_workflow, v_run.finished_at IS NOT NULL OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL, v_now);
     IF v_moved <> '{}' THEN
-      v_refused := horsies_propagate(p_workflow, v_moved, v_now);
-      SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
-             bool_or(NOT EXISTS (
-               SELECT FROM horsies_workflow_edges e JOIN horsies_workflow_nodes d ON d.workflow_id = p_workflow AND d.number = e.downstream
-               WHERE e.workflow_id = p_workflow AND e.upstream = n.number AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed))) AS fatal
-      INTO v_failed
-      FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.number = ANY (v_moved) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
-      v_moved := '{}';
-      IF v_run.finished_at IS NULL AND (v_failed.number IS NOT NULL OR v_refused) THEN
+      v_told := horsies_propagate(p_workflow, v_moved, v_now);
+      IF v_run.finished_at IS NULL AND (v_told.failed OR v_told.refused) THEN
+        SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
+               bool_or(NOT EXISTS (
+                 SELECT FROM horsies_workflow_edges e
+                 JOIN horsies_workflow_nodes d ON d.workflow_id = p_workflow AND d.number = e.downstream
+                 WHERE e.workflow_id = p_workflow AND e.upstream = n.number
+                   AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed))) AS fatal
+        INTO v_failed
+        FROM horsies_workflow_nodes n
+        WHERE n.workflow_id = p_workflow AND n.number = ANY (v_moved) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
+        v_moved := '{}';
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);
-        IF (v_failed.fatal OR v_refused) AND v_run.error_code IS NULL THEN
+        IF (v_failed.fatal OR v_told.refused) AND v_run.error_code IS NULL THEN
           v_run.error_code := coalesce(v_failed.code, 'QUORUM_NOT_MET');
           IF v_run.on_error = 'stop' THEN
             halted := 'stop';
@@ -58,7 +60,8 @@ BEGIN
     v_moved := v_sent.moved;
     EXIT WHEN v_moved = '{}';
   END LOOP;
-  finished := horsies_finish_run(p_workflow, p_channel, p_max_bytes, v_now);
+  finished := (many = 0 OR halted IS NOT NULL)  -- else what was just sent is open
+    AND horsies_finish_run(p_workflow, p_channel, p_max_bytes, v_now);
   IF NOT finished AND more <> (v_run.owed_at IS NOT NULL) THEN
     UPDATE horsies_workflows w SET owed_at = CASE WHEN more THEN v_now END WHERE w.id = p_workflow;
   END IF;

@@ -17,7 +17,7 @@ BEGIN
   more := false;
   IF p_run.max_in_flight IS NOT NULL THEN
     SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
-             CASE WHEN n.kind = 'map' THEN n.expanded - n.items_ok - n.items_bad WHEN n.status = 'ENQUEUED' THEN 1 ELSE 0 END), 0)::int)
+             CASE WHEN n.kind = 'map' THEN n.in_flight ELSE 1 END), 0)::int)
     INTO v_limit
     FROM horsies_workflow_nodes n
     WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR (n.status = 'READY' AND n.kind = 'map'));
@@ -60,7 +60,8 @@ BEGIN
       moved := moved || v_number;
     END;
   END LOOP;
-  more := EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL)
-          AND (p_run.max_in_flight IS NULL OR many >= p_limit);
+  more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')
+    AND (p_run.max_in_flight IS NULL OR many >= p_limit)
+    AND EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL);
 END
 $$;

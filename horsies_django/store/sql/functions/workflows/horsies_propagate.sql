@@ -1,14 +1,16 @@
 -- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn.
 -- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
--- Moves PENDING -> READY, SKIPPED. refused: whether a node that tolerates failures was skipped because there were too many.
+-- Moves PENDING -> READY, SKIPPED. failed: whether one of p_moved failed. refused: whether a quorum became impossible.
 -- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
-CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_now timestamptz, OUT refused boolean)
+CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_now timestamptz, OUT failed boolean, OUT refused boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[] := p_moved;
   v_refused boolean;
 BEGIN
   refused := false;
+  failed := EXISTS (SELECT FROM horsies_workflow_nodes n
+                    WHERE n.workflow_id = p_workflow AND n.number = ANY (p_moved) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED'));
   WHILE v_moved <> '{}' LOOP
     WITH told AS MATERIALIZED (
       SELECT e.downstream AS number, count(*)::int AS many, count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok

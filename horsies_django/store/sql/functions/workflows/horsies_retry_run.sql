@@ -30,9 +30,10 @@ BEGIN
     JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = e.downstream
     WHERE n.status IN ('SKIPPED', 'PENDING')
   )
-  SELECT array_agg(a.number) INTO v_again FROM again a;
-  IF v_again IS NULL OR NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again)
-                                    AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) THEN
+  SELECT coalesce(array_agg(a.number), '{}') INTO v_again FROM again a;
+  IF v_run.status <> 'CANCELLED' AND NOT EXISTS (
+    SELECT FROM horsies_workflow_nodes n
+    WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) THEN
     verdict := 'NOTHING';
     RETURN;
   ELSIF EXISTS (SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = ANY (v_again) AND t.finished_at IS NULL) THEN
@@ -48,11 +49,15 @@ BEGIN
     AND (n.kind <> 'map' OR t.status <> 'COMPLETED' AND t.error_code <> 'TASK_SKIPPED');
   UPDATE horsies_workflow_nodes n
   SET status = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN 'ENQUEUED' ELSE 'ADDED' END,
-      finished_at = NULL, error_code = NULL, error = NULL, items_bad = 0, expanded = 0,
+      finished_at = NULL, error_code = NULL, error = NULL, items_bad = 0, expanded = 0, in_flight = 0,
       items_ok = CASE WHEN n.kind = 'map' THEN (
         SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.advanced_at IS NOT NULL)::int ELSE 0 END,
       task_id = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN n.task_id END
   WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again);
+  UPDATE horsies_workflow_nodes d SET open = d.open + again.many, bad = d.bad - again.many  -- of nodes that ran nevertheless
+  FROM (SELECT e.downstream, count(*)::int AS many FROM horsies_workflow_edges e
+        WHERE e.workflow_id = p_workflow AND e.upstream = ANY (v_again) AND e.downstream <> ALL (v_again) GROUP BY e.downstream) AS again
+  WHERE d.workflow_id = p_workflow AND d.number = again.downstream;
   UPDATE horsies_workflows w
   SET status = 'RUNNING', finished_at = NULL, advanced_at = NULL, error_node = NULL, error_code = NULL, result = NULL
   WHERE w.id = p_workflow;

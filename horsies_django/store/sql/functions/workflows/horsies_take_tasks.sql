@@ -30,7 +30,7 @@ BEGIN
     WHERE n.workflow_id = p_workflow AND n.number = t.node AND n.kind = 'task' AND n.task_id = t.id AND n.status = 'ENQUEUED'
     RETURNING n.number
   ), of_maps AS (
-    UPDATE horsies_workflow_nodes n SET items_ok = n.items_ok + c.ok, items_bad = n.items_bad + c.many - c.ok
+    UPDATE horsies_workflow_nodes n SET in_flight = n.in_flight - c.many, items_ok = n.items_ok + c.ok, items_bad = n.items_bad + c.many - c.ok
     FROM (SELECT t.node, count(*)::int AS many, count(*) FILTER (WHERE t.status = 'COMPLETED' OR t.error_code = 'TASK_SKIPPED')::int AS ok
           FROM taken t GROUP BY t.node) AS c
     WHERE n.workflow_id = p_workflow AND n.number = c.node AND n.kind = 'map' AND n.finished_at IS NULL

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
-from django.test import TestCase
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
 from django.urls import reverse
 
 from example_project.library import reading
 from example_project.library.models import Document, Upload
 from example_project.library.tasks import index_document, measure_chapter
 from example_project.library.tests.visitors import PROSE, logged_in, upload
+from example_project.library.views import take_in
 from example_project.library.workflows import import_file
-from horsies_django import get_workflow
+from horsies_django import WorkflowHandle, get_workflow
 from horsies_django.models import Task, WorkflowRun
 from horsies_django.testing import drain
 
@@ -114,3 +119,35 @@ class ImportTests(TestCase):
         assert self.client.get(reverse("library:import", args=[uuid.uuid4()])).status_code == 404
         gone = Upload.objects.create(name="a", content=b"", submission=uuid.uuid4(), import_run=uuid.uuid4())
         assert self.client.get(reverse("library:import", args=[gone.import_run])).status_code == 404
+
+
+class DoubleSubmitTests(TransactionTestCase):
+    """Two requests at the same time have two connections."""
+
+    def test_a_form_that_is_sent_twice_at_the_same_time_gives_one_run_to_both(self) -> None:
+        form = uuid.uuid4()
+
+        def submit() -> list[WorkflowHandle]:
+            try:
+                return take_in(form, "shelf", [SimpleUploadedFile("fox.txt", b"fox")])
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(1) as other:
+            with transaction.atomic():
+                first = take_in(form, "shelf", [SimpleUploadedFile("fox.txt", b"fox")])
+                second = other.submit(submit)
+                self.wait_until_somebody_waits_for_this_transaction()
+                assert not second.done()
+            assert second.result(timeout=30) == first
+        assert (Upload.objects.count(), WorkflowRun.objects.count(), Task.objects.count()) == (1, 1, 1)
+
+    def wait_until_somebody_waits_for_this_transaction(self) -> None:
+        """Wait for the other request to be stopped by the first one's upload."""
+        for _ in range(600):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))")
+                if cursor.fetchone()[0]:
+                    return
+            threading.Event().wait(0.05)
+        self.fail("nobody waits")

@@ -68,9 +68,14 @@ class NodeCase:
             return Reason(NodeReasonCode.SKIPPED_BY_HAND, text, {"change": self.facts["change"]})
         if node["error_code"] == "TASK_SKIPPED":
             return Reason(
-                NodeReasonCode.SKIPPED_ITSELF, "Its task skipped itself: it raised Skip.", pick(node, "task_id")
+                NodeReasonCode.SKIPPED_ITSELF,
+                "Its task skipped itself: it raised Skip.",
+                pick(node, "task_id", "task_name"),
             )
-        details = {"upstream": self.facts["bad"], **pick(node, "rule", "needs", "allow_failed", "ok", "bad")}
+        details = {
+            "upstream": self.facts["bad"],
+            **pick(node, "workflow_id", "rule", "needs", "allow_failed", "ok", "bad"),
+        }
         passed = node["bad"] if node["allow_failed"] else 0
         if node["rule"] == "quorum" and node["ok"] + passed < node["needs"]:
             text = f"It was skipped because {node['needs']} of its upstream nodes had to complete{self.because()}."
@@ -110,7 +115,7 @@ class NodeCase:
     def waiting(self) -> Reason:
         node, nodes = self.node, self.facts["waits"]
         count = node["open"] + node["ok"] + node["bad"]
-        details = {"upstream": nodes, **pick(node, "rule", "needs", "allow_failed", "open", "ok", "bad")}
+        details = {"upstream": nodes, **pick(node, "workflow_id", "rule", "needs", "allow_failed", "open", "ok", "bad")}
         named = self.named(nodes, node["open"])
         if node["rule"] == "quorum":
             passed = node["ok"] + (node["bad"] if node["allow_failed"] else 0)
@@ -158,7 +163,7 @@ class NodeCase:
             text = f"Its task {node['task_id']} has finished{self.noted({'finished_at': True})}."
         else:
             text = f"Its task is {self.facts['task']}."
-        return Reason(NodeReasonCode.TASK, text, {"task_id": node["task_id"]})
+        return Reason(NodeReasonCode.TASK, text, pick(node, "task_id", "task_name"))
 
     def map_running(self) -> Reason:
         node = self.node
@@ -167,7 +172,8 @@ class NodeCase:
         text += f", {node['items_bad']:,} without completing." if node["items_bad"] else "."
         if self.facts["task"] is not None:
             text += f" The first that has not finished is {self.facts['task']}."
-        return Reason(NodeReasonCode.MAP_RUNNING, text, pick(node, "total", "expanded", "items_ok", "items_bad"))
+        details = pick(node, "task_name", "total", "expanded", "items_ok", "items_bad")
+        return Reason(NodeReasonCode.MAP_RUNNING, text, {"task_id": self.facts["task"], **details})
 
     def noted(self, ended: Facts | None) -> str:
         return "; the run moves on as soon as a worker advances it" if ended and ended["finished_at"] else ""

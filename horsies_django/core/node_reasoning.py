@@ -129,7 +129,7 @@ class NodeCase:
     def ready(self) -> Iterator[Reason]:
         node, run = self.node, self.run
         limit, taken = run["max_in_flight"], self.facts["in_flight"]
-        if node["kind"] == "map" and node["expanded"]:
+        if node["kind"] == "map" and node["total"] is not None:
             yield self.map_running()
         if run["status"] != "RUNNING":
             return
@@ -168,11 +168,11 @@ class NodeCase:
     def map_running(self) -> Reason:
         node = self.node
         total, done = node["total"], node["items_ok"] + node["items_bad"]
-        text = f"{node['expanded']:,} of its {total:,} tasks are sent; {done:,} of them have finished"
+        text = f"{done + node['in_flight']:,} of its {total:,} tasks are sent; {done:,} of them have finished"
         text += f", {node['items_bad']:,} without completing." if node["items_bad"] else "."
         if self.facts["task"] is not None:
             text += f" The first that has not finished is {self.facts['task']}."
-        details = pick(node, "task_name", "total", "expanded", "items_ok", "items_bad")
+        details = pick(node, "task_name", "total", "in_flight", "items_ok", "items_bad")
         return Reason(NodeReasonCode.MAP_RUNNING, text, {"task_id": self.facts["task"], **details})
 
     def noted(self, ended: Facts | None) -> str:

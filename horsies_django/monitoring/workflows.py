@@ -60,7 +60,7 @@ class NodeOverview(NamedTuple):
     ok: int
     bad: int
     total: int | None
-    expanded: int
+    in_flight: int
     items_ok: int
     items_bad: int
     finished_at: dt.datetime | None

@@ -12,6 +12,7 @@ from django.db import connection
 from horsies_django import Batch, Workflow, queues, quorum
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain_node import NodeExplanation, explain_node
+from horsies_django.store.explanations import ExplanationStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.support.factories import HeartbeatFactory, WorkerFactory
@@ -153,6 +154,16 @@ def test_a_map_says_how_much_of_it_was_sent() -> None:
     assert "3 of its 3 tasks are sent" in told(flow.send(), "plus").reasons[0].text
 
 
+def test_a_map_that_is_retried_counts_what_it_kept() -> None:
+    flow = Workflow("retried")
+    flow.map(flows.odd_fails, n=[0, 1, 2, 3])
+    handle = run(flow)
+    handle.retry()
+    assert "4 of its 4 tasks are sent; 2 of them have finished." in told(handle, "odd_fails").reasons[0].text
+    handle.pause()
+    assert "2 of its 4 tasks are sent; 2 of them have finished." in str(told(handle, "odd_fails"))
+
+
 def test_a_workflow_in_a_workflow_names_its_run() -> None:
     child = Workflow("child")
     child.add(flows.number, 1)
@@ -262,3 +273,31 @@ def test_what_does_not_exist_is_named() -> None:
     with pytest.raises(LookupError, match="several nodes named 'number'"):
         explain_node(handle.workflow_id, "number")
     assert explain_node(handle.workflow_id, "9").number == 9
+
+
+SCANS = """
+    SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_xact_all_tables
+    WHERE relname IN ('horsies_workflows', 'horsies_workflow_nodes', 'horsies_workflow_edges', 'horsies_tasks', 'horsies_audit')
+"""
+
+
+@pytest.mark.parametrize("analyzed", ["when empty", "when full"])
+def test_it_reads_large_tables_through_their_indexes_whatever_the_statistics_say(analyzed: str) -> None:
+    tables = "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks, horsies_audit"
+    with connection.cursor() as cursor:
+        if analyzed == "when empty":
+            cursor.execute(f"ANALYZE {tables}")
+        flow = Workflow("large")
+        nodes = [flow.add(flows.number, n) for n in range(300)]
+        flow.add(flows.total, nodes, name="end")
+        flow.map(flows.plus, a=[1, 2], name="map")
+        handle = flow.send()
+        if analyzed == "when full":
+            cursor.execute(f"ANALYZE {tables}")
+        store = ExplanationStore(connection)
+        cursor.execute(SCANS)
+        before = cursor.fetchone()
+        for number in (0, 300, 301):
+            assert store.node_facts(handle.workflow_id, number)
+        cursor.execute(SCANS)
+        assert cursor.fetchone() == before

@@ -182,7 +182,7 @@ def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -
     ]  # fmt: skip
     assert [row[4] for row in rows] == ["◐ Sent Why?", "◐ Sent Why?", "◐ Sent Why?", "○ Pending Why?"]
     assert rows[3][6] == "2 open"
-    assert rows[1][7] == "0 of 3 completed"
+    assert rows[1][7] == "0 of 3 completed, 3 in flight"
     task = Task.objects.get(workflow_id=handle.workflow_id, node=0)
     child_run = WorkflowRun.objects.get(parent_id=handle.workflow_id)
     tasks = f"{reverse('admin:horsies_task_changelist')}?workflow={handle.workflow_id}%3A1"

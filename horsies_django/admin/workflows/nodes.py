@@ -28,7 +28,7 @@ LARGEST = 2**63 - 1
 LONGEST_ERROR = 500
 OPEN = ("ADDED", "PENDING", "READY", "ENQUEUED")
 COLUMNS = (
-    "workflow_id", "number", "name", "kind", "status", "task_name", "open", "ok", "bad", "total", "expanded", "items_ok",
+    "workflow_id", "number", "name", "kind", "status", "task_name", "open", "ok", "bad", "total", "in_flight", "items_ok",
     "items_bad", "task_id", "finished_at", "error_code",
 )  # fmt: skip
 
@@ -107,7 +107,7 @@ def choices(counted: dict[str, int] | None, chosen: str) -> list[Choice]:
 def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
     """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow."""
     shown: SafeString | str = ""
-    if node.kind == "map" and node.expanded:
+    if node.kind == "map" and node.total:
         shown = tasks_link(page, request, node.workflow_id, node.number, _("Tasks"))
     elif node.kind == "workflow" and node.task_id:
         shown = page.link(request, WorkflowRun, node.task_id, _("Run"))
@@ -132,9 +132,9 @@ def upstream(node: WorkflowNode) -> str:
 
 
 def elements(node: WorkflowNode) -> str:
-    """Return how many tasks of a map completed, did not, and were sent, of all."""
+    """Return how many tasks of a map completed, did not, and are in flight, of all."""
     if node.total is None:
         return NOTHING
     text = _("%(ok)s of %(total)s completed") % {"ok": f"{node.items_ok:,}", "total": f"{node.total:,}"}
     text += _(", %(n)s did not") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
-    return text + (_(", %(n)s sent") % {"n": f"{node.expanded:,}"} if node.expanded < node.total else "")
+    return text + (_(", %(n)s in flight") % {"n": f"{node.in_flight:,}"} if node.in_flight else "")

@@ -46,9 +46,9 @@ BEGIN
         ORDER BY n.finished_at, n.number LIMIT p_many) AS u));
   ELSIF v_node.status = 'READY' THEN
     v_facts := v_facts || jsonb_build_object('in_flight', (
-      SELECT coalesce(sum(CASE WHEN n.kind = 'map' THEN n.expanded - n.items_ok - n.items_bad WHEN n.status = 'ENQUEUED' THEN 1 ELSE 0 END), 0)
+      SELECT coalesce(sum(CASE WHEN n.kind = 'map' THEN n.in_flight ELSE 1 END), 0)
       FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.finished_at IS NULL AND n.status IN ('READY', 'ENQUEUED')));
+      WHERE n.workflow_id = p_workflow AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR n.status = 'READY' AND n.kind = 'map')));
   END IF;
   RETURN v_facts;
 END

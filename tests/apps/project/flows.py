@@ -69,3 +69,8 @@ def grows(n: int) -> int:
 @task
 def anything(value: Any) -> Any:
     return value
+
+
+@task
+def act(value: Any = None) -> Any:
+    return value

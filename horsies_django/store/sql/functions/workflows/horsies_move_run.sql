@@ -12,6 +12,7 @@ DECLARE
   v_until timestamptz := clock_timestamp() + interval '20 ms';
   v_run horsies_workflows;
   v_moved bigint[] := p_moved;
+  v_admitted bigint[];
   v_failed record;
   v_refused boolean;
   v_sent record;
@@ -21,10 +22,12 @@ BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
   parent := v_run.parent_id;
   LOOP
-    v_moved := v_moved || horsies_admit_nodes(
+    v_refused := horsies_propagate(p_workflow, v_moved, v_now);  -- before nodes are admitted, which count these themselves
+    v_admitted := horsies_admit_nodes(
       p_workflow, v_run.finished_at IS NOT NULL OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL, v_now);
+    v_refused := horsies_propagate(p_workflow, v_admitted, v_now) OR v_refused;
+    v_moved := v_moved || v_admitted;
     IF v_moved <> '{}' THEN
-      v_refused := horsies_propagate(p_workflow, v_moved, v_now);
       SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
              bool_or(NOT EXISTS (
                SELECT FROM horsies_workflow_edges e JOIN horsies_workflow_nodes d ON d.workflow_id = p_workflow AND d.number = e.downstream

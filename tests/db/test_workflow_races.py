@@ -84,3 +84,24 @@ def test_a_node_added_after_its_upstream_node_finished_does_not_count_it_twice(e
     one.settle(grows, *claims.values())
     one.run_all()
     assert set(statuses(handle).values()) == {"COMPLETED"}
+
+
+def test_a_retry_counts_again_what_the_nodes_that_stay_wait_for(engine: Engines) -> None:
+    """Naive: a node that ran although one failed is told of that one a second time, and waits for -1 nodes."""
+    one = engine()
+    flow = Workflow("tolerates")
+    bad = flow.add(flows.act, name="bad")
+    flow.add(flows.act, name="end", after=[bad], allow_failed=True)
+    flow.add(flows.act, name="other", after=[bad])
+    flow.add(flows.act, name="alone")
+    handle = flow.send()
+    claims = {claim.id: claim for claim in one.take()}
+    for node in WorkflowNode.objects.filter(name__in=["bad", "alone"]):
+        one.settle(claims[node.task_id], code="BROKEN")
+    one.run_all()
+    assert statuses(handle) == {"bad": "FAILED", "end": "COMPLETED", "other": "SKIPPED", "alone": "FAILED"}
+    handle.retry()
+    assert miscounted() == []
+    one.run_all()
+    assert set(statuses(handle).values()) == {"COMPLETED"}
+    assert miscounted() == []

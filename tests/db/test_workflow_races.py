@@ -105,3 +105,20 @@ def test_a_retry_counts_again_what_the_nodes_that_stay_wait_for(engine: Engines)
     one.run_all()
     assert set(statuses(handle).values()) == {"COMPLETED"}
     assert miscounted() == []
+
+
+def test_a_condition_waits_for_its_node_although_the_quorum_is_met(engine: Engines) -> None:
+    """Naive: the condition is looked at when the quorum is met, by a node whose value is not there yet: it depends on who is first."""
+    one = engine()
+    flow = Workflow("gated")
+    fast, slow = flow.add(flows.act, name="fast"), flow.add(flows.act, name="slow")
+    flow.add(flows.act, name="yes", after=[fast, slow], join="any", when=slow.matches("$ == 1"))
+    flow.add(flows.act, name="no", after=[fast, slow], join="any", when=slow.matches("$ == 2"))
+    handle = flow.send()
+    first, last = sorted(one.take(), key=lambda claim: claim.id)
+    one.settle(first)
+    one.advance()
+    assert statuses(handle) == {"fast": "COMPLETED", "slow": "ENQUEUED", "yes": "PENDING", "no": "PENDING"}
+    one.settle(last)
+    one.run_all()
+    assert statuses(handle) == {"fast": "COMPLETED", "slow": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED"}

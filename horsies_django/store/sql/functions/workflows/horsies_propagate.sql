@@ -20,8 +20,9 @@ BEGIN
     ), decided AS MATERIALIZED (
       SELECT t.*, n.rule, n.allow_failed, v.verdict,
              CASE WHEN n.status <> 'PENDING' THEN n.status
-                  WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL AND NOT horsies_condition(p_workflow, n.when_node, n.when_path)
-                  THEN 'SKIPPED' ELSE v.verdict END AS status,
+                  WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
+                      CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
+                  ELSE v.verdict END AS status,
              n.status = 'PENDING' AS waited
       FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = t.number AND n.status <> 'ADDED'
       CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' THEN horsies_join_verdict(

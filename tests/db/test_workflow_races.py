@@ -122,3 +122,24 @@ def test_a_condition_waits_for_its_node_although_the_quorum_is_met(engine: Engin
     one.settle(last)
     one.run_all()
     assert statuses(handle) == {"fast": "COMPLETED", "slow": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED"}
+
+
+def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(engine: Engines) -> None:
+    """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
+    one, two = engine(), engine()
+    child = Workflow("child")
+    child.add(flows.act, name="inner")
+    flow = Workflow("parent")
+    flow.add(child)
+    handle = flow.send()
+    one.settle(*one.take(), code="BROKEN")
+    run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
+    one.workflows.advance(run, Task.objects.values_list("id", flat=True), [], 9)
+    one.workflows.advance(handle.workflow_id, [], [run], 9)
+    assert statuses(handle) == {"child": "FAILED"}
+    handle.retry()
+    two.settle(*two.take(), code="BROKEN")
+    two.workflows.advance(run, Task.objects.values_list("id", flat=True), [], 9)
+    one.workflows.told([run])  # of its first end
+    engine().advance()
+    assert (statuses(handle), handle.status()) == ({"child": "FAILED"}, "FAILED")

@@ -20,6 +20,16 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Largest:
+    """The import of the file with the most chapters."""
+
+    path: str
+    chapters: int
+    completed: int
+    tasks: int
+
+
+@dataclass(frozen=True)
 class Crash:
     """What became of the task whose process was killed, and which process took over."""
 
@@ -54,6 +64,7 @@ class Facts:
     sent: int = 0
     completed: int = 0
     failures: list[Failure] = field(default_factory=list)
+    largest: Largest | None = None  # none where the library had all files already
     documents: int = 0
     indexed: int = 0
     verified: int = 0
@@ -79,6 +90,8 @@ def untrue(facts: Facts) -> Iterator[str]:
     for failure in facts.failures:
         if not failure.code:
             yield f"{failure.path} FAILED without an error code"
+    if facts.largest is not None and facts.largest.completed != facts.largest.tasks:
+        yield f"the import of {facts.largest.path} has {facts.largest.tasks} tasks, {facts.largest.completed} COMPLETED"
     if facts.indexed != facts.documents:
         yield f"{facts.documents} documents were imported, but {facts.indexed} are indexed"
     if facts.verified != facts.documents:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 
-MOST_FILES = 600
+MOST_FILES = 300
 LARGEST_BYTES = 300_000
 LICENSES = 60
 NOT_UTF8 = 4

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from django.contrib import admin
+from django.urls import reverse
+
 from example_project.demo.facts import Facts
 from example_project.demo.narrator import Narrator
-
-ADMIN_TASKS = "/admin/horsies/task/"
-ADMIN_SCHEDULES = "/admin/horsies/schedule/"
+from horsies_django.models import Schedule, Task, WorkflowRun
 
 
 def report(say: Narrator, facts: Facts) -> None:
     """Say what came of the run."""
     say.detail()
     say.detail(f"{facts.sent} files sent: {facts.completed} COMPLETED, {len(facts.failures)} FAILED")
+    if facts.largest:
+        one = facts.largest
+        say.detail(f"  largest: {one.path}, {one.chapters} chapters, {one.completed} of {one.tasks} tasks completed")
     for failure in facts.failures:
         say.detail(f"  FAILED {failure.code}: {failure.message}")
     say.detail(f"{facts.documents} documents, {facts.indexed} indexed, {facts.verified} fetched back and equal")
@@ -32,6 +36,7 @@ def invitation(say: Narrator, address: str, username: str, password: str) -> Non
     """Say where to look."""
     say.detail()
     say.detail(f"Site     {address}/")
-    say.detail(f"Admin    {address}{ADMIN_TASKS}")
-    say.detail(f"         {address}{ADMIN_SCHEDULES}")
+    shown = [model for model in (Task, WorkflowRun, Schedule) if admin.site.is_registered(model)]
+    for label, model in zip(("Admin", *[""] * len(shown)), shown, strict=False):
+        say.detail(f"{label:8} {address}{reverse(f'admin:horsies_{model._meta.model_name}_changelist')}")
     say.detail(f"Login    {username}  {password}")

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from example_project.demo.browser import Browser, Part
 from example_project.demo.clock import now
-from example_project.demo.facts import Crash, Facts, Failure, Fall, Search
+from example_project.demo.facts import Crash, Facts, Failure, Fall, Largest, Search
 from example_project.demo.files import File, batches
 from example_project.demo.models import Hold
 from example_project.demo.narrator import Narrator
@@ -24,14 +24,16 @@ from example_project.demo.problems import DemoFailed
 from example_project.demo.processes import Services
 from example_project.demo.tasks import come_back, hold
 from example_project.library.models import Document, Upload
+from example_project.library.progress import nodes_of
 from example_project.library.searching import NearDuplicate, near_duplicates
-from example_project.library.tasks import import_file, index_document, reindex, verify_document
-from horsies_django import TaskHandle, TaskResult, explain
+from example_project.library.tasks import reindex, verify_document
+from example_project.library.workflows import IMPORT
+from horsies_django import TaskHandle, TaskResult, Workflow, WorkflowHandle, explain, get_workflow
 from horsies_django.conf import config
 from horsies_django.core.errors import RetrievalCode
 from horsies_django.core.explanations import ReasonCode
 from horsies_django.core.status import TERMINAL, Status
-from horsies_django.models import Heartbeat, ScheduleTick, Task, Worker
+from horsies_django.models import Heartbeat, ScheduleTick, Task, Worker, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import overview
 
 WORK_SECONDS = 120
@@ -63,8 +65,7 @@ class Story:
         facts = Facts(sent=len(self.files))
         facts.crash = self.with_replacement(self.upload_with_a_crash())
         facts.fall = self.kill_the_worker()
-        self.finish("imported", import_file.name)
-        self.finish("indexed", index_document.name)
+        self.finish("imported", self.imports())
         self.verify()
         self.count(facts)
         facts.pairs = disjoint(near_duplicates(PAIRS_LOOKED_AT))[:PAIRS]
@@ -91,19 +92,23 @@ class Story:
     def upload(self, batch: list[File]) -> None:
         """Send files by the site's own form."""
         parts = [Part("files", file.name, file.content) for file in batch]
-        self.browser.post(reverse("library:upload"), {"folder": batch[0].folder}, parts)
+        fields = {"submission": str(uuid.uuid4()), "folder": batch[0].folder}
+        self.browser.post(reverse("library:upload"), fields, parts)
 
     def first_result(self, sent: int) -> uuid.UUID:
-        """Wait for the result of the first upload and show it."""
-        upload = Upload.objects.filter(uploaded_at__gte=self.since).only("import_task").earliest("pk")
-        result = self.result_of(import_file.handle(upload.import_task))
+        """Wait for the import of the first upload and show its nodes."""
+        upload = Upload.objects.filter(uploaded_at__gte=self.since).only("import_run").earliest("pk")
+        run = get_workflow(upload.import_run)
+        result = self.result_of(run)
         self.say.step(f"first result, {len(self.files) - sent} files still to be uploaded:")
         if result.is_ok():
-            made = result.ok_value
+            made = run.results()["read_file"].ok_value
             self.say.detail(f"{made.path}: {made.kind.value}, {made.size:,} bytes, document {made.document_id}")
         else:
             self.say.detail(f"{result.err_value.error_code}: {result.err_value.message}")
-        return upload.import_task
+        told = [f"{node.name} x {node.total}" if node.total else node.name for node in nodes_of(run)]
+        self.say.detail(f"{', '.join(told)}: {run.progress().completed} of {run.progress().total} tasks completed")
+        return upload.import_run
 
     def kill_a_child(self) -> Crash:
         """Have a child run ``hold``, kill that child, and see what becomes of the task."""
@@ -123,7 +128,7 @@ class Story:
         self.say.detail(f"{crash.code}: {crash.message}")
         return crash
 
-    def result_of(self, handle: TaskHandle[Any]) -> TaskResult[Any]:
+    def result_of(self, handle: TaskHandle[Any] | WorkflowHandle) -> TaskResult[Any]:
         """Wait for a result, and notice meanwhile when site or worker ends. Raises DemoFailed."""
 
         def looked() -> list[TaskResult[Any]]:
@@ -131,7 +136,7 @@ class Story:
             waits = result.is_err() and result.err_value.error_code == RetrievalCode.WAIT_TIMEOUT.value
             return [] if waits else [result]
 
-        return self.services.until(looked, f"the result of task {handle.task_id}", CRASH_SECONDS)[0]
+        return self.services.until(looked, f"the result of {handle!r}", CRASH_SECONDS)[0]
 
     def with_replacement(self, crash: Crash) -> Crash:
         """Wait until the worker has all its processes again, and add which one is new."""
@@ -152,9 +157,14 @@ class Story:
         return replace(crash, replacement=replacement)
 
     def kill_the_worker(self) -> Fall:
-        """Kill the worker with all its processes while they work, start another one, and see what comes back."""
+        """Kill the worker with all its processes while they work, start another one, and see what comes back.
+
+        Some of what they run is known: the tasks of a workflow with one node, a map.
+        """
         tokens = [uuid.uuid4() for _ in range(HELD)]
-        handles = [come_back.send(token) for token in tokens]
+        flow = Workflow("come back")
+        flow.returns(flow.map(come_back, token=tokens))
+        run = flow.send()
         holds = Hold.objects.filter(token__in=tokens)
         self.services.until(
             lambda: holds.count() == HELD, "the tasks run that wait for the worker's death", CRASH_SECONDS
@@ -164,7 +174,11 @@ class Story:
         held = dict(
             Task.objects.filter(claimed_by=self.worker.pk, finished_at=None).values_list("pk", "claim_generation")
         )
-        self.say.step(f"killed worker {pid} with all its processes (kill -9) while they ran {len(held)} tasks")
+        open_runs = self.imports().exclude(status__in=FINAL).count()
+        self.say.step(
+            f"killed worker {pid} with all its processes (kill -9) while they ran {len(held)} tasks; "
+            f"{open_runs} imports are under way"
+        )
         self.worker = self.services.worker_row()
         silence = config().recovery.running_stale_threshold_ms / 1_000
         self.say.step(
@@ -179,16 +193,20 @@ class Story:
         again = self.services.until(back, "the tasks of the killed worker run again", FALL_SECONDS)
         seconds = (max(task.started_at for task in again) - at).total_seconds()
         self.say.step(f"{len(again)} tasks came back in {seconds:.1f} s")
-        done = sum(self.result_of(handle).is_ok() for handle in handles)
-        return Fall(len(held), len(again) - (len(handles) - done), seconds)
+        attempts = self.result_of(run).ok or []
+        self.say.step(
+            f"workflow {flow.name!r}: {run.status()}, the attempts that completed are {sorted(set(attempts))}"
+        )
+        done = sum(attempt > 1 for attempt in attempts)
+        return Fall(len(held), len(again) - (HELD - done), seconds)
 
-    def finish(self, verb: str, name: str) -> None:
-        """Wait until every task of that name is final, telling how far they are."""
-        tasks, told_at = self.tasks().filter(task_name=name), self.say.seconds
+    def finish(self, verb: str, rows: QuerySet[Any]) -> None:
+        """Wait until every one of these tasks or runs is final, telling how far they are."""
+        told_at = self.say.seconds
 
         def is_done() -> bool:
             nonlocal told_at
-            counts = tasks.aggregate(all=Count("pk"), final=Count("pk", filter=Q(status__in=FINAL)))
+            counts = rows.aggregate(all=Count("pk"), final=Count("pk", filter=Q(status__in=FINAL)))
             done = counts["final"] == counts["all"]
             if done or self.say.seconds - told_at >= TELL_EVERY_SECONDS:
                 told_at = self.say.seconds
@@ -201,7 +219,7 @@ class Story:
         """Press the button that has every document fetched back from the site by an async task."""
         self.browser.post(reverse("library:verify"), {})
         self.say.step(self.services.until(self.capped, "two documents are fetched at a time", WORK_SECONDS))
-        self.finish("fetched back and compared", verify_document.name)
+        self.finish("fetched back and compared", self.tasks().filter(task_name=verify_document.name))
 
     def capped(self) -> str | None:
         """Say how the capped queue stands while its slots are taken, and why the last task of it waits; None until then."""
@@ -234,6 +252,10 @@ class Story:
         """Return the tasks of this run."""
         return Task.objects.filter(sent_at__gte=self.since)
 
+    def imports(self) -> QuerySet[WorkflowRun]:
+        """Return the imports of this run of the demo."""
+        return WorkflowRun.objects.filter(name=IMPORT, sent_at__gte=self.since)
+
     def documents(self) -> QuerySet[Document]:
         """Return the documents of the files of this run."""
         uploads = Upload.objects.filter(uploaded_at__gte=self.since).exclude(document=None)
@@ -241,16 +263,15 @@ class Story:
 
     def count(self, facts: Facts) -> None:
         """Note what the tables hold now."""
-        imports = self.tasks().filter(task_name=import_file.name)
-        facts.completed = imports.filter(status=Status.COMPLETED.value).count()
-        failed = list(imports.filter(status=Status.FAILED.value).values_list("pk", "error_code"))
-        paths = {
-            upload.import_task: upload.path
-            for upload in Upload.objects.filter(import_task__in=[pk for pk, _ in failed])
-        }
-        for task_id, code in failed:
-            error = import_file.handle(task_id).get(timeout_ms=0).err_value
-            facts.failures.append(Failure(paths.get(task_id, str(task_id)), code, error.message))
+        facts.completed = self.imports().filter(status="COMPLETED").count()
+        failed = dict(self.imports().filter(status="FAILED").values_list("pk", "error_code"))
+        for upload in Upload.objects.filter(import_run__in=failed).defer("content"):
+            run = get_workflow(upload.import_run)
+            node = run.get(timeout_ms=0).err_value.data["node"]
+            facts.failures.append(
+                Failure(upload.path, failed[upload.import_run], run.results()[node].err_value.message)
+            )
+        facts.largest = self.largest()
         counts = self.documents().aggregate(all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at"))
         facts.documents, facts.indexed, facts.verified = counts["all"], counts["indexed"], counts["verified"]
         times = (
@@ -260,6 +281,16 @@ class Story:
         )
         facts.tasks = times["n"]
         facts.busy_seconds = (times["last"] - times["first"]).total_seconds() if times["n"] else 0.0
+
+    def largest(self) -> Largest | None:
+        """Return the import with the most chapters."""
+        maps = WorkflowNode.objects.filter(workflow_id__in=self.imports().values("pk"), kind="map", total__gt=0)
+        found = maps.order_by("-total", "workflow_id").first()
+        if found is None:
+            return None
+        counts = get_workflow(found.workflow_id).progress()
+        path = Upload.objects.defer("content").get(import_run=found.workflow_id).path
+        return Largest(path, found.total, counts.completed, counts.total)
 
     def search(self) -> Search | None:
         """Search, on the site, for a phrase that few documents have, and look whether its document is among the hits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from django import forms
@@ -43,6 +44,7 @@ class UploadForm(forms.Form):
     folder = forms.CharField(
         label=_("Folder"), required=False, max_length=200, help_text=_("Where the files belong, as in licenses/python.")
     )
+    submission = forms.UUIDField(initial=uuid.uuid4, widget=forms.HiddenInput)
     files = FilesField(label=_("Files"), help_text=_("UTF-8 texts of up to 2 MiB. Other files end as NOT_TEXT."))
 
     def clean_folder(self) -> str:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Document(models.Model):
-    """A text of the library; the counts and the search vector are empty until it is indexed."""
+    """A text of the library, found by visitors once published; counts and search vector are empty until it is indexed."""
 
     folder = models.CharField(_("folder"), max_length=200, blank=True)
     name = models.CharField(_("name"), max_length=200)
@@ -20,6 +20,7 @@ class Document(models.Model):
     size = models.IntegerField(_("bytes"))
     digest = models.CharField(_("SHA-256"), max_length=64)
     created_at = models.DateTimeField(_("imported"), db_default=Now())
+    is_published = models.BooleanField(_("published"), default=True)
     lines = models.IntegerField(_("lines"), null=True)
     words = models.IntegerField(_("words"), null=True)
     search = SearchVectorField(_("search vector"), null=True, editable=False)
@@ -48,22 +49,28 @@ class Document(models.Model):
 
 
 class Upload(models.Model):
-    """A file as it came in, whatever it is, and the task that imports it.
+    """A file as it came in, whatever it is, and the workflow run that imports it.
 
-    The bytes are in the database: they commit together with the task, and every worker can read them.
+    The bytes are in the database: they commit together with the run, and every worker can read them. ``submission`` is made with
+    the form: when a form is sent twice, its files are there once.
     """
 
     folder = models.CharField(_("folder"), max_length=200, blank=True)
     name = models.CharField(_("name"), max_length=200)
     content = models.BinaryField(_("content"))
+    digest = models.CharField(_("SHA-256"), max_length=64)
+    submission = models.UUIDField(_("submission"), editable=False)
     uploaded_at = models.DateTimeField(_("uploaded"), db_default=Now())
-    import_task = models.UUIDField(_("importing task"), null=True, editable=False, db_index=True)
+    import_run = models.UUIDField(_("import"), null=True, editable=False, unique=True)
     document = models.ForeignKey(Document, verbose_name=_("document"), null=True, on_delete=models.SET_NULL)
 
     class Meta:
         verbose_name = _("upload")
         verbose_name_plural = _("uploads")
         ordering = ("-pk",)
+        constraints = (
+            models.UniqueConstraint(fields=["submission", "folder", "name", "digest"], name="library_upload_once"),
+        )
 
     def __str__(self) -> str:
         return self.path

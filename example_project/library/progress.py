@@ -1,4 +1,4 @@
-"""What became of tasks, in the words of the pages: read by id, through the handles that the tasks' functions give."""
+"""What became of tasks and imports, in the words of the pages: read by id, through handles and the models."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from django.urls import reverse
+
+from example_project.library import tasks
 from example_project.library.models import Document, Upload
-from example_project.library.tasks import import_file, index_document, verify_document
-from horsies_django import TaskResult, get_handle
+from horsies_django import TaskResult, WorkflowHandle, get_handle
 from horsies_django.core.records import TaskInfo
-from horsies_django.models import Task
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
 
 # Only these tasks have a page: whatever else runs on this queue is not the visitors' business.
-TASKS = {task.name: task for task in (import_file, index_document, verify_document)}
+TASKS = {
+    task.name: task
+    for task in (
+        *(tasks.read_file, tasks.split_document, tasks.measure_chapter, tasks.index_chapters, tasks.publish),
+        *(tasks.index_document, tasks.verify_document),
+    )
+}
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A task on the way of a file into the library."""
+    """An import, or a task, on the way of a file into the library; its page, if it was sent."""
 
     label: str
-    task_id: uuid.UUID | None
+    address: str | None
     status: str
     error_code: str | None = None
 
@@ -41,19 +50,25 @@ def look_up(task_id: uuid.UUID | str) -> tuple[TaskInfo, TaskResult[Any] | None]
 
 def steps_around(task_id: uuid.UUID) -> list[Step]:
     """Return all steps of the file that the task belongs to."""
-    uploads = Upload.objects.only("import_task", "document_id")
+    uploads = Upload.objects.defer("content")
     documents = Document.objects.only("index_task", "verify_task")
     document = documents.filter(index_task=task_id).first() or documents.filter(verify_task=task_id).first()
-    upload = uploads.filter(document=document).first() if document else uploads.filter(import_task=task_id).first()
-    if upload and not document and upload.document_id:
-        document = documents.get(pk=upload.document_id)
-    found = [("Import", upload.import_task if upload else None)]
-    found += [
-        ("Index", document.index_task if document else None),
-        ("Check", document.verify_task if document else None),
+    if document:
+        return steps_of(uploads.filter(document=document).first(), document)
+    upload = uploads.filter(import_run=Task.objects.get(pk=task_id).workflow_id).first()
+    return steps_of(upload, documents.filter(pk=upload.document_id).first() if upload else None)
+
+
+def steps_of(upload: Upload | None, document: Document | None) -> list[Step]:
+    """Return the steps of a file: its import, and the tasks that indexed and checked its document."""
+    run = upload.import_run if upload else None
+    index, check = (document.index_task, document.verify_task) if document else (None, None)
+    known = run_statuses([run]) | statuses([index, check])
+    found = (("Import", "library:import", run), ("Index", "library:result", index), ("Check", "library:result", check))
+    return [
+        Step(label, reverse(page, args=[pk]) if pk else None, *known.get(pk, ("not sent", None)))
+        for label, page, pk in found
     ]
-    known = statuses([task_id for _, task_id in found])
-    return [Step(label, task_id, *known.get(task_id, ("not sent", None))) for label, task_id in found]
 
 
 def statuses(task_ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[str, str | None]]:
@@ -62,11 +77,25 @@ def statuses(task_ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[s
     return {row[0]: (row[1], row[2]) for row in rows.values_list("pk", "status", "error_code")}
 
 
+def run_statuses(ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[str, str | None]]:
+    """Return the same of workflow runs; the error code is that of the node that failed."""
+    rows = WorkflowRun.objects.filter(pk__in=[run for run in ids if run])
+    return {row[0]: (row[1], row[2]) for row in rows.values_list("pk", "status", "error_code")}
+
+
+def nodes_of(run: WorkflowHandle) -> list[WorkflowNode]:
+    """Return the nodes of a run in the order in which they were added; ``task_id`` leads to the page of a task."""
+    nodes = WorkflowNode.objects.filter(workflow_id=run.workflow_id).order_by("number")
+    return list(nodes.only("name", "kind", "status", "error_code", "task_id", "total", "items_ok"))
+
+
 def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
     """Give the values of a result as pairs of texts, those of records inside records on their own lines."""
     if is_dataclass(value):
-        for field in fields(value):
-            yield from told(getattr(value, field.name), field.name.replace("_", " "))
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from told(inner, name.replace("_", " "))
     elif isinstance(value, list | tuple):
         yield (
             label,

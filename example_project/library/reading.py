@@ -1,4 +1,4 @@
-"""From bytes to text, counts and fingerprints; no database, no Django.
+"""From bytes to text, chapters, counts and fingerprints; no database, no Django.
 
 Two texts are near-duplicates when they share most of their *shingles*, the runs of five words at every position. A text has
 as many shingles as words, so only a sample is kept: the shingles whose hash is among the smallest. Equal shingles have
@@ -12,11 +12,14 @@ import hashlib
 import heapq
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 SHINGLE_WORDS = 5
 FINGERPRINTS = 128
 COMMON_WORDS = 5
+COMMON_WORDS_OF_A_CHAPTER = 100
+CHAPTER_CHARACTERS = 20_000
 WORD = re.compile(r"\w+")
 LETTERS = re.compile(r"[^\W\d_]{4,}")
 
@@ -31,10 +34,11 @@ class NotText(Exception):  # noqa: N818 - says what the bytes are not
 
 @dataclass(frozen=True)
 class Measured:
-    """What can be counted in a text, and its fingerprints."""
+    """What can be counted in a chapter or in a whole text, and its fingerprints."""
 
     lines: int
     words: int
+    characters: int
     common: list[tuple[str, int]]
     fingerprints: list[int]
 
@@ -58,12 +62,38 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def measure(text: str) -> Measured:
-    """Count and fingerprint a text."""
-    lowered = text.lower()
+def chapters(text: str) -> Iterator[str]:
+    """Cut a text at ends of lines into chapters of at least CHAPTER_CHARACTERS; the last one may be shorter."""
+    chapter: list[str] = []
+    size = 0
+    for line in text.splitlines(keepends=True):
+        chapter.append(line)
+        size += len(line)
+        if size >= CHAPTER_CHARACTERS:
+            yield "".join(chapter)
+            chapter, size = [], 0
+    if chapter:
+        yield "".join(chapter)
+
+
+def measure(chapter: str) -> Measured:
+    """Count and fingerprint a chapter."""
+    lowered = chapter.lower()
     words = WORD.findall(lowered)
-    common = Counter(LETTERS.findall(lowered)).most_common(COMMON_WORDS)
-    return Measured(len(text.splitlines()), len(words), common, fingerprints(words))
+    common = Counter(LETTERS.findall(lowered)).most_common(COMMON_WORDS_OF_A_CHAPTER)
+    return Measured(len(chapter.splitlines()), len(words), len(chapter), common, fingerprints(words))
+
+
+def combine(measured: Iterable[Measured]) -> Measured:
+    """Make the counts and fingerprints of a text of those of its chapters; shingles across two chapters are left out."""
+    lines = words = characters = 0
+    common: Counter[str] = Counter()
+    hashes: set[int] = set()
+    for chapter in measured:
+        lines, words, characters = lines + chapter.lines, words + chapter.words, characters + chapter.characters
+        common.update(dict(chapter.common))
+        hashes = set(heapq.nsmallest(FINGERPRINTS, hashes | set(chapter.fingerprints)))
+    return Measured(lines, words, characters, common.most_common(COMMON_WORDS), sorted(hashes))
 
 
 def fingerprints(words: list[str]) -> list[int]:

@@ -25,7 +25,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Imported:
-    """A file became a document, or was one already."""
+    """A file became a document; it is new unless the library had published the same one before."""
 
     document_id: int
     path: str
@@ -33,6 +33,15 @@ class Imported:
     size: int
     digest: str
     is_new: bool
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A part of a document, in characters."""
+
+    document_id: int
+    start: int
+    length: int
 
 
 @dataclass(frozen=True)

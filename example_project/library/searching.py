@@ -36,7 +36,7 @@ JOIN kept kept_one ON kept_one.document_id = one_id
 JOIN kept kept_other ON kept_other.document_id = other_id
 JOIN library_document one ON one.id = one_id
 JOIN library_document other ON other.id = other_id
-WHERE one.digest <> other.digest
+WHERE one.is_published AND other.is_published AND one.digest <> other.digest
   AND shared::float8 / (kept_one.number + kept_other.number - shared) >= %(similarity)s
 ORDER BY similarity DESC, one.id, other.id
 LIMIT %(limit)s
@@ -75,7 +75,7 @@ def search(words: str) -> QuerySet[Document]:
         "text", query, config=CONFIG, start_sel=START, stop_sel=STOP, max_words=30, min_words=15, max_fragments=1
     )
     return (
-        Document.objects.filter(search=query)
+        Document.objects.filter(search=query, is_published=True)
         .defer("text", "search")
         .annotate(rank=SearchRank(F("search"), query), headline=headline)
         .order_by("-rank", "pk")[:HITS]

@@ -1,4 +1,4 @@
-"""A new document is indexed, whoever made it: an import, the admin, a shell."""
+"""A new document is indexed, whoever made it: the admin, a shell, another app. Those of imports are indexed by these."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from horsies_django.conf import config
 def index_new_document(*, instance: Document, created: bool, raw: bool, using: str, **kwargs: Any) -> None:
     """Send ``index_document``, in the transaction that saves the document: both come to be, or neither.
 
-    Fixtures (``raw``) bring what they want to bring. A document on another database would not share a transaction with its
-    task, and workers would look for it on this one, so it is left alone.
+    Fixtures (``raw``) bring what they want to bring, and an import indexes its document before it publishes it. A document on
+    another database would not share a transaction with its task, and workers would look for it on this one, so it is left alone.
     """
-    if not created or raw or using != config().database:
+    if not created or raw or not instance.is_published or using != config().database:
         return
     handle = index_document.send(instance.pk)
     Document.objects.using(using).filter(pk=instance.pk).update(index_task=handle.task_id)

@@ -1,4 +1,4 @@
-"""The library's tasks: import a file, index a document, now and again, check that the site serves it unchanged.
+"""The library's tasks: the steps of an import, index a document, now and again, check that the site serves it unchanged.
 
 Each may run twice without harm: a worker can be killed between the last write of a task and the note that it is done. So each is
 tried again when its process or its whole worker died.
@@ -9,14 +9,16 @@ from __future__ import annotations
 from django.contrib.postgres.search import SearchVector
 from django.db import transaction
 from django.db.models import Value
+from django.db.models.functions import Substr
+from django.urls import reverse
 from django.utils import timezone
 
 from example_project.library import reading
 from example_project.library.fetching import fetch
 from example_project.library.models import Document, Fingerprint, Upload
-from example_project.library.results import Counts, Imported, Indexed, Kind, Verified
+from example_project.library.results import Chapter, Counts, Imported, Indexed, Kind, Verified
 from example_project.library.searching import CONFIG
-from horsies_django import RetryPolicy, TaskError, TaskResult, task
+from horsies_django import Results, RetryPolicy, TaskError, TaskResult, current_task, task
 from horsies_django.schedules import Every
 
 REINDEXED = 25  # documents at a time
@@ -24,7 +26,7 @@ REPEATABLE = RetryPolicy.exponential(base_seconds=1, max_retries=3, auto_retry_f
 
 
 @task(queue="imports", retry_policy=REPEATABLE)
-def import_file(upload_id: int) -> TaskResult[Imported, TaskError]:
+def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
     """Make a document of an uploaded file; the error is NOT_TEXT for one that is no UTF-8 text."""
     upload = Upload.objects.filter(pk=upload_id).first()
     if upload is None:
@@ -37,35 +39,61 @@ def import_file(upload_id: int) -> TaskResult[Imported, TaskError]:
         return TaskResult(err=TaskError("NOT_TEXT", f"{upload.path}: {problem}", data=place))
     kind = Kind.of(upload.name)
     with transaction.atomic():
-        document, is_new = Document.objects.get_or_create(
+        document, _ = Document.objects.get_or_create(
             folder=upload.folder,
             name=upload.name,
-            digest=reading.digest(content),
-            defaults={"text": text, "size": len(content), "kind": kind.value},
+            digest=upload.digest,
+            defaults={"text": text, "size": len(content), "kind": kind.value, "is_published": False},
         )
         Upload.objects.filter(pk=upload_id).update(document=document)
+    is_new = not document.is_published
     return TaskResult(ok=Imported(document.pk, document.path, kind, len(content), document.digest, is_new))
+
+
+@task(queue="imports", retry_policy=REPEATABLE)
+def split_document(imported: Imported) -> TaskResult[list[Chapter], TaskError]:
+    """Find the chapters of a document."""
+    text = text_of(imported.document_id)
+    if text is None:
+        return TaskResult(err=document_gone(imported.document_id))
+    found, start = [], 0
+    for chapter in reading.chapters(text):
+        found.append(Chapter(imported.document_id, start, len(chapter)))
+        start += len(chapter)
+    return TaskResult(ok=found)
+
+
+@task(queue="indexing", retry_policy=REPEATABLE)
+def measure_chapter(chapter: Chapter) -> TaskResult[reading.Measured, TaskError]:
+    """Count and fingerprint a chapter."""
+    text = text_of(chapter.document_id, chapter.start, chapter.length)
+    if text is None:
+        return TaskResult(err=document_gone(chapter.document_id))
+    return TaskResult(ok=reading.measure(text))
+
+
+@task(queue="indexing", retry_policy=REPEATABLE)
+def index_chapters(imported: Imported, measured: Results[reading.Measured]) -> TaskResult[Indexed, TaskError]:
+    """Index a document whose chapters have been measured; they are read one after the other, however many there are."""
+    Document.objects.filter(pk=imported.document_id).update(index_task=current_task().task_id)
+    return write_index(imported.document_id, reading.combine(measured))
+
+
+@task(queue="imports", retry_policy=REPEATABLE)
+def publish(imported: Imported) -> TaskResult[str, TaskError]:
+    """Show a document to visitors, and return the address of its page."""
+    if not Document.objects.filter(pk=imported.document_id).update(is_published=True):
+        return TaskResult(err=document_gone(imported.document_id))
+    return TaskResult(ok=reverse("library:document", args=[imported.document_id]))
 
 
 @task(queue="indexing", retry_policy=REPEATABLE)
 def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
-    """Count a document, fingerprint it, and put it into the full-text index."""
-    document = Document.objects.filter(pk=document_id).defer("search").first()
-    if document is None:
+    """Measure and index a document in one task."""
+    text = text_of(document_id)
+    if text is None:
         return TaskResult(err=document_gone(document_id))
-    measured, now = reading.measure(document.text), timezone.now()
-    # The name weighs more than the text, so that a search for it finds the file itself first. Its words stand apart: as
-    # they are, PostgreSQL takes "zebra.txt" for the name of a host.
-    vector = SearchVector(Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG)
-    vector += SearchVector("text", weight="C", config=CONFIG)
-    with transaction.atomic():
-        Fingerprint.objects.filter(document=document).delete()
-        Fingerprint.objects.bulk_create(Fingerprint(document=document, value=value) for value in measured.fingerprints)
-        Document.objects.filter(pk=document_id).update(
-            lines=measured.lines, words=measured.words, search=vector, indexed_at=now
-        )
-    counts = Counts(measured.lines, measured.words, len(document.text))
-    return TaskResult(ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now))
+    return write_index(document_id, reading.combine(map(reading.measure, reading.chapters(text))))
 
 
 # So often because nobody watches a demo for a day.
@@ -90,6 +118,33 @@ async def verify_document(document_id: int, url: str, digest: str) -> TaskResult
     if not await Document.objects.filter(pk=document_id).aupdate(verified_at=now):
         return TaskResult(err=document_gone(document_id))
     return TaskResult(ok=Verified(document_id, url, len(response.body), digest, now))
+
+
+def text_of(document_id: int, start: int = 0, length: int | None = None) -> str | None:
+    """Return the text of a document, or a part of it; None when the document was deleted."""
+    part = Substr("text", start + 1, length)
+    return Document.objects.filter(pk=document_id).values_list(part, flat=True).first()
+
+
+def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Indexed, TaskError]:
+    """Keep the counts and fingerprints of a document, and put it into the full-text index."""
+    now = timezone.now()
+    with transaction.atomic():
+        # Two tasks that index the same document at the same time take turns.
+        document = Document.objects.select_for_update().only("folder", "name").filter(pk=document_id).first()
+        if document is None:
+            return TaskResult(err=document_gone(document_id))
+        # The name weighs more than the text, so that a search for it finds the file itself first. Its words stand apart: as
+        # they are, PostgreSQL takes "zebra.txt" for the name of a host.
+        vector = SearchVector(Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG)
+        vector += SearchVector("text", weight="C", config=CONFIG)
+        Fingerprint.objects.filter(document=document).delete()
+        Fingerprint.objects.bulk_create(Fingerprint(document=document, value=value) for value in measured.fingerprints)
+        Document.objects.filter(pk=document_id).update(
+            lines=measured.lines, words=measured.words, search=vector, indexed_at=now
+        )
+    counts = Counts(measured.lines, measured.words, measured.characters)
+    return TaskResult(ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now))
 
 
 def document_gone(document_id: int) -> TaskError:

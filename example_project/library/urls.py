@@ -13,6 +13,7 @@ urlpatterns = [
     path("documents/<int:pk>/raw/", views.raw, name="raw"),
     path("upload/", views.upload, name="upload"),
     path("uploads/", views.uploads, name="uploads"),
+    path("imports/<uuid:workflow_id>/", views.import_run, name="import"),
     path("results/", views.find_result, name="find_result"),
     path("results/<uuid:task_id>/", views.result, name="result"),
     path("search/", views.search_page, name="search"),

@@ -15,12 +15,13 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from example_project.library import progress
+from example_project.library import progress, reading
 from example_project.library.forms import UploadForm
 from example_project.library.models import Document, Upload
 from example_project.library.searching import marked, near_duplicates, search
-from example_project.library.tasks import import_file, verify_document
-from horsies_django import TaskHandle
+from example_project.library.tasks import verify_document
+from example_project.library.workflows import import_file
+from horsies_django import WorkflowHandle, get_workflow
 
 PAGE = 50
 PAIRS = 50
@@ -30,8 +31,9 @@ PREVIEW_CHARACTERS = 3_000
 @require_GET
 def documents(request: HttpRequest) -> HttpResponse:
     """List the documents."""
-    page = Paginator(Document.objects.defer("text", "search"), PAGE).get_page(request.GET.get("page"))
-    counts = Document.objects.aggregate(all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at"))
+    published = Document.objects.filter(is_published=True)
+    page = Paginator(published.defer("text", "search"), PAGE).get_page(request.GET.get("page"))
+    counts = published.aggregate(all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at"))
     return render(request, "library/documents.html", {"page": page, "counts": counts})
 
 
@@ -39,15 +41,11 @@ def documents(request: HttpRequest) -> HttpResponse:
 def document(request: HttpRequest, pk: int) -> HttpResponse:
     """Show one document and what the tasks found out about it."""
     found = get_object_or_404(Document.objects.defer("search"), pk=pk)
-    known = progress.statuses([found.index_task, found.verify_task])
     context = {
         "document": found,
         "preview": found.text[:PREVIEW_CHARACTERS],
         "is_cut": len(found.text) > PREVIEW_CHARACTERS,
-        "steps": [
-            progress.Step(label, task_id, *known.get(task_id, ("not sent", None)))
-            for label, task_id in (("Index", found.index_task), ("Check", found.verify_task))
-        ],
+        "steps": progress.steps_of(found.upload_set.defer("content").first(), found),
     }
     return render(request, "library/document.html", context)
 
@@ -65,21 +63,32 @@ def upload(request: HttpRequest) -> HttpResponse:
     """Take files in and have them imported."""
     form = UploadForm(request.POST or None, request.FILES or None)
     if request.method == "POST" and form.is_valid():
-        handles = take_in(form.cleaned_data["folder"], form.cleaned_data["files"])
+        handles = take_in(**form.cleaned_data)
         if len(handles) == 1:
-            return redirect("library:result", handles[0].task_id)
+            return redirect("library:import", handles[0].workflow_id)
         return redirect("library:uploads")
     return render(request, "library/upload.html", {"form": form}, status=400 if form.errors else 200)
 
 
-def take_in(folder: str, files: list[UploadedFile]) -> list[TaskHandle]:
-    """Keep the files and send a task for each, in one transaction: no file without its task, no task without its file."""
-    with transaction.atomic():
-        kept = Upload.objects.bulk_create(Upload(folder=folder, name=file.name, content=file.read()) for file in files)
-        handles = import_file.send_many({"upload_id": item.pk} for item in kept)
-        for item, handle in zip(kept, handles, strict=True):
-            item.import_task = handle.task_id
-        Upload.objects.bulk_update(kept, ["import_task"])
+@transaction.atomic
+def take_in(submission: uuid.UUID, folder: str, files: list[UploadedFile]) -> list[WorkflowHandle]:
+    """Keep the files and have each imported, in one transaction: no file without its import, no import without its file.
+
+    When a form is sent twice, the second time finds the uploads and the runs of the first.
+    """
+    handles = []
+    for file in files:
+        content = file.read()
+        upload, _ = Upload.objects.defer("content").get_or_create(
+            submission=submission,
+            folder=folder,
+            name=file.name,
+            digest=reading.digest(content),
+            defaults={"content": content},
+        )
+        handle = import_file(upload.pk).send()
+        Upload.objects.filter(pk=upload.pk).update(import_run=handle.workflow_id)
+        handles.append(handle)
     return handles
 
 
@@ -87,9 +96,31 @@ def take_in(folder: str, files: list[UploadedFile]) -> list[TaskHandle]:
 def uploads(request: HttpRequest) -> HttpResponse:
     """List what was uploaded, latest first, with what became of it."""
     page = Paginator(Upload.objects.defer("content"), PAGE).get_page(request.GET.get("page"))
-    known = progress.statuses([item.import_task for item in page])
-    rows = [(item, *known.get(item.import_task, ("not sent", None))) for item in page]
+    known = progress.run_statuses([item.import_run for item in page])
+    rows = [(item, *known.get(item.import_run, ("not sent", None))) for item in page]
     return render(request, "library/uploads.html", {"page": page, "rows": rows})
+
+
+@require_GET
+def import_run(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
+    """Show how far an import is, node by node, or what came of it."""
+    found = get_object_or_404(Upload.objects.defer("content"), import_run=workflow_id)
+    run = get_workflow(workflow_id)
+    try:
+        status, counts = run.status(), run.progress()
+    except LookupError as gone:  # finished long ago, and deleted as HORSIES["RETENTION"] says
+        raise Http404(str(gone)) from gone
+    result = run.get(timeout_ms=0) if status in progress.ENDED else None
+    context = {
+        "upload": found,
+        "status": status,
+        "progress": counts,
+        "nodes": progress.nodes_of(run),
+        "ended": result is not None,
+        "error": result.err if result is not None else None,
+        "values": list(progress.told(result.ok)) if result is not None and result.is_ok() else [],
+    }
+    return render(request, "library/import.html", context)
 
 
 @require_GET
@@ -149,7 +180,7 @@ def near_duplicates_page(request: HttpRequest) -> HttpResponse:
 def verify(request: HttpRequest) -> HttpResponse:
     """Have every document that was not checked yet fetched back from this site and compared with its checksum."""
     with transaction.atomic():
-        waiting = list(Document.objects.filter(verified_at=None).only("pk", "digest"))
+        waiting = list(Document.objects.filter(verified_at=None, is_published=True).only("pk", "digest"))
         handles = verify_document.send_many(
             {"document_id": item.pk, "url": address_of(request, item), "digest": item.digest} for item in waiting
         )

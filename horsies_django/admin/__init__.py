@@ -1,4 +1,4 @@
-"""Admin pages for tasks, queues, schedules, workers and the audit.
+"""Admin pages for tasks, queues, schedules, workflows, workers and the audit.
 
 Importing this package registers them on ``admin.site``, as Django's autodiscovery does; ``register`` registers them on another
 site. The mixins contain all the logic and assume no base class: combine them with the ModelAdmin of a theme.
@@ -13,7 +13,8 @@ from horsies_django.admin.queues.pages import QueueAdmin, QueueAdminMixin
 from horsies_django.admin.schedules.pages import ScheduleAdmin, ScheduleAdminMixin
 from horsies_django.admin.tasks.pages import TaskAdmin, TaskAdminMixin
 from horsies_django.admin.workers import WorkerAdmin, WorkerAdminMixin
-from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker
+from horsies_django.admin.workflows.pages import WorkflowAdmin, WorkflowAdminMixin
+from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowRun
 
 __all__ = [
     "AuditAdmin",
@@ -26,6 +27,8 @@ __all__ = [
     "TaskAdminMixin",
     "WorkerAdmin",
     "WorkerAdminMixin",
+    "WorkflowAdmin",
+    "WorkflowAdminMixin",
     "register",
 ]
 
@@ -35,6 +38,7 @@ def register(site: admin.AdminSite) -> None:
     site.register(Task, TaskAdmin)
     site.register(Queue, QueueAdmin)
     site.register(Schedule, ScheduleAdmin)
+    site.register(WorkflowRun, WorkflowAdmin)
     site.register(Worker, WorkerAdmin)
     site.register(AuditEntry, AuditAdmin)
 

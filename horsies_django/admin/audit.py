@@ -31,7 +31,7 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.conf import config
-from horsies_django.models import AuditEntry, Queue
+from horsies_django.models import AuditEntry, Queue, WorkflowRun
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[AuditEntry]
@@ -102,9 +102,8 @@ class AuditListMixin(NextPageMixin):
 def with_subject(page: Any, request: HttpRequest, entry: Any) -> Any:
     """Set ``linked_subject`` of an entry: a link if the user may see that page, else text."""
     model = next((model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None)
-    entry.linked_subject = (
-        page.link(request, model, entry.subject, str(model(name=entry.subject))) if model else entry.subject
-    )
+    text = entry.subject if model in (None, WorkflowRun) else str(model(name=entry.subject))
+    entry.linked_subject = page.link(request, model, entry.subject, text) if model else text
     return entry
 
 
@@ -116,7 +115,9 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     list_display_links = ("at_",)
     list_filter = (ActionFilter, SubjectFilter)
     search_fields = ("subject",)  # shows the box; get_search_results does the search
-    search_help_text = gettext_lazy("Enter the full name of a queue or schedule, or a full task id.")
+    search_help_text = gettext_lazy(
+        "Enter the full name of a queue or schedule, or the full id of a task or workflow run."
+    )
     ordering = ("-pk",)
     fieldsets = (
         (None, {"fields": (("at_", "actor"), ("shown_action", "shown_subject"), "whole_reason")}),

@@ -1,4 +1,4 @@
-"""Explanations of why a task is not running: reasons with a code, a sentence and the underlying facts."""
+"""Explanations of why a task or a node of a workflow is not running: reasons with a code, a sentence and the underlying facts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,30 @@ class ReasonCode(enum.StrEnum):
     NEXT = "NEXT"
 
 
+class NodeReasonCode(enum.StrEnum):
+    """Why a node of a workflow is not running, or what it is doing instead; the most decisive first."""
+
+    ENDED = "ENDED"
+    SKIPPED_BY_HAND = "SKIPPED_BY_HAND"
+    SKIPPED_ITSELF = "SKIPPED_ITSELF"
+    UPSTREAM_NOT_COMPLETED = "UPSTREAM_NOT_COMPLETED"
+    CONDITION_FALSE = "CONDITION_FALSE"
+    RUN_ENDED = "RUN_ENDED"
+    RUN_PAUSED = "RUN_PAUSED"
+    WAITING_FOR_NODES = "WAITING_FOR_NODES"
+    NOT_ADMITTED = "NOT_ADMITTED"
+    MAX_IN_FLIGHT = "MAX_IN_FLIGHT"
+    NO_WORKER = "NO_WORKER"
+    READY = "READY"
+    MAP_RUNNING = "MAP_RUNNING"
+    CHILD_RUN = "CHILD_RUN"
+    TASK = "TASK"
+
+
 class Reason(NamedTuple):
     """One reason: its code, a sentence, and the underlying facts as JSON (ids and datetimes are strings)."""
 
-    code: ReasonCode
+    code: ReasonCode | NodeReasonCode
     text: str
     details: dict[str, Any]
 
@@ -47,3 +67,21 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         lines = (f"  {reason.code}: {reason.text}" for reason in self.reasons)
         return "\n".join([f"Task {self.task_id} is {self.status}.", *lines])
+
+
+class NodeExplanation(NamedTuple):
+    """Why a node of a workflow is not running: at least one reason, the most decisive first. ``str()`` returns the text.
+
+    The reasons of its task, if it has one that has not finished, follow those of the node; ``task_id`` is that task.
+    """
+
+    workflow_id: uuid.UUID
+    number: int
+    name: str
+    status: str
+    task_id: uuid.UUID | None
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        lines = (f"  {reason.code}: {reason.text}" for reason in self.reasons)
+        return "\n".join([f"Node {self.name!r} ({self.number}) of run {self.workflow_id} is {self.status}.", *lines])

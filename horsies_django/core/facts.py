@@ -34,3 +34,9 @@ def worker_name(facts: Facts) -> str:
 def level_name(row: Facts) -> str:
     """Return the name of a queue or of the whole cluster, for the start of a sentence."""
     return "The whole cluster" if row["name"] == CLUSTER else f"The queue {row['name']!r}"
+
+
+def clock_time(when: str | dt.datetime, now: dt.datetime, zone: dt.tzinfo) -> str:
+    """Return a datetime as text in a time zone, without the date if it is today."""
+    told, today = (moment(one).astimezone(zone) for one in (when, now))
+    return f"{told:%H:%M:%S}" if told.date() == today.date() else f"{told:%Y-%m-%d %H:%M:%S}"

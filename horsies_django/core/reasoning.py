@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from horsies_django.core.explanations import Explanation, Reason, ReasonCode
-from horsies_django.core.facts import Facts, at_limit, level_name, moment, pick, worker_name
+from horsies_django.core.facts import Facts, at_limit, clock_time, level_name, moment, pick, worker_name
 
 
 class Timing(NamedTuple):
@@ -260,8 +260,7 @@ class Case:
 
     def at(self, text: str | dt.datetime) -> str:
         """Return a datetime as text, without the date if it is today."""
-        told, now = (moment(one).astimezone(self.timing.zone) for one in (text, self.now))
-        return f"{told:%H:%M:%S}" if told.date() == now.date() else f"{told:%Y-%m-%d %H:%M:%S}"
+        return clock_time(text, self.now, self.timing.zone)
 
     def longest(self, holders: Sequence[Facts]) -> str:
         """Return the task that has held its permit the longest, "" if there is none."""

@@ -672,6 +672,12 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "indexes": [
                     models.Index(fields=["sent_at"], name="horsies_workflows_sent"),
+                    models.Index(fields=["name", "sent_at"], name="horsies_workflows_name"),
+                    models.Index(
+                        fields=["sent_at"],
+                        condition=models.Q(("finished_at__isnull", True)),
+                        name="horsies_workflows_unfinished",
+                    ),
                     models.Index(
                         fields=["owed_at"],
                         condition=models.Q(("owed_at__isnull", False)),

@@ -60,6 +60,7 @@ FUNCTIONS = (
     "explain/horsies_tasks_ahead",
     "explain/horsies_eligible_workers",
     "explain/horsies_explain",
+    "explain/horsies_explain_node",
     "settle/horsies_cancel",
     "tasks/horsies_prune",
     "tasks/horsies_redact",

@@ -53,6 +53,10 @@ class WorkflowRun(ReadOnlyRow):
         )
         indexes = (
             models.Index(fields=["sent_at"], name="horsies_workflows_sent"),
+            models.Index(fields=["name", "sent_at"], name="horsies_workflows_name"),
+            models.Index(
+                fields=["sent_at"], condition=Q(finished_at__isnull=True), name="horsies_workflows_unfinished"
+            ),
             models.Index(fields=["owed_at"], condition=Q(owed_at__isnull=False), name="horsies_workflows_owed"),
             models.Index(
                 fields=["finished_at"],

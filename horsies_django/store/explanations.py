@@ -1,4 +1,4 @@
-"""The statement that reads what decides whether a task runs."""
+"""The statements that read what decides whether a task or a node of a workflow runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from horsies_django.store.base import Connection, run
 
 HOLDERS = 20  # the largest number of permit holders to return
 BEFORE = 1_000  # tasks before this one are counted up to here
+UPSTREAM = 10  # the largest number of upstream nodes to return
 
 
 class ExplanationStore:
-    """Runs the statement on the given connection."""
+    """Runs the statements on the given connection."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -36,4 +37,10 @@ class ExplanationStore:
             "bound": BEFORE,
         }
         found = run(self.connection, "monitoring/explain", params)[0][0]
+        return None if found is None else json.loads(found)
+
+    def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
+        """Return the facts about a node of a run, or None if there is no such node."""
+        params = {"workflow": workflow, "number": number, "many": UPSTREAM}
+        found = run(self.connection, "monitoring/explain_node", params)[0][0]
         return None if found is None else json.loads(found)

@@ -178,6 +178,10 @@ class WorkflowStore:
             id_: Progress(*counts) for id_, *counts in run(self.connection, "workflows/progress", {"ids": list(ids)})
         }
 
+    def names(self, many: int) -> list[str]:
+        """Return up to ``many`` names of runs, in order."""
+        return [row[0] for row in run(self.connection, "workflows/names", {"many": many})]
+
     def check_path(self, path: str) -> None:
         """Raise an error of the database if a JSON path is malformed."""
         run(self.connection, "workflows/path", {"path": path})

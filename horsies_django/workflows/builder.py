@@ -144,8 +144,7 @@ class Workflow:
         """Return whether this is a node of this workflow; note the problem if it is not."""
         if isinstance(node, Node) and node.flow is self:
             return True
-        shown = repr(node) if isinstance(node, Node) else f"{type(node).__name__}, not a node"
-        self.problems.append(f"{where}: {shown} is not a node of this workflow; use what its add() returned")
+        self.problems.append(f"{where}: {node!r:.80} is not a node of this workflow; use what its add() returned")
         return False
 
     def finish(self) -> None:
@@ -269,7 +268,8 @@ class Workflow:
         allow_failed: bool,
         when: Any,
     ) -> None:
-        node.after(*([after] if isinstance(after, Node) else after))
+        several = isinstance(after, Iterable) and not isinstance(after, str | Node)
+        node.after(*(after if several else [after]))
         node.allow_failed = bool(allow_failed)
         if when is not None:
             if not isinstance(when, Condition):

@@ -292,6 +292,20 @@ def test_a_key_makes_a_send_idempotent() -> None:
         build(2).send()
 
 
+@pytest.mark.parametrize("wrong", [flows.number, "number", 3, ["number"]])
+def test_what_is_no_node_is_named_wherever_a_node_is_expected(wrong: object) -> None:
+    flow = Workflow("no node")
+    flow.add(flows.number, 1, after=wrong)
+    flow.returns(wrong)
+    with pytest.raises(WorkflowDefinitionError) as raised:
+        flow.send()
+    shown = repr(wrong[0] if isinstance(wrong, list) else wrong)
+    assert raised.value.problems == [
+        f"number: after(): {shown} is not a node of this workflow; use what its add() returned",
+        f"returns(): {wrong!r} is not a node of this workflow; use what its add() returned",
+    ]
+
+
 def test_all_problems_are_named_at_once() -> None:
     flow = Workflow("")
     first = flow.add(flows.number, "one", name="a")

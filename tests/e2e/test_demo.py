@@ -133,7 +133,9 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     still_to_come = re.search(r"first result, (\d+) files still to be uploaded", told)
     assert still_to_come
     assert int(still_to_come[1]) > 0
+    assert re.search(r"read_file, split_document, .*, publish: (\d) of \d tasks completed", told)
     assert told.index("first result") < told.index("40 of 40 imported")
+    assert re.search(r"largest: \S+, [1-9]\d* chapters, (\d+) of \1 tasks completed", told)
     killed = re.search(r"killed process (\d+).*\n +WORKER_CRASHED: .*SIGKILL", told)
     assert killed
     assert re.search(rf"process \d+ has taken the place of {killed[1]}\n", told)
@@ -141,6 +143,7 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     assert fallen
     assert int(fallen[2]) >= 12
     assert re.search(rf"{fallen[2]} tasks came back in [\d.]+ s\n", told)
+    assert "workflow 'come back': COMPLETED, the attempts that completed are [2]" in told
     assert re.search(r"(\d+) documents, \1 indexed, \1 fetched back and equal", told)
     assert re.search(r"[1-9]\d* documents indexed anew by schedule", told)
     assert re.search(r"\d+ tasks in [\d.]+ s: \d+ tasks/s", told)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from django.test import SimpleTestCase
 
-from example_project.demo.facts import Crash, Facts, Failure, Fall, Search, untrue
+from example_project.demo.facts import Crash, Facts, Failure, Fall, Largest, Search, untrue
 from example_project.demo.files import LARGEST_BYTES, SAMPLE, batches, choose, is_utf8
 from example_project.demo.phrases import first_phrase
 
@@ -14,6 +14,7 @@ GOOD = Facts(
     sent=3,
     completed=2,
     failures=[Failure("old.txt", "NOT_TEXT", "byte 0xfc")],
+    largest=Largest("a.txt", chapters=3, completed=7, tasks=7),
     documents=2,
     indexed=2,
     verified=2,
@@ -33,10 +34,12 @@ class UntrueTests(SimpleTestCase):
     def test_each_thing_that_is_not_as_promised_gives_its_reason(self) -> None:
         assert GOOD.crash
         assert GOOD.search
+        assert GOOD.largest
         broken = {
             "3 files were sent": replace(GOOD, completed=1),
             "0 files were sent": replace(GOOD, sent=0, completed=0, failures=[]),
             "old.txt FAILED without": replace(GOOD, failures=[Failure("old.txt", None, "")]),
+            "a.txt has 7 tasks, 6 COMPLETED": replace(GOOD, largest=replace(GOOD.largest, completed=6)),
             "1 are indexed": replace(GOOD, indexed=1),
             "0 came back": replace(GOOD, verified=0),
             "no document was indexed anew": replace(GOOD, reindexed=0),

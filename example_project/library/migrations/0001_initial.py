@@ -37,6 +37,7 @@ class Migration(migrations.Migration):
                         editable=False, null=True, verbose_name="search vector"
                     ),
                 ),
+                ("is_published", models.BooleanField(default=True, verbose_name="published")),
                 (
                     "index_task",
                     models.UUIDField(db_index=True, editable=False, null=True, verbose_name="indexing task"),
@@ -89,14 +90,13 @@ class Migration(migrations.Migration):
                 ("folder", models.CharField(blank=True, max_length=200, verbose_name="folder")),
                 ("name", models.CharField(max_length=200, verbose_name="name")),
                 ("content", models.BinaryField(verbose_name="content")),
+                ("digest", models.CharField(max_length=64, verbose_name="SHA-256")),
+                ("submission", models.UUIDField(editable=False, verbose_name="submission")),
                 (
                     "uploaded_at",
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="uploaded"),
                 ),
-                (
-                    "import_task",
-                    models.UUIDField(db_index=True, editable=False, null=True, verbose_name="importing task"),
-                ),
+                ("import_run", models.UUIDField(editable=False, null=True, unique=True, verbose_name="import")),
                 (
                     "document",
                     models.ForeignKey(
@@ -111,6 +111,11 @@ class Migration(migrations.Migration):
                 "verbose_name": "upload",
                 "verbose_name_plural": "uploads",
                 "ordering": ("-pk",),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("submission", "folder", "name", "digest"), name="library_upload_once"
+                    )
+                ],
             },
         ),
     ]

@@ -7,8 +7,10 @@ import uuid
 from django.test import TestCase
 from django.urls import reverse
 
-from example_project.library.models import Document
+from example_project.library.models import Document, Upload
+from example_project.library.tasks import read_file
 from example_project.library.tests.visitors import PROSE, logged_in, make_document, upload
+from horsies_django.models import Task
 from horsies_django.testing import drain
 
 HOSTILE = "<script>alert(1)</script>"
@@ -75,16 +77,18 @@ class ResultTests(TestCase):
     """The page of one task."""
 
     def test_a_task_that_has_not_run_says_so_and_the_page_looks_again(self) -> None:
-        response = upload(logged_in(self.client), ("fox.txt", b"fox"))
-        page = self.client.get(response.url)
+        upload(logged_in(self.client), ("fox.txt", b"fox"))
+        page = self.client.get(reverse("library:result", args=[Task.objects.get().pk]))
         self.assertContains(page, "pending")
         self.assertContains(page, 'http-equiv="refresh"')
 
     def test_a_finished_task_shows_its_result_and_the_next_steps(self) -> None:
-        response = upload(logged_in(self.client), ("fox.txt", PROSE.encode()))
+        upload(logged_in(self.client), ("fox.txt", PROSE.encode()))
         drain()
-        page = self.client.get(response.url)
         document = Document.objects.get()
+        run = Upload.objects.get().import_run
+        page = self.client.get(reverse("library:result", args=[Task.objects.get(task_name=read_file.name).pk]))
+        self.assertContains(page, reverse("library:import", args=[run]))
         self.assertContains(page, document.digest)
         self.assertContains(page, reverse("library:result", args=[document.index_task]))
         self.assertNotContains(page, 'http-equiv="refresh"')

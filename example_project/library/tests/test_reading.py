@@ -27,6 +27,28 @@ class ReadingTests(SimpleTestCase):
         assert (measured.lines, measured.words) == (2, 5)
         assert measured.common[0] == ("four", 2)
 
+    def test_chapters_are_whole_lines_and_together_the_text(self) -> None:
+        line = "word " * 999 + "\r\n"
+        for text in ("", "no end", line * 100, "x" * 100_000 + "\n" + line * 7 + "the end"):
+            chapters = list(reading.chapters(text))
+            assert "".join(chapters) == text
+            assert all(len(chapter) >= reading.CHAPTER_CHARACTERS for chapter in chapters[:-1])
+            assert all(chapter.endswith("\n") for chapter in chapters[:-1])
+
+    def test_chapters_measured_alone_give_what_the_whole_text_gives(self) -> None:
+        text = "".join(f"{' '.join(WORDS[start : start + 40])}\n" for start in range(0, 2_000, 40)) * 3
+        whole = reading.measure(text)
+        assert len(list(reading.chapters(text))) > 1
+        together = reading.combine(map(reading.measure, reading.chapters(text)))
+        assert (together.lines, together.words, together.characters) == (whole.lines, whole.words, whole.characters)
+        assert len(together.fingerprints) == reading.FINGERPRINTS
+        assert len(set(together.fingerprints) & set(whole.fingerprints)) >= reading.FINGERPRINTS - 5
+        assert reading.combine([]) == reading.Measured(0, 0, 0, [], [])
+
+    def test_the_words_that_are_common_in_all_chapters_are_those_of_the_text(self) -> None:
+        parts = [reading.measure("apple " * 3 + "plum " * 2), reading.measure("plum " * 2 + "pear")]
+        assert reading.combine(parts).common == [("plum", 4), ("apple", 3), ("pear", 1)]
+
     def test_a_text_shorter_than_a_shingle_has_no_fingerprint(self) -> None:
         assert reading.fingerprints(WORDS[:4]) == []
         assert len(reading.fingerprints(WORDS[:5])) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import transaction
 from django.test import TestCase
@@ -9,15 +11,20 @@ from django.urls import reverse
 
 from example_project.library.models import Document, Upload
 from example_project.library.results import Imported, Kind
-from example_project.library.tasks import import_file, reindex
+from example_project.library.tasks import reindex
 from example_project.library.tests.visitors import logged_in, upload
 from example_project.library.views import take_in
-from horsies_django import get_handle
-from horsies_django.models import Task
+from horsies_django import WorkflowHandle, get_handle, get_workflow
+from horsies_django.models import Task, WorkflowRun
 from horsies_django.schedules import declare, run_now
 from horsies_django.testing import drain
 
 LATIN_1 = "Grüße".encode("latin-1")
+
+
+def import_of(upload: Upload) -> WorkflowHandle:
+    """Return the run that imports an upload."""
+    return get_workflow(upload.import_run)
 
 
 class UploadTests(TestCase):
@@ -26,11 +33,12 @@ class UploadTests(TestCase):
     def test_an_uploaded_file_becomes_a_document_that_is_indexed(self) -> None:
         response = upload(logged_in(self.client), ("fox.py", b"print('fox')\n"))
         sent = Upload.objects.get()
-        self.assertRedirects(response, reverse("library:result", args=[sent.import_task]))
-        assert drain() == 2
+        self.assertRedirects(response, reverse("library:import", args=[sent.import_run]))
+        assert drain() == 5  # read, split, one chapter, index, publish
         document = Document.objects.get()
         assert (document.path, document.lines, document.words) == ("shelf/fox.py", 1, 2)
         assert document.indexed_at is not None
+        assert document.is_published
 
     def test_what_was_indexed_long_ago_is_indexed_anew_by_schedule(self) -> None:
         upload(logged_in(self.client), ("fox.py", b"print('fox')\n"), ("owl.py", b"print('owl')\n"))
@@ -48,32 +56,36 @@ class UploadTests(TestCase):
     def test_a_result_comes_back_as_the_type_that_the_task_declares(self) -> None:
         upload(logged_in(self.client), ("LICENSE", b"Do what you like."))
         drain()
-        result = import_file.handle(Upload.objects.get().import_task).get(timeout_ms=0)
+        result = import_of(Upload.objects.get()).results()["read_file"]
         document = Document.objects.get()
         expected = Imported(document.pk, "shelf/LICENSE", Kind.LICENSE, 17, document.digest, is_new=True)
         assert result.ok_value == expected
 
     def test_an_upload_that_is_rolled_back_leaves_neither_a_file_nor_a_task(self) -> None:
         with transaction.atomic():
-            handles = take_in("shelf", [SimpleUploadedFile("fox.txt", b"fox")])
+            handles = take_in(uuid.uuid4(), "shelf", [SimpleUploadedFile("fox.txt", b"fox")])
             assert (len(handles), Task.objects.count(), Upload.objects.count()) == (1, 1, 1)
+            assert WorkflowRun.objects.count() == 1
             transaction.set_rollback(True)
-        assert (Task.objects.count(), Upload.objects.count()) == (0, 0)
+        assert (Task.objects.count(), Upload.objects.count(), WorkflowRun.objects.count()) == (0, 0, 0)
 
     def test_a_file_that_is_not_utf8_ends_failed_and_its_page_gives_the_reason(self) -> None:
         upload(logged_in(self.client), ("old.txt", LATIN_1))
         drain(raise_errors=False)
-        task_id = Upload.objects.get().import_task
-        assert Task.objects.values_list("status", "error_code").get(pk=task_id) == ("FAILED", "NOT_TEXT")
-        page = self.client.get(reverse("library:result", args=[task_id]))
-        self.assertContains(page, "NOT_TEXT")
-        self.assertContains(page, "shelf/old.txt: byte 0xfc at position 2 is not UTF-8")
+        run = Upload.objects.get().import_run
+        assert WorkflowRun.objects.values_list("status", "error_code").get(pk=run) == ("FAILED", "NOT_TEXT")
+        task = Task.objects.get()
+        assert (task.status, task.error_code) == ("FAILED", "NOT_TEXT")
+        for address in (reverse("library:import", args=[run]), reverse("library:result", args=[task.pk])):
+            page = self.client.get(address)
+            self.assertContains(page, "NOT_TEXT")
+            self.assertContains(page, "shelf/old.txt: byte 0xfc at position 2 is not UTF-8")
         assert not Document.objects.exists()
 
     def test_a_file_with_a_nul_byte_is_not_text_either(self) -> None:
         upload(logged_in(self.client), ("nul.txt", b"a\x00b"))
         drain(raise_errors=False)
-        error = import_file.handle(Upload.objects.get().import_task).get(timeout_ms=0).err_value
+        error = import_of(Upload.objects.get()).results()["read_file"].err_value
         assert (error.error_code, error.data) == ("NOT_TEXT", {"path": "shelf/nul.txt", "position": 1})
 
     def test_an_empty_file_is_a_document_with_no_words(self) -> None:
@@ -85,12 +97,37 @@ class UploadTests(TestCase):
         logged_in(self.client)
         upload(self.client, ("fox.txt", b"fox"))
         upload(self.client, ("fox.txt", b"fox"))
-        drain()
+        drain(queues=["imports"])
+        assert drain() > 0
         assert Document.objects.count() == 1
-        results = [
-            import_file.handle(one.import_task).get(timeout_ms=0).ok_value.is_new for one in Upload.objects.all()
-        ]
-        assert sorted(results) == [False, True]
+        upload(self.client, ("fox.txt", b"fox"))
+        assert drain() == 1  # the library has it: it is only read
+        assert Document.objects.count() == 1
+        assert Upload.objects.filter(document=Document.objects.get()).count() == 3
+        runs = [import_of(one) for one in Upload.objects.order_by("pk")]
+        assert [run.results()["read_file"].ok_value.is_new for run in runs] == [True, True, False]
+        assert [run.status() for run in runs] == ["COMPLETED"] * 3
+        assert [run.progress().skipped for run in runs] == [0, 0, 4]
+        page = self.client.get(reverse("library:import", args=[runs[-1].workflow_id]))
+        self.assertContains(page, "skipped")
+        self.assertContains(page, "<dt>is new</dt><dd>no</dd>")
+
+    def test_a_form_that_is_sent_twice_imports_its_files_once(self) -> None:
+        logged_in(self.client)
+        form = str(self.client.get(reverse("library:upload")).context["form"]["submission"].value())
+        first, second = (upload(self.client, ("fox.txt", b"fox"), submission=form) for _ in range(2))
+        assert first.url == second.url
+        assert (Upload.objects.count(), WorkflowRun.objects.count(), Task.objects.count()) == (1, 1, 1)
+        drain()
+        assert upload(self.client, ("fox.txt", b"fox"), submission=form).url == first.url
+        assert drain() == 0
+
+    def test_another_file_in_a_form_that_was_sent_before_is_not_taken_for_the_first(self) -> None:
+        form = uuid.uuid4()
+        for content in (b"fox", b"owl"):
+            upload(logged_in(self.client), ("same.txt", content), submission=form)
+        drain()
+        assert sorted(Document.objects.values_list("text", flat=True)) == ["fox", "owl"]
 
     def test_several_files_lead_to_the_list_that_shows_what_became_of_each(self) -> None:
         response = upload(logged_in(self.client), ("a.txt", b"a"), ("b.txt", LATIN_1))
@@ -117,7 +154,8 @@ class UploadTests(TestCase):
 
     def test_an_upload_that_was_deleted_before_its_task_ran_fails_with_a_code(self) -> None:
         upload(logged_in(self.client), ("fox.txt", b"fox"))
-        task_id = Upload.objects.get().import_task
+        run = import_of(Upload.objects.get())
         Upload.objects.all().delete()
         drain(raise_errors=False)
-        assert import_file.handle(task_id).get(timeout_ms=0).err_value.error_code == "UPLOAD_GONE"
+        assert run.results()["read_file"].err_value.error_code == "UPLOAD_GONE"
+        assert run.get(timeout_ms=0).err_value.data == {"node": "read_file", "error_code": "UPLOAD_GONE"}

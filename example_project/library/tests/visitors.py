@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -22,9 +23,10 @@ def logged_in(client: Client) -> Client:
     return client
 
 
-def upload(client: Client, *files: tuple[str, bytes], folder: str = "shelf") -> Any:
-    """Upload files by the form and return the response."""
-    data = {"folder": folder, "files": [SimpleUploadedFile(name, content) for name, content in files]}
+def upload(client: Client, *files: tuple[str, bytes], folder: str = "shelf", submission: object = None) -> Any:
+    """Upload files by the form and return the response; the same ``submission`` is the same form, sent again."""
+    chosen = [SimpleUploadedFile(name, content) for name, content in files]
+    data = {"submission": submission or uuid.uuid4(), "folder": folder, "files": chosen}
     return client.post(reverse("library:upload"), data)
 
 

@@ -1,7 +1,7 @@
-"""Forms that change one row, as the management commands do; shared by the pages of queues and schedules.
+"""Forms that change one row, as the management commands do; shared by the pages of queues, schedules and workflows.
 
-They need the permission ``horsies.configure_queue``. The last change applies; the user is shown what others changed while the
-form was open, according to the audit.
+They need the permission ``horsies.configure_queue``, unless the page names another. The last change applies; the user is shown
+what others changed while the form was open, according to the audit.
 """
 
 from __future__ import annotations
@@ -99,10 +99,15 @@ class ChangeMixin(Base):
     change_forms: ClassVar[Mapping[str, type[ChangeForm]]]
     subjects: ClassVar[str]  # prefix of the audit actions on such rows
     words: ClassVar[Words]
+    change_permission: ClassVar[str] = "horsies.configure_queue"
 
     def has_configure_permission(self, request: HttpRequest) -> bool:
         """Whether the user may see and change such rows."""
-        return self.has_view_permission(request) and request.user.has_perm("horsies.configure_queue")
+        return self.has_view_permission(request) and request.user.has_perm(self.change_permission)
+
+    def changed_row(self, request: HttpRequest, name: str) -> Model | None:
+        """Return the row of a form, None if there is none."""
+        return None if "\x00" in name else self.get_queryset(request).filter(pk=name).first()
 
     def get_urls(self) -> list[Any]:
         """Add a URL for each form."""
@@ -143,7 +148,7 @@ class ChangeMixin(Base):
         row: Any = self.model()
         if object_id is not None:
             name = unquote(object_id)
-            row = None if "\x00" in name else self.get_queryset(request).filter(pk=name).first()
+            row = self.changed_row(request, name)
             if row is None:
                 self.message_user(request, self.words.missing % {"name": name}, messages.WARNING)
                 return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))

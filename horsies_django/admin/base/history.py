@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.definitions import changes_of
 from horsies_django.admin.base.html import NOTHING, absolute, moment
 from horsies_django.admin.base.limits import label_of, shown_limit
-from horsies_django.models import AuditEntry, Queue, Schedule
+from horsies_django.models import AuditEntry, Queue, Schedule, WorkflowRun
 
 ACTIONS = {
     "queue.declare": gettext_lazy("Settings written"),
@@ -41,9 +41,19 @@ ACTIONS = {
     "task.terminate": gettext_lazy("Terminated"),
     "task.retry": gettext_lazy("Run again"),
     "task.redact": gettext_lazy("Redacted"),
+    "workflow.pause": gettext_lazy("Workflow paused"),
+    "workflow.resume": gettext_lazy("Workflow resumed"),
+    "workflow.cancel": gettext_lazy("Workflow cancelled"),
+    "workflow.retry": gettext_lazy("Workflow retried"),
+    "workflow.skip": gettext_lazy("Node skipped"),
 }
-OF_QUEUES, OF_SCHEDULES = "queue.", "schedule."
-SUBJECTS: dict[str, type[Queue | Schedule]] = {OF_QUEUES: Queue, OF_SCHEDULES: Schedule}
+OF_QUEUES, OF_SCHEDULES, OF_WORKFLOWS = "queue.", "schedule.", "workflow."
+SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
+    OF_QUEUES: Queue,
+    OF_SCHEDULES: Schedule,
+    OF_WORKFLOWS: WorkflowRun,
+}
+RUN_DETAILS = {"node": gettext_lazy("node"), "children": gettext_lazy("child runs retried")}
 LONGEST_CHANGE = 100
 # Columns about who and when, which the entry itself has.
 BESIDES = {
@@ -52,7 +62,7 @@ BESIDES = {
 
 
 def entries_of(alias: str, name: str, subjects: str) -> QuerySet[AuditEntry]:
-    """Return the audit entries about a queue or a schedule, newest first; ``subjects``: OF_QUEUES or OF_SCHEDULES."""
+    """Return the audit entries about a row, newest first; ``subjects``: a key of SUBJECTS."""
     entries = AuditEntry.objects.using(alias).filter(subject=name, action__startswith=subjects)
     return entries.order_by("-at", "-pk")
 
@@ -66,6 +76,8 @@ def changes(entry: AuditEntry) -> list[str]:
     """Return the changes of an entry, a line per value: ``concurrency: 4 → 2``."""
     if entry.action.startswith(OF_SCHEDULES):
         return changes_of(entry.before, entry.after)
+    if entry.action.startswith(OF_WORKFLOWS):
+        return _of_run(entry.after)
     before, after = _flat(entry.before), _flat(entry.after)
     lines = []
     for key in [*before, *(key for key in after if key not in before)]:
@@ -75,6 +87,14 @@ def changes(entry: AuditEntry) -> list[str]:
             label = _("%(column)s (override)") if overridden else "%(column)s"
             lines.append(f"{label % {'column': label_of(column)}}: {old} → {new}")
     return lines
+
+
+def _of_run(after: object) -> list[str]:
+    """Return what was done to a run: ``status: RUNNING → PAUSED``, ``node: 3``."""
+    found = after if isinstance(after, dict) else {}
+    if {"before", "after"} <= found.keys():
+        return [_("status: %(old)s → %(new)s") % {"old": found["before"], "new": found["after"]}]
+    return [f"{RUN_DETAILS.get(key, key)}: {_text(str(key), value)}" for key, value in found.items() if value != "0"]
 
 
 def _flat(columns: object) -> dict[tuple[str, bool], str]:

@@ -126,3 +126,9 @@ def json_block(value: object) -> SafeString:
         return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
     except RecursionError:
         return block(_("This value is nested too deeply to be shown."))
+
+
+def payload_note() -> SafeString:
+    """Return a note about the permission to see payloads."""
+    text = _("The permission {} is required to see arguments, results, error messages and tracebacks.")
+    return format_html(text, SafeString("<code>horsies.view_payload</code>"))

@@ -7,6 +7,7 @@ tasks are indexed by the time when they finished.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,3 +80,26 @@ class QueueFilter(admin.SimpleListFilter):
         if name and "\x00" in name:
             raise IncorrectLookupParameters(repr(name))
         return queryset.filter(queue_name=name) if name else queryset
+
+
+class WorkflowFilter(admin.SimpleListFilter):
+    """Tasks of a workflow run, or of one of its nodes: ``<id of the run>`` or ``<id>:<number>``. Shown only when it is set."""
+
+    title = _("workflow run")
+    parameter_name = "workflow"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the run or node in the address; pages of workflows link here."""
+        value = request.GET.get(self.parameter_name)
+        return [(value, value)] if value else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        """Filter by the run and the node. Raises IncorrectLookupParameters for an invalid id or number."""
+        run, _colon, number = (self.value() or "").partition(":")
+        if not run:
+            return queryset
+        try:
+            found = queryset.filter(workflow_id=uuid.UUID(run))
+            return found.filter(node=int(number)) if number else found
+        except ValueError as error:
+            raise IncorrectLookupParameters(str(error)) from None

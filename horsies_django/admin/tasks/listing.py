@@ -4,7 +4,8 @@ Each order is that of an index, so a page is read from the newest row until it i
 
 - tasks in flight, or a few pending tasks: all are read through their small index and sorted;
 - many pending tasks, or any status: by the primary key, whose ids (UUIDv7) grow with time;
-- finished tasks: by horsies_tasks_finished.
+- finished tasks: by horsies_tasks_finished;
+- tasks of a workflow run: by horsies_tasks_node.
 
 A condition that is not in the index, such as a name, filters rows afterwards and could read the whole table. Such a list is
 limited to the newest 100,000 rows of its order, and says so.
@@ -22,11 +23,13 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin
+from horsies_django.admin.base.uuids import parse_id
 from horsies_django.admin.base.worker_links import with_workers
 from horsies_django.admin.tasks.filters import (
     WAITING,
     QueueFilter,
     StatusFilter,
+    WorkflowFilter,
     rows_of,
 )
 from horsies_django.core.status import TERMINAL, Status
@@ -50,6 +53,8 @@ class TaskListMixin(NextPageMixin):
         status, queue = self._chosen(StatusFilter), self._chosen(QueueFilter)
         if parse_id(self.query):
             return tasks  # one row, by the primary key
+        if self._chosen(WorkflowFilter):
+            return tasks.order_by("node", "node_index", "pk")
         if status in TERMINAL:
             self.note = LOOKED_AT_FINISHED
             return _newest_finished(tasks, rows_of(status)).order_by("-finished_at", "-pk")
@@ -65,7 +70,7 @@ class TaskListMixin(NextPageMixin):
         """Add the workers, found with one query for the page."""
         return with_workers(self.model_admin, request, rows, "claimed_by")
 
-    def _chosen(self, kind: type[StatusFilter | QueueFilter]) -> Any:
+    def _chosen(self, kind: type[StatusFilter | QueueFilter | WorkflowFilter]) -> Any:
         spec = next((item for item in self.filter_specs if isinstance(item, kind)), None)
         return spec.status if isinstance(spec, StatusFilter) else spec.value() if spec else None
 
@@ -86,11 +91,3 @@ def _newest_finished(tasks: QuerySet[Task], rows: Q) -> QuerySet[Task]:
     finished = Task.objects.using(tasks.db).filter(rows).order_by("-finished_at")
     last = finished.values("finished_at")[DEEPEST - 1 : DEEPEST]
     return tasks.filter(finished_at__gte=Coalesce(Subquery(last), Cast(Value("-infinity"), DateTimeField())))
-
-
-def parse_id(term: str) -> uuid.UUID | None:
-    """Return the id in a search term, or None if it is not an id."""
-    try:
-        return uuid.UUID(term.strip())
-    except ValueError:
-        return None

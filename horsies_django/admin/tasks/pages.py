@@ -24,13 +24,15 @@ from horsies_django.admin.base.html import (
     status_badge,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.uuids import parse_id
 from horsies_django.admin.base.worker_links import with_workers
 from horsies_django.admin.tasks.copies import with_copies
-from horsies_django.admin.tasks.filters import QueueFilter, StatusFilter
-from horsies_django.admin.tasks.listing import TaskListMixin, parse_id
+from horsies_django.admin.tasks.filters import QueueFilter, StatusFilter, WorkflowFilter
+from horsies_django.admin.tasks.listing import TaskListMixin
 from horsies_django.admin.tasks.payload import PayloadMixin
 from horsies_django.admin.tasks.reasons import panel
 from horsies_django.admin.tasks.task_actions import OperateMixin
+from horsies_django.admin.tasks.workflow_place import PlaceMixin
 from horsies_django.conf import config
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
@@ -44,13 +46,13 @@ ATTEMPTS = 100
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
-class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
+class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     change_list_mixin = TaskListMixin
     list_display = ("shown_status", "shown_name", "shown_queue", "shown_age", "shown_duration", "listed_worker")
     list_display_links = ("shown_name",)
-    list_filter = (StatusFilter, QueueFilter)
+    list_filter = (StatusFilter, QueueFilter, WorkflowFilter)
     search_fields = ("task_name",)  # shows the box; get_search_results does the search
     search_help_text = gettext_lazy(
         "Enter a full task id, or the beginning of a task name (case-sensitive)."
@@ -84,6 +86,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
             queue = task.queue_name
             setattr(task, "shown_queue", self.link(request, Queue, queue, queue))  # noqa: B010 - no column
             with_copies(self, request, task)
+            self.with_place(request, task)
         return task
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
@@ -101,6 +104,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, ReadOnlyAdminMixin):
                     )
                 },
             ),
+            *self.place_fieldsets(obj),
             (
                 gettext_lazy("Times"),
                 {"fields": (("sent", "eligible", "good_until_"), ("started", "finished", "shown_duration"))},

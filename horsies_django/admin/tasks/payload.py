@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
@@ -19,6 +17,7 @@ from horsies_django.admin.base.html import (
     block,
     json_block,
     moment_field,
+    payload_note,
 )
 from horsies_django.models import Task
 
@@ -57,8 +56,7 @@ class PayloadMixin(Base):
     @admin.display(description=gettext_lazy("hidden"))
     def hidden_payload(self, obj: Task) -> SafeString:
         """Return a note about the required permission."""
-        text = _("The permission {} is required to see arguments, results, error messages and tracebacks.")
-        return format_html(text, SafeString("<code>horsies.view_payload</code>"))
+        return payload_note()
 
     @admin.display(description=gettext_lazy("arguments"))
     def shown_arguments(self, obj: Task) -> SafeString:

@@ -110,3 +110,8 @@ def grows_alone() -> str:
     except WorkflowError as error:
         return str(error)
     return "added"
+
+
+@task
+def act(value: Any = None) -> Any:
+    return value

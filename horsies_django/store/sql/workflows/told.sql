@@ -1,3 +1,7 @@
--- Notes that the parents of finished runs have been advanced.
--- Locks: the rows of the runs. Index: primary key.
-UPDATE horsies_workflows run SET advanced_at = clock_timestamp() WHERE run.id = ANY (%(ids)s::uuid[]) AND run.finished_at IS NOT NULL
+-- Notes that the parents of finished runs have been advanced. A run that its parent still waits for is left out: it finished, perhaps
+-- again after a retry, only after the parent was advanced.
+-- Locks: the rows of the runs. Index: primary keys.
+UPDATE horsies_workflows run SET advanced_at = clock_timestamp()
+WHERE run.id = ANY (%(ids)s::uuid[]) AND run.finished_at IS NOT NULL AND NOT EXISTS (
+  SELECT FROM horsies_workflow_nodes n
+  WHERE n.workflow_id = run.parent_id AND n.number = run.parent_node AND n.task_id = run.id AND n.status = 'ENQUEUED')

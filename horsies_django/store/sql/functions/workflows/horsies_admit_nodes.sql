@@ -27,8 +27,9 @@ BEGIN
     WHERE n.workflow_id = p_workflow AND n.status = 'ADDED' AND n.finished_at IS NULL
     GROUP BY n.number
   ), decided AS MATERIALIZED (
-    SELECT c.*, CASE WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL AND NOT horsies_condition(p_workflow, n.when_node, n.when_path)
-                     THEN 'SKIPPED' ELSE v.verdict END AS status
+    SELECT c.*, CASE WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
+                       CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
+                     ELSE v.verdict END AS status
     FROM counted c JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = c.number
     CROSS JOIN LATERAL (SELECT horsies_join_verdict(
       p_workflow, n.number, n.rule, n.needs, n.allow_failed, c.open, c.ok, c.bad) AS verdict) AS v

@@ -1,7 +1,8 @@
--- Returns whether the value of a node matches a JSON path. A value that does not fit the path, or no value, does not match.
+-- Returns whether the value of a node matches a JSON path, NULL if the node has not finished. A value that does not fit the path, or no
+-- value, does not match.
 -- Locks: none. Index: primary keys.
 CREATE FUNCTION horsies_condition(p_workflow uuid, p_number bigint, p_path text) RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT coalesce((
-    SELECT r.status = 'COMPLETED' AND NOT r.redacted AND jsonb_path_match(r.result -> 'ok', p_path::jsonpath, silent => true)
-    FROM horsies_node_result(p_workflow, p_number) AS r), false)
+  SELECT CASE WHEN r.status NOT IN ('ADDED', 'PENDING', 'READY', 'ENQUEUED') THEN coalesce(
+    r.status = 'COMPLETED' AND NOT r.redacted AND jsonb_path_match(r.result -> 'ok', p_path::jsonpath, silent => true), false) END
+  FROM horsies_node_result(p_workflow, p_number) AS r
 $$;

@@ -12,8 +12,10 @@ DECLARE
   v_until timestamptz := clock_timestamp() + interval '20 ms';
   v_run horsies_workflows;
   v_moved bigint[] := p_moved;
+  v_admitted bigint[];
   v_failed record;
-  v_told record;
+  v_failures boolean;
+  v_refused boolean;
   v_sent record;
 BEGIN
   many := 0;
@@ -21,11 +23,19 @@ BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
   parent := v_run.parent_id;
   LOOP
-    v_moved := v_moved || horsies_admit_nodes(
+    v_failures := false;
+    v_refused := false;
+    IF v_moved <> '{}' THEN  -- before nodes are admitted, which count these themselves
+      SELECT p.failed, p.refused INTO v_failures, v_refused FROM horsies_propagate(p_workflow, v_moved, v_now) AS p;
+    END IF;
+    v_admitted := horsies_admit_nodes(
       p_workflow, v_run.finished_at IS NOT NULL OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL, v_now);
+    IF v_admitted <> '{}' THEN
+      SELECT p.refused OR v_refused INTO v_refused FROM horsies_propagate(p_workflow, v_admitted, v_now) AS p;
+      v_moved := v_moved || v_admitted;
+    END IF;
     IF v_moved <> '{}' THEN
-      v_told := horsies_propagate(p_workflow, v_moved, v_now);
-      IF v_run.finished_at IS NULL AND (v_told.failed OR v_told.refused) THEN
+      IF v_run.finished_at IS NULL AND (v_failures OR v_refused) THEN
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
                bool_or(NOT EXISTS (
                  SELECT FROM horsies_workflow_edges e
@@ -37,7 +47,7 @@ BEGIN
         WHERE n.workflow_id = p_workflow AND n.number = ANY (v_moved) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
         v_moved := '{}';
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);
-        IF (v_failed.fatal OR v_told.refused) AND v_run.error_code IS NULL THEN
+        IF (v_failed.fatal OR v_refused) AND v_run.error_code IS NULL THEN
           v_run.error_code := coalesce(v_failed.code, 'QUORUM_NOT_MET');
           IF v_run.on_error = 'stop' THEN
             halted := 'stop';

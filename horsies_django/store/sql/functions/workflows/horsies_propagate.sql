@@ -1,5 +1,6 @@
 -- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn.
 -- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
+-- ADDED nodes are not told: they are counted when they are admitted.
 -- Moves PENDING -> READY, SKIPPED. failed: whether one of p_moved failed. refused: whether a quorum became impossible.
 -- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
 CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_now timestamptz, OUT failed boolean, OUT refused boolean)
@@ -21,10 +22,11 @@ BEGIN
     ), decided AS MATERIALIZED (
       SELECT t.*, n.rule, n.allow_failed, v.verdict,
              CASE WHEN n.status <> 'PENDING' THEN n.status
-                  WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL AND NOT horsies_condition(p_workflow, n.when_node, n.when_path)
-                  THEN 'SKIPPED' ELSE v.verdict END AS status,
+                  WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
+                      CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
+                  ELSE v.verdict END AS status,
              n.status = 'PENDING' AS waited
-      FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = t.number
+      FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = t.number AND n.status <> 'ADDED'
       CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' THEN horsies_join_verdict(
         p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.open - t.many, n.ok + t.ok, n.bad + t.many - t.ok) END AS verdict) AS v
     ), moved AS (

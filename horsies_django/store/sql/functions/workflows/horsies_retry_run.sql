@@ -46,7 +46,7 @@ BEGIN
   UPDATE horsies_tasks t SET node = NULL
   FROM horsies_workflow_nodes n
   WHERE t.workflow_id = p_workflow AND t.node = ANY (v_again) AND n.workflow_id = p_workflow AND n.number = t.node
-    AND (n.kind <> 'map' OR t.status <> 'COMPLETED' AND t.error_code <> 'TASK_SKIPPED');
+    AND (n.kind <> 'map' OR t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED');
   UPDATE horsies_workflow_nodes n
   SET status = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN 'ENQUEUED' ELSE 'ADDED' END,
       finished_at = NULL, error_code = NULL, error = NULL, items_bad = 0, expanded = 0, in_flight = 0,
@@ -54,10 +54,17 @@ BEGIN
         SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.advanced_at IS NOT NULL)::int ELSE 0 END,
       task_id = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN n.task_id END
   WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again);
-  UPDATE horsies_workflow_nodes d SET open = d.open + again.many, bad = d.bad - again.many  -- of nodes that ran nevertheless
-  FROM (SELECT e.downstream, count(*)::int AS many FROM horsies_workflow_edges e
-        WHERE e.workflow_id = p_workflow AND e.upstream = ANY (v_again) AND e.downstream <> ALL (v_again) GROUP BY e.downstream) AS again
-  WHERE d.workflow_id = p_workflow AND d.number = again.downstream;
+  UPDATE horsies_workflow_nodes n SET open = c.open, ok = c.ok, bad = c.bad  -- of nodes that keep their status
+  FROM (
+    SELECT e.downstream AS number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
+           count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok,
+           count(*) FILTER (WHERE u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
+    FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = p_workflow AND u.number = e.upstream
+    WHERE e.workflow_id = p_workflow AND e.downstream IN (
+      SELECT x.downstream FROM horsies_workflow_edges x WHERE x.workflow_id = p_workflow AND x.upstream = ANY (v_again))
+    GROUP BY e.downstream
+  ) AS c
+  WHERE n.workflow_id = p_workflow AND n.number = c.number AND n.status <> 'ADDED';
   UPDATE horsies_workflows w
   SET status = 'RUNNING', finished_at = NULL, advanced_at = NULL, error_node = NULL, error_code = NULL, result = NULL
   WHERE w.id = p_workflow;

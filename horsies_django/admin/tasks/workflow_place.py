@@ -1,0 +1,65 @@
+"""The place of a task in a workflow: links to its run and its node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.base.run_links import node_link
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[Task]
+else:
+    Base = object
+
+
+class PlaceMixin(Base):
+    """Adds the workflow run and the node to the page of a task that belongs to one."""
+
+    def place_fieldsets(self, obj: Task | None) -> tuple[Any, ...]:
+        """Return the fields, none for a task without a workflow."""
+        if obj is None or obj.workflow_id is None:
+            return ()
+        element = ("shown_element",) if getattr(obj, "in_map", False) else ()
+        return ((gettext_lazy("Workflow"), {"fields": (("linked_run", "linked_node", *element),)}),)
+
+    def with_place(self, request: HttpRequest, task: Any) -> None:
+        """Set ``linked_run``, ``linked_node`` and ``in_map`` of a task."""
+        if task.workflow_id is None:
+            return
+        page: Any = self
+        alias, run = task._state.db, task.workflow_id
+        name = WorkflowRun.objects.using(alias).filter(pk=run).values_list("name", flat=True).first()
+        task.linked_run = str(run) if name is None else page.link(request, WorkflowRun, run, f"{name} {run}")
+        nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run, number=task.node)
+        node = None if task.node is None else nodes.only("name", "kind").first()
+        task.in_map = node is not None and node.kind == "map"
+        task.linked_node = (
+            _("None: a retry of the run replaced this task.")
+            if node is None
+            else node_link(page, request, run, task.node, node.name)
+        )
+
+    @admin.display(description=gettext_lazy("run"))
+    def linked_run(self, obj: Any) -> SafeString | str:
+        """Return the run, as linked by ``with_place``."""
+        shown: SafeString | str = obj.linked_run
+        return shown
+
+    @admin.display(description=gettext_lazy("node"))
+    def linked_node(self, obj: Any) -> SafeString | str:
+        """Return the node, as linked by ``with_place``."""
+        shown: SafeString | str = obj.linked_node
+        return shown
+
+    @admin.display(description=gettext_lazy("element of the map"))
+    def shown_element(self, obj: Any) -> int:
+        """Return the place of its element in the list, from 0."""
+        place: int = obj.node_index
+        return place

@@ -1,0 +1,1 @@
+"""The admin pages for workflow runs and their nodes."""

@@ -1,0 +1,188 @@
+"""The page of one node: what it is, why it does not run, its neighbours and its payload.
+
+``WorkflowNode`` has a composite primary key, which the admin cannot register, so this is a view of the run's page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from horsies_django.admin.base.html import NOTHING, block, breakable, json_block, moment, payload_note, span
+from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.reason_lines import Line, reason_line
+from horsies_django.admin.base.refusals import answered
+from horsies_django.admin.base.run_links import NODE_PAGE, node_link
+from horsies_django.admin.base.uuids import parse_id
+from horsies_django.admin.workflows.cells import KINDS, badge_of
+from horsies_django.admin.workflows.nodes import LARGEST, elements, leads_to, upstream
+from horsies_django.models import WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.monitoring.explain_node import explain_node
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[WorkflowRun]
+else:
+    Base = object
+
+PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
+NEIGHBOURS = 100
+PAYLOAD = ("kwargs", "inputs", "value", "error")
+NOT_SHOWN = ("options", "graph")
+
+
+class NodePageMixin(Base):
+    """Adds the page of a node."""
+
+    def get_urls(self) -> list[Any]:
+        """Add the URL of a node."""
+
+        def view(request: HttpRequest, object_id: str, number: int) -> HttpResponse:
+            return answered(self, request, lambda: self.node_view(request, object_id, number))
+
+        wrapped: Any = self.admin_site.admin_view(view)
+        return [path("<path:object_id>/nodes/<int:number>/", wrapped, name=NODE_PAGE), *super().get_urls()]
+
+    def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
+        """Show a node. Raises PermissionDenied."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        id_ = parse_id(unquote(object_id))
+        run: Any = None if id_ is None else self.get_queryset(request).filter(pk=id_).first()
+        visible = request.user.has_perm("horsies.view_payload")
+        hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
+        nodes = None if run is None else WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk)
+        node = None if nodes is None or number > LARGEST else nodes.filter(number=number).defer(*hidden).first()
+        if node is None:
+            text = _("There is no node %(number)s in the run “%(run)s”.") % {
+                "number": number,
+                "run": unquote(object_id),
+            }
+            self.message_user(request, text, messages.WARNING)
+            return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
+        return self._node_page(request, run, node, visible)
+
+    def _node_page(self, request: Any, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
+        page: Any = self
+        skippable = node.finished_at is None and run.finished_at is None and page.has_configure_permission(request)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Node %(name)s") % {"name": node.name},
+            "opts": self.opts,
+            "media": self.media,
+            "run": run,
+            "run_url": page.url_of(run),
+            "skip_url": f"{page.url_of(run, 'skip')}?node={node.number}" if skippable else "",
+            "facts": facts(page, request, run, node),
+            "payload": payload(node) if visible else None,
+            "payload_note": payload_note(),
+            "reasons": reasons(page, request, run, node, visible),
+            "neighbours": (
+                (_("Upstream nodes"), neighbours(page, request, run, {"downstream": node.number}, "upstream")),
+                (_("Downstream nodes"), neighbours(page, request, run, {"upstream": node.number}, "downstream")),
+            ),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/horsies/workflowrun/node.html", context)
+
+    def url_of(self, run: WorkflowRun, page: str = "change") -> str:
+        """Return the address of the page of a run, or of one of its forms."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return reverse(name, args=(quote(run.pk),), current_app=self.admin_site.name)
+
+
+def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:
+    """Return the lines about a node, without those that do not apply to it."""
+    link = leads_to(page, request, node)
+    found: list[tuple[str, Any]] = [
+        (_("Status"), badge_of(node.status)),
+        (_("Number"), node.number),
+        (_("Kind"), KINDS.get(node.kind, node.kind)),
+        (_("Task"), breakable(node.task_name) if node.task_name else ""),
+        (_("Queue"), node.queue_name),
+        (_("Leads to"), link),
+        (_("Elements"), elements(node) if node.total is not None else ""),
+        (_("Upstream"), upstream(node) if node.open + node.ok + node.bad else ""),
+        (_("Join"), join(node)),
+        (_("Condition"), condition(page, request, run, node)),
+        (_("Delay"), span(node.delay) if node.delay else ""),
+        (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),
+        (_("Added by"), added_by(page, request, node)),
+        (_("Finished"), moment(node.finished_at, run.read_at) if node.finished_at else ""),
+        (_("Error code"), node.error_code or ""),
+    ]
+    return [(label, value) for label, value in found if value not in ("", NOTHING)]
+
+
+def added_by(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
+    """Return the node whose task added this one, "" if none did."""
+    if node.added_by < 0:
+        return ""
+    return node_link(page, request, node.workflow_id, node.added_by, _("node %(n)s") % {"n": node.added_by})
+
+
+def join(node: WorkflowNode) -> str:
+    """Return what has to become of the upstream nodes, "" if all have to complete."""
+    if node.rule == "quorum":
+        form = _("%(n)s have to finish") if node.allow_failed else _("%(n)s have to complete")
+        return form % {"n": node.needs}
+    texts = {
+        "succeeded": _("runs when all have finished and none failed"),
+        "failed": _("runs when all have finished and one failed"),
+        "finished": _("runs when all have finished"),
+    }
+    return texts.get(node.rule, _("runs even if some did not complete") if node.allow_failed else "")
+
+
+def condition(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> Any:
+    """Return the condition and the node whose value it looks at, "" if there is none."""
+    if node.when_path is None or node.when_node is None:
+        return ""
+    on = node_link(page, request, run.pk, node.when_node, _("on node %(n)s") % {"n": node.when_node})
+    return format_html("<code>{}</code> {}", node.when_path, on)
+
+
+def payload(node: WorkflowNode) -> list[tuple[str, SafeString]]:
+    """Return arguments, value and error message of a node."""
+    found = [(_("Arguments"), json_block(node.kwargs))] if node.kwargs else []
+    found += [(_("Arguments from results"), json_block(node.inputs))] if node.inputs else []
+    found += [(_("Value"), json_block(node.value))] if node.value is not None else []
+    return [*found, (_("Error"), block(node.error))] if node.error else found
+
+
+def reasons(page: Any, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool) -> list[Line] | None:
+    """Return why a node does not run, or how it ended; None if finding out timed out."""
+    try:
+        found = read_bounded(run._state.db, lambda: explain_node(run.pk, node.number), PATIENCE_MS)
+    except LookupError:  # deleted meanwhile
+        return []
+    return None if found is None else [reason_line(page, request, reason, visible) for reason in found.reasons]
+
+
+def neighbours(
+    page: Any, request: HttpRequest, run: Any, of: dict[str, int], end: str
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return the first nodes at the other ``end`` of the edges of a node, and whether there are more."""
+    alias = run._state.db
+    edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run.pk, **of).order_by(end)
+    nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk).order_by("number")
+
+    def read() -> tuple[list[Any], bool]:
+        numbers = list(edges.values_list(end, flat=True)[: NEIGHBOURS + 1])
+        found = nodes.filter(number__in=numbers[:NEIGHBOURS]).values_list("number", "name", "status")
+        return list(found), len(numbers) > NEIGHBOURS
+
+    found, more = read_bounded(alias, read) or ([], True)
+    rows = [
+        {"number": number, "name": node_link(page, request, run.pk, number, name), "status": badge_of(status)}
+        for number, name, status in found
+    ]
+    return rows, more

@@ -1,0 +1,140 @@
+"""The nodes of a run as a table on its page: some at a time, of one status or of all."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from django.db.models import Count
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+
+from horsies_django.admin.base.html import NOTHING, breakable
+from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.run_links import node_link
+from horsies_django.admin.workflows.cells import KINDS, SHAPES, badge_of
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.monitoring.workflows import NODE_STATUSES
+
+MANY = 500
+LARGEST = 2**63 - 1
+LONGEST_ERROR = 500
+OPEN = ("ADDED", "PENDING", "READY", "ENQUEUED")
+COLUMNS = (
+    "workflow_id", "number", "name", "kind", "status", "task_name", "open", "ok", "bad", "total", "in_flight", "items_ok",
+    "items_bad", "task_id", "finished_at", "error_code",
+)  # fmt: skip
+
+
+class Choice(NamedTuple):
+    """A status to filter nodes by; ``many`` is "" if counting timed out."""
+
+    text: str | Promise
+    many: str
+    url: str
+    chosen: bool
+
+
+class NodeTable(NamedTuple):
+    """The table of nodes; ``rows`` is None if reading timed out, ``next_url`` "" if there are no more nodes."""
+
+    rows: list[NodeRow] | None
+    choices: list[Choice]
+    next_url: str
+    left: str
+
+
+class NodeRow:
+    """A row of the table of nodes."""
+
+    def __init__(self, page: Any, request: HttpRequest, node: WorkflowNode, visible: bool) -> None:
+        run = node.workflow_id
+        self.number = node.number
+        self.name = node_link(page, request, run, node.number, node.name)
+        self.kind = KINDS.get(node.kind, node.kind)
+        self.task = breakable(node.task_name) if node.task_name else NOTHING
+        self.status = badge_of(node.status)
+        self.why = "" if node.finished_at else node_link(page, request, run, node.number, _("Why?"))
+        self.leads_to = leads_to(page, request, node)
+        self.upstream = upstream(node)
+        self.elements = elements(node)
+        self.error_code = node.error_code or NOTHING
+        self.error = str(Truncator(node.error or "").chars(LONGEST_ERROR)) if visible else ""
+
+
+def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> NodeTable:
+    """Return the nodes of a run that the address asks for; ``visible``: the user may see messages of errors."""
+    alias, columns = run._state.db, (*COLUMNS, "error") if visible else COLUMNS
+    status, start = request.GET.get("nodes", ""), request.GET.get("from", "")
+    status = status if status in NODE_STATUSES else ""
+    first = int(start) if start.isdecimal() and int(start) <= LARGEST else 0
+    nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk)
+    counted = read_bounded(alias, lambda: dict(nodes.values_list("status").annotate(Count("number"))))
+    chosen = filtered(nodes, status).filter(number__gte=first).only(*columns).order_by("number")
+    found = read_bounded(alias, lambda: list(chosen[: MANY + 1]))
+    rows = None if found is None else [NodeRow(page, request, node, visible) for node in found[:MANY]]
+    next_url = "?" + urlencode({"nodes": status, "from": found[MANY].number}) if found and len(found) > MANY else ""
+    of_status = None if counted is None else counted.get(status, 0) if status else sum(counted.values())
+    left = "" if of_status is None else f"{of_status:,}"
+    return NodeTable(rows, choices(counted, status), next_url, left)
+
+
+def filtered(nodes: Any, status: str) -> Any:
+    """Return the nodes of a status, all for ""; unfinished ones have an index."""
+    if not status:
+        return nodes
+    return nodes.filter(status=status, finished_at__isnull=True) if status in OPEN else nodes.filter(status=status)
+
+
+def choices(counted: dict[str, int] | None, chosen: str) -> list[Choice]:
+    """Return the statuses that nodes of the run have, and "all"."""
+    statuses: Iterable[str] = NODE_STATUSES if counted is None else [one for one in NODE_STATUSES if counted.get(one)]
+    every = "" if counted is None else f"{sum(counted.values()):,}"
+    found = [Choice(_("All"), every, "?", not chosen)]
+    for status in statuses:
+        count = "" if counted is None else f"{counted[status]:,}"
+        found.append(Choice(SHAPES[status][1], count, f"?{urlencode({'nodes': status})}", status == chosen))
+    return found
+
+
+def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
+    """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow."""
+    shown: SafeString | str = ""
+    if node.kind == "map" and node.total:
+        shown = tasks_link(page, request, node.workflow_id, node.number, _("Tasks"))
+    elif node.kind == "workflow" and node.task_id:
+        shown = page.link(request, WorkflowRun, node.task_id, _("Run"))
+    elif node.task_id:
+        shown = page.link(request, Task, node.task_id, _("Task"))
+    return shown if isinstance(shown, SafeString) else ""  # else the user has no such page
+
+
+def tasks_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int | None, text: str) -> SafeString | str:
+    """Return a link to the list of the tasks of a run, or of one of its nodes."""
+    if not page.admin_site.is_registered(Task) or not request.user.has_perm("horsies.view_task"):
+        return text
+    address = reverse("admin:horsies_task_changelist", current_app=page.admin_site.name)
+    query = urlencode({"workflow": f"{run}" if number is None else f"{run}:{number}"})
+    return format_html('<a href="{}?{}">{}</a>', address, query, text)
+
+
+def upstream(node: WorkflowNode) -> str:
+    """Return how many of its upstream nodes completed, are open, and ended otherwise."""
+    counts = {_("completed"): node.ok, _("open"): node.open, _("not completed"): node.bad}
+    return ", ".join(f"{count:,} {text}" for text, count in counts.items() if count) or NOTHING
+
+
+def elements(node: WorkflowNode) -> str:
+    """Return how many tasks of a map completed, did not, and are in flight, of all."""
+    if node.total is None:
+        return NOTHING
+    text = _("%(ok)s of %(total)s completed") % {"ok": f"{node.items_ok:,}", "total": f"{node.total:,}"}
+    text += _(", %(n)s did not") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
+    return text + (_(", %(n)s in flight") % {"n": f"{node.in_flight:,}"} if node.in_flight else "")

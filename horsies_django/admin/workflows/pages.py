@@ -1,0 +1,224 @@
+"""The admin pages for workflow runs: the list, and one run with its nodes and who changed it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.base.history import OF_WORKFLOWS, audit_url, entries_of, lines
+from horsies_django.admin.base.html import NOTHING, age, breakable, json_block, moment_field, payload_note
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
+from horsies_django.admin.base.run_links import node_link
+from horsies_django.admin.base.uuids import parse_id
+from horsies_django.admin.workflows.cells import badge_of, progress_bar
+from horsies_django.admin.workflows.filters import NameFilter, ParentFilter, StatusFilter
+from horsies_django.admin.workflows.listing import RunListMixin
+from horsies_django.admin.workflows.node_page import NodePageMixin
+from horsies_django.admin.workflows.nodes import node_table, tasks_link
+from horsies_django.admin.workflows.run_actions import RunActionsMixin
+from horsies_django.admin.workflows.run_forms import OperateMixin
+from horsies_django.models import WorkflowNode, WorkflowRun
+from horsies_django.monitoring import workflows
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[WorkflowRun]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+ENTRIES = 20
+
+
+class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
+    """The logic of the pages of workflow runs, for any ModelAdmin."""
+
+    change_list_mixin = RunListMixin
+    change_form_template = "admin/horsies/workflowrun/change_form.html"
+    list_display = (
+        "shown_status", "shown_name", "shown_key", "shown_progress", "shown_sent", "shown_finished", "shown_error_code",
+    )  # fmt: skip
+    list_display_links = ("shown_name",)
+    list_filter = (StatusFilter, NameFilter, ParentFilter)
+    search_fields = ("key",)  # shows the box; get_search_results does the search
+    search_help_text = gettext_lazy("Enter a full id, a full key, or the full name of a workflow.")
+    ordering = ("-sent_at",)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[WorkflowRun], search_term: str
+    ) -> tuple[QuerySet[WorkflowRun], bool]:
+        """Search by id, by key, or else by name, each through its index."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if id_ := parse_id(term):
+            return queryset.filter(pk=id_), False
+        keyed = read_bounded(queryset.db, lambda: workflows.keyed(queryset.db, term))
+        return (queryset.filter(pk__in=keyed) if keyed else queryset.filter(name=term)), False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WorkflowRun]:
+        """Defer the result, which is payload."""
+        runs: QuerySet[WorkflowRun] = super().get_queryset(request).defer("result")
+        return runs
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> WorkflowRun | None:
+        """Return the run, with its result if the user may see it."""
+        if (id_ := parse_id(object_id)) is None:
+            return None
+        runs = self.get_queryset(request)
+        if request.user.has_perm("horsies.view_payload"):
+            runs = runs.defer(None)
+        run: Any = runs.filter(pk=id_).first()
+        if run:
+            self._complete(request, run)
+        return run  # type: ignore[no-any-return]
+
+    def _complete(self, request: HttpRequest, run: Any) -> None:
+        """Set the progress of a run and its links to other rows."""
+        alias = run._state.db
+        counted = read_bounded(alias, lambda: workflows.progress([run.pk]))
+        run.progress = (counted or {}).get(run.pk)
+        numbers = [number for number in (run.output, run.error_node) if number is not None]
+        nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, number__in=numbers)
+        names = dict(nodes.values_list("number", "name")) if numbers else {}
+        run.linked_output, run.linked_failure = (
+            NOTHING if number is None else node_link(self, request, run.pk, number, names.get(number, str(number)))
+            for number in (run.output, run.error_node)
+        )
+        run.linked_parent = NOTHING
+        if run.parent_id is not None:
+            of = WorkflowRun.objects.using(alias).filter(pk=run.parent_id).values_list("name", flat=True).first()
+            parent = self.link(request, WorkflowRun, run.parent_id, of or str(run.parent_id))
+            node = node_link(self, request, run.parent_id, run.parent_node, _("node %(n)s") % {"n": run.parent_node})
+            run.linked_parent = format_html("{}, {}", parent, node)
+        run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show"))
+
+    def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
+        """Return the fields of this run for this user."""
+        parent = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
+        failure = (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()
+        visible = request.user.has_perm("horsies.view_payload")
+        result = "shown_result" if obj is not None and visible else "hidden_payload"
+        return (
+            (None, {"fields": (
+                "shown_id", ("name", "shown_key"), ("shown_status", "shown_progress"), *failure, *parent,
+                ("on_error", "shown_in_flight", "shown_output"), "shown_tasks",
+            )}),
+            (gettext_lazy("Times"), {"fields": (("sent", "finished", "good_until_"),)}),
+            (gettext_lazy("Result"), {"fields": (result,)}),
+        )  # fmt: skip
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        """Add the nodes, the last changes and links to the change forms."""
+        if obj:
+            alias, visible = obj._state.db, request.user.has_perm("horsies.view_payload")
+            entries = read_bounded(alias, lambda: list(entries_of(alias, str(obj.pk), OF_WORKFLOWS)[:ENTRIES]))
+            context |= {
+                "nodes": node_table(self, request, obj, visible),
+                "entries": None if entries is None else lines(entries, obj.read_at),
+                "audit_url": audit_url(self, request, str(obj.pk)),
+                "tools": self.tools(request, obj),
+            }
+        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
+        return response
+
+    @admin.display(description=gettext_lazy("id"))
+    def shown_id(self, obj: WorkflowRun) -> SafeString:
+        """Return the id, formatted for copying."""
+        return format_html('<code class="horsies-id">{}</code>', obj.pk)
+
+    @admin.display(description=gettext_lazy("status"))
+    def shown_status(self, obj: WorkflowRun) -> SafeString:
+        """Return the status."""
+        return badge_of(obj.status)
+
+    @admin.display(description=gettext_lazy("name"))
+    def shown_name(self, obj: WorkflowRun) -> SafeString:
+        """Return the name, and below it whether the run is a node of another one."""
+        if obj.parent_id is None:
+            return breakable(obj.name)
+        return format_html('{}<br><span class="horsies-quiet">{}</span>', breakable(obj.name), _("node of another run"))
+
+    @admin.display(description=gettext_lazy("key"))
+    def shown_key(self, obj: WorkflowRun) -> str:
+        """Return the key."""
+        return obj.key or NOTHING
+
+    @admin.display(description=gettext_lazy("progress"))
+    def shown_progress(self, obj: Any) -> SafeString | str:
+        """Return the progress, as counted for the whole page."""
+        return progress_bar(obj.progress)
+
+    @admin.display(description=gettext_lazy("sent"))
+    def shown_sent(self, obj: Any) -> SafeString | str:
+        """Return how long ago it was sent."""
+        return format_html(_("{} ago"), age(obj.sent_at, obj.read_at))
+
+    @admin.display(description=gettext_lazy("finished"))
+    def shown_finished(self, obj: Any) -> SafeString | str:
+        """Return how long ago it finished."""
+        return format_html(_("{} ago"), age(obj.finished_at, obj.read_at)) if obj.finished_at else NOTHING
+
+    @admin.display(description=gettext_lazy("error code"))
+    def shown_error_code(self, obj: WorkflowRun) -> str:
+        """Return the error code, which contains no payload."""
+        return obj.error_code or NOTHING
+
+    @admin.display(description=gettext_lazy("failed node"))
+    def shown_failure(self, obj: Any) -> SafeString | str:
+        """Return the first failed node, as linked by ``get_object``."""
+        shown: SafeString | str = obj.linked_failure
+        return shown
+
+    @admin.display(description=gettext_lazy("parent"))
+    def shown_parent(self, obj: Any) -> SafeString | str:
+        """Return the run that this one is a node of, as linked by ``get_object``."""
+        shown: SafeString | str = obj.linked_parent
+        return shown
+
+    @admin.display(description=gettext_lazy("tasks in flight at most"))
+    def shown_in_flight(self, obj: WorkflowRun) -> str:
+        """Return the limit on tasks in flight."""
+        return NOTHING if obj.max_in_flight is None else f"{obj.max_in_flight:,}"
+
+    @admin.display(description=gettext_lazy("output node"))
+    def shown_output(self, obj: Any) -> SafeString | str:
+        """Return the node whose value is the run's, as linked by ``get_object``."""
+        shown: SafeString | str = obj.linked_output
+        return shown
+
+    @admin.display(description=gettext_lazy("tasks"))
+    def shown_tasks(self, obj: Any) -> SafeString | str:
+        """Return a link to the tasks of the run."""
+        return obj.linked_tasks if isinstance(obj.linked_tasks, SafeString) else NOTHING
+
+    @admin.display(description=gettext_lazy("hidden"))
+    def hidden_payload(self, obj: WorkflowRun) -> SafeString:
+        """Return a note about the required permission."""
+        return payload_note()
+
+    @admin.display(description=gettext_lazy("result"))
+    def shown_result(self, obj: WorkflowRun) -> SafeString | str:
+        """Return the value of the run, or its error."""
+        return NOTHING if obj.result is None else json_block(obj.result)
+
+    sent = moment_field(WorkflowRun, "sent_at")
+    finished = moment_field(WorkflowRun, "finished_at")
+    good_until_ = moment_field(WorkflowRun, "good_until")
+
+
+class WorkflowAdmin(WorkflowAdminMixin, ModelAdmin):
+    """The pages of workflow runs for Django's own admin."""

@@ -1,0 +1,166 @@
+"""The forms that change a run; they need ``horsies.operate_workflow``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django import forms
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Tool, Words
+from horsies_django.admin.base.history import OF_WORKFLOWS
+from horsies_django.admin.base.refusals import patiently
+from horsies_django.admin.base.uuids import parse_id
+from horsies_django.core.errors import WorkflowError
+from horsies_django.models import WorkflowRun
+from horsies_django.monitoring.explain_node import find_node
+from horsies_django.workflows import operations
+
+LONGEST_NAME = 200
+
+
+class RunForm(ChangeForm):
+    """A change of one run."""
+
+    row: WorkflowRun
+    verb: ClassVar[str]
+
+    def apply(self, actor: str) -> list[str]:
+        """Make the change; return ["status"] if it changed anything. Raises WorkflowError."""
+        try:
+            with patiently():
+                return ["status"] if self.change(actor) else []
+        except LookupError as error:
+            raise WorkflowError(str(error)) from error
+
+    def change(self, actor: str) -> bool:
+        """Pause, resume or cancel the run; return whether its status changed."""
+        return operations.control(self.row.pk, self.verb, actor=actor, reason=self.why)
+
+
+class PauseForm(RunForm):
+    """Pauses the run."""
+
+    verb = "pause"
+    action = "workflow.pause"
+    title = gettext_lazy("Pause %(name)s")
+    button = gettext_lazy("Pause")
+    explanation = gettext_lazy(
+        "No other node starts until the run is resumed. Running tasks end; tasks that were not tried yet are withdrawn."
+    )
+
+
+class ResumeForm(RunForm):
+    """Resumes the run."""
+
+    verb = "resume"
+    action = "workflow.resume"
+    title = gettext_lazy("Resume %(name)s")
+    button = gettext_lazy("Resume")
+    explanation = gettext_lazy("Nodes that are ready start again.")
+
+
+class CancelForm(RunForm):
+    """Cancels the run."""
+
+    verb = "cancel"
+    action = "workflow.cancel"
+    title = gettext_lazy("Cancel %(name)s")
+    button = gettext_lazy("Cancel the run")
+    way = gettext_lazy("Cancel")
+    explanation = gettext_lazy("Nodes that have not started are cancelled. Running tasks are asked to stop.")
+
+
+class RetryForm(RunForm):
+    """Runs the failed nodes again."""
+
+    action = "workflow.retry"
+    title = gettext_lazy("Retry %(name)s")
+    button = gettext_lazy("Retry")
+    explanation = gettext_lazy(
+        "Nodes that failed, expired or were cancelled run again, and so do those that were skipped because of them. What"
+        " completed is kept."
+    )
+
+    def change(self, actor: str) -> bool:
+        """Retry the run."""
+        operations.retry(self.row.pk, actor=actor, reason=self.why)
+        return True
+
+
+class SkipForm(RunForm):
+    """Skips a node."""
+
+    action = "workflow.skip"
+    title = gettext_lazy("Skip a node of %(name)s")
+    button = gettext_lazy("Skip the node")
+    way = gettext_lazy("Skip a node")
+    explanation = gettext_lazy(
+        "Only a node that has not begun can be skipped. Nodes that depend on it may be skipped, too."
+    )
+
+    node = forms.CharField(
+        label=gettext_lazy("Node"),
+        max_length=LONGEST_NAME,
+        strip=False,
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+        help_text=gettext_lazy("Its name or its number."),
+    )
+    field_order = ("node", "reason")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["node"].initial = self.request.GET.get("node")
+
+    def change(self, actor: str) -> bool:
+        """Skip the node."""
+        number = find_node(self.row.pk, self.cleaned_data["node"])
+        operations.skip(self.row.pk, number, actor=actor, reason=self.why)
+        return True
+
+
+FORMS: Mapping[str, type[ChangeForm]] = {
+    "pause": PauseForm,
+    "resume": ResumeForm,
+    "cancel": CancelForm,
+    "retry": RetryForm,
+    "skip": SkipForm,
+}
+ENDED_BADLY = ("FAILED", "CANCELLED")
+
+
+class OperateMixin(ChangeMixin):
+    """Adds the change forms of a run to its page."""
+
+    change_forms = FORMS
+    change_permission = "horsies.operate_workflow"
+    subjects = OF_WORKFLOWS
+    words = Words(
+        gettext_lazy("There is no workflow run “%(name)s”."),
+        gettext_lazy("Run %(name)s: nothing was changed, because its status allows nothing to change."),
+        gettext_lazy("Run %(name)s: %(did)s."),
+        gettext_lazy("While the form was open, %(actor)s also changed run %(name)s: %(did)s."),
+    )
+
+    def changed_row(self, request: HttpRequest, name: str) -> Model | None:
+        """Return the run of a form, None if there is none."""
+        id_ = parse_id(name)
+        return None if id_ is None else self.get_queryset(request).filter(pk=id_).first()
+
+    def tools(self, request: HttpRequest, run: WorkflowRun) -> list[Tool]:
+        """Return links to the forms that apply to the run and that this user may open."""
+        if not self.has_configure_permission(request):
+            return []
+        return [self.tool(verb, run) for verb in verbs_for(run)]
+
+
+def verbs_for(run: WorkflowRun) -> list[str]:
+    """Return the changes that the status of a run allows. A finished child run is retried with its parent."""
+    unfinished = run.finished_at is None
+    verbs = (["resume"] if run.status == "PAUSED" else ["pause"]) if unfinished else []
+    if run.error_node is not None and unfinished or run.status in ENDED_BADLY and run.parent_id is None:
+        verbs.append("retry")
+    return [*verbs, "skip", "cancel"] if unfinished else verbs

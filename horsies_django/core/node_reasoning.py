@@ -1,0 +1,201 @@
+"""Turns facts from the database into reasons why a node of a workflow is not running. ``core/reasoning.py`` does it for tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from horsies_django.core.explanations import NodeExplanation, NodeReasonCode, Reason
+from horsies_django.core.facts import Facts, clock_time, moment, pick
+from horsies_django.core.reasoning import Timing
+
+NAMED = 5  # nodes named in a sentence
+
+
+def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
+    """Return the explanation for the facts that ``horsies_explain_node`` returned, without the reasons of the node's task."""
+    node, task = facts["node"], facts["task"]
+    return NodeExplanation(
+        uuid.UUID(node["workflow_id"]),
+        node["number"],
+        node["name"],
+        node["status"],
+        None if task is None else uuid.UUID(task),
+        tuple(NodeCase(facts, timing).reasons()),
+    )
+
+
+class NodeCase:
+    """One node at one moment."""
+
+    def __init__(self, facts: Facts, timing: Timing) -> None:
+        self.facts = facts
+        self.timing = timing
+        self.node: Facts = facts["node"]
+        self.run: Facts = facts["run"]
+        self.now = moment(facts["now"])
+
+    def reasons(self) -> Iterator[Reason]:
+        """Yield all reasons, the most decisive first."""
+        status = self.node["status"]
+        if self.node["finished_at"]:
+            yield self.skipped() if status == "SKIPPED" else self.ended()
+            return
+        if self.run["finished_at"]:
+            yield self.run_ended()
+        elif self.run["status"] == "PAUSED" and status != "ENQUEUED":
+            yield self.paused()
+        if status == "ADDED":
+            yield self.not_admitted()
+            yield from self.unattended()
+        elif status == "PENDING":
+            yield self.waiting()
+        elif status == "READY":
+            yield from self.ready()
+        else:
+            yield self.sent()
+
+    def ended(self) -> Reason:
+        code = f" with {self.node['error_code']}" if self.node["error_code"] else ""
+        text = f"It ended as {self.node['status']}{code} at {self.at(self.node['finished_at'])}."
+        return Reason(NodeReasonCode.ENDED, text, pick(self.node, "status", "finished_at", "error_code"))
+
+    def skipped(self) -> Reason:
+        node = self.node
+        if node["by_hand"]:
+            text = f"It was skipped by hand at {self.at(node['finished_at'])}{self.said(self.facts['change'])}."
+            return Reason(NodeReasonCode.SKIPPED_BY_HAND, text, {"change": self.facts["change"]})
+        if node["error_code"] == "TASK_SKIPPED":
+            return Reason(
+                NodeReasonCode.SKIPPED_ITSELF,
+                "Its task skipped itself: it raised Skip.",
+                pick(node, "task_id", "task_name"),
+            )
+        details = {
+            "upstream": self.facts["bad"],
+            **pick(node, "workflow_id", "rule", "needs", "allow_failed", "ok", "bad"),
+        }
+        passed = node["bad"] if node["allow_failed"] else 0
+        if node["rule"] == "quorum" and node["ok"] + passed < node["needs"]:
+            text = f"It was skipped because {node['needs']} of its upstream nodes had to complete{self.because()}."
+        elif node["rule"] == "all" and node["bad"] and not node["allow_failed"]:
+            text = f"It was skipped because an upstream node did not complete{self.because()}."
+        elif node["rule"] == "failed":
+            text = "It was skipped because it runs only after a failure, and no node failed."
+        elif node["rule"] == "succeeded":
+            text = f"It was skipped because it runs only if no node fails{self.because()}."
+        else:
+            name, path = self.facts["when_node"], node["when_path"]
+            text = f"It was skipped because the value of {name!r} does not match its condition {path}."
+            return Reason(NodeReasonCode.CONDITION_FALSE, text, pick(node, "when_node", "when_path"))
+        return Reason(NodeReasonCode.UPSTREAM_NOT_COMPLETED, text, details)
+
+    def run_ended(self) -> Reason:
+        text = f"Its run ended as {self.run['status']} at {self.at(self.run['finished_at'])}"
+        text += ": its task is asked to stop." if self.node["status"] == "ENQUEUED" else ": it will be cancelled."
+        return Reason(NodeReasonCode.RUN_ENDED, text, pick(self.run, "status", "finished_at", "error_code"))
+
+    def paused(self) -> Reason:
+        run = self.run
+        if run["on_error"] == "pause" and run["error_code"]:
+            change = None
+            failed = f"node {self.facts['error_node']!r}" if run["error_node"] is not None else "a node"
+            why = f" since {failed} failed with {run['error_code']}"
+        else:
+            change = self.facts["change"]
+            why = f" since {self.at(change['at'])}{self.said(change)}" if change else ""
+        text = f"The run is paused{why}. No other node starts until it is resumed."
+        return Reason(NodeReasonCode.RUN_PAUSED, text, {"change": change, **pick(run, "error_node", "error_code")})
+
+    def not_admitted(self) -> Reason:
+        text = f"Node {self.facts['added_by']!r} added it. It takes part as soon as a worker advances the run."
+        return Reason(NodeReasonCode.NOT_ADMITTED, text, pick(self.node, "added_by"))
+
+    def waiting(self) -> Reason:
+        node, nodes = self.node, self.facts["waits"]
+        count = node["open"] + node["ok"] + node["bad"]
+        details = {"upstream": nodes, **pick(node, "workflow_id", "rule", "needs", "allow_failed", "open", "ok", "bad")}
+        named = self.named(nodes, node["open"])
+        if node["rule"] == "quorum":
+            passed = node["ok"] + (node["bad"] if node["allow_failed"] else 0)
+            to = "finish" if node["allow_failed"] else "complete"
+            text = f"It waits for {node['needs']} of its {count:,} upstream nodes to {to}: {passed:,} did, {node['open']:,} open"
+            text = f"{text} ({named})." if named else f"{text}."
+        else:
+            text = f"It waits for {node['open']:,} of its {count:,} upstream nodes{f': {named}' if named else ''}."
+        return Reason(NodeReasonCode.WAITING_FOR_NODES, text, details)
+
+    def ready(self) -> Iterator[Reason]:
+        node, run = self.node, self.run
+        limit, taken = run["max_in_flight"], self.facts["in_flight"]
+        if node["kind"] == "map" and node["total"] is not None:
+            yield self.map_running()
+        if run["status"] != "RUNNING":
+            return
+        if limit is not None and taken >= limit:
+            text = f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it has {taken:,}."
+            yield Reason(NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken})
+            return
+        unattended = list(self.unattended())
+        yield from unattended
+        if not unattended:
+            what = {"map": "its tasks", "workflow": "its run"}.get(node["kind"], "its task")
+            yield Reason(
+                NodeReasonCode.READY, f"It is ready: a worker will send {what} when it next advances the run.", {}
+            )
+
+    def unattended(self) -> Iterator[Reason]:
+        heard = self.facts["heard_at"]
+        if heard is None or moment(heard) < self.now - self.timing.threshold:
+            text = "There is no live worker to advance the run: start one."
+            yield Reason(NodeReasonCode.NO_WORKER, text, {"heard_at": heard})
+
+    def sent(self) -> Reason:
+        node, child = self.node, self.facts["child"]
+        if node["kind"] == "map":
+            return self.map_running()
+        if node["kind"] == "workflow":
+            state = f"is {child['status']}" if child else "was deleted"
+            text = f"It is a workflow of its own, and its run {node['task_id']} {state}{self.noted(child)}."
+            return Reason(NodeReasonCode.CHILD_RUN, text, {"run": child})
+        if self.facts["task"] is None:
+            text = f"Its task {node['task_id']} has finished{self.noted({'finished_at': True})}."
+        else:
+            text = f"Its task is {self.facts['task']}."
+        return Reason(NodeReasonCode.TASK, text, pick(node, "task_id", "task_name"))
+
+    def map_running(self) -> Reason:
+        node = self.node
+        total, done = node["total"], node["items_ok"] + node["items_bad"]
+        text = f"{done + node['in_flight']:,} of its {total:,} tasks are sent; {done:,} of them have finished"
+        text += f", {node['items_bad']:,} without completing." if node["items_bad"] else "."
+        if self.facts["task"] is not None:
+            text += f" The first that has not finished is {self.facts['task']}."
+        details = pick(node, "task_name", "total", "in_flight", "items_ok", "items_bad")
+        return Reason(NodeReasonCode.MAP_RUNNING, text, {"task_id": self.facts["task"], **details})
+
+    def noted(self, ended: Facts | None) -> str:
+        return "; the run moves on as soon as a worker advances it" if ended and ended["finished_at"] else ""
+
+    def because(self) -> str:
+        named = self.named(self.facts["bad"], self.node["bad"])
+        return f": {named}" if named else ""
+
+    def named(self, nodes: Sequence[Facts], count: int) -> str:
+        """Return some nodes with their statuses."""
+        shown = [f"{one['name']!r} is {one['status']}{self.coded(one)}" for one in nodes[:NAMED]]
+        more = count - len(shown)
+        return ", ".join([*shown, *([f"and {more:,} more"] if shown and more > 0 else [])])
+
+    def coded(self, node: Facts) -> str:
+        return f" ({node['error_code']})" if node.get("error_code") else ""
+
+    def said(self, change: Any) -> str:
+        """Return who made a change, and why."""
+        if not change:
+            return ""
+        return f" by {change['actor']}{': ' + change['reason'] if change['reason'] else ''}"
+
+    def at(self, when: str) -> str:
+        return clock_time(when, self.now, self.timing.zone)

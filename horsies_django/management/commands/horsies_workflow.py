@@ -1,0 +1,144 @@
+"""``manage.py horsies_workflow``: list, inspect and change runs of workflows."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import uuid
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from horsies_django.core.errors import HorsiesError
+from horsies_django.management.actor import actor
+from horsies_django.management.quantities import whole
+from horsies_django.management.reports import workflow as report
+from horsies_django.management.reports.layout import as_json
+from horsies_django.monitoring import workflows
+from horsies_django.monitoring.explain_node import explain_node, find_node
+from horsies_django.workflows import operations
+from horsies_django.workflows.handle import get_workflow
+
+NODES = 500
+CONTROLS = {
+    "pause": "start no other node of a run; running tasks end",
+    "resume": "continue a paused run",
+    "cancel": "end a run; running tasks are asked to stop",
+}
+
+
+class Command(BaseCommand):
+    """Lists, shows, explains and changes runs; each verb has a method ``do_<verb>``."""
+
+    help = "List, inspect and change runs of workflows. Every change is audited."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+        def verb(name: str, help_: str, *, node: bool = False, change: bool = False) -> ArgumentParser:
+            made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
+            made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+            if name != "list":
+                made.add_argument("run", metavar="ID", help="the UUID of the run")
+            if node:
+                made.add_argument("node", metavar="NODE", help="the name of the node, or its number")
+            if change:
+                made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+            return made
+
+        made = verb("list", "list runs, the newest first")
+        made.add_argument("--status", choices=workflows.RUN_STATUSES, type=str.upper, help="only runs of this status")
+        made.add_argument("--name", metavar="NAME", help="only runs of the workflow of this name")
+        made.add_argument("--key", metavar="KEY", help="only runs with this key")
+        made.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of runs (50)")
+
+        made = verb("show", "show a run, its nodes, and who changed it")
+        made.add_argument("--payload", action="store_true", help="also show error messages")
+        made.add_argument(
+            "--nodes", metavar="N", type=whole(0), default=NODES, help="the largest number of nodes (500)"
+        )
+
+        verb("explain", "say why a node is not running, or what it is doing", node=True)
+        for name, help_ in CONTROLS.items():
+            verb(name, help_, change=True)
+        verb("retry", "run the failed nodes of a run again; keep what completed", change=True)
+        verb("skip", "skip a node that has not begun", node=True, change=True)
+
+    def handle(self, **options: Any) -> None:
+        try:
+            getattr(self, f"do_{options['verb']}")(**options)
+        except (HorsiesError, LookupError, ValueError, ImproperlyConfigured) as error:
+            raise CommandError(f"horsies_workflow: {error}") from error
+        except DatabaseError as error:
+            raise CommandError(
+                f"horsies_workflow: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' "
+                "has been run"
+            ) from error
+
+    def do_list(self, **options: Any) -> None:
+        found = workflows.runs(**{name: options[name] for name in ("status", "name", "key", "limit")})
+        self.stdout.write(as_json(found) if options["json"] else report.run_table(found))
+
+    def do_show(self, **options: Any) -> None:
+        handle = get_workflow(options["run"])
+        found = workflows.run(handle.workflow_id)
+        if found is None:
+            raise operations.missing(handle.workflow_id)
+        nodes = workflows.nodes(found.id, options["nodes"] + 1)
+        shown, more = nodes[: options["nodes"]], len(nodes) > options["nodes"]
+        history = handle.history()
+        if not options["json"]:
+            self.stdout.write(report.run_text(found, shown, history, payload=options["payload"], more=more))
+            return
+        rows = [node._asdict() for node in shown]
+        if not options["payload"]:
+            for row in rows:
+                del row["error"]
+        self.stdout.write(as_json({**found._asdict(), "nodes": rows, "more_nodes": more, "history": history}))
+
+    def do_explain(self, **options: Any) -> None:
+        found = explain_node(options["run"], options["node"])
+        if options["json"]:
+            self.stdout.write(as_json(report.reasons(found)))
+        else:
+            self.stdout.write(re.sub(r"[^\n\x20-\x7e\xa0-\U0010ffff]", "?", str(found)))
+
+    def do_pause(self, **options: Any) -> None:
+        self.control("pause", "is paused", options)
+
+    def do_resume(self, **options: Any) -> None:
+        self.control("resume", "runs again", options)
+
+    def do_cancel(self, **options: Any) -> None:
+        self.control("cancel", "is cancelled", options)
+
+    def do_retry(self, **options: Any) -> None:
+        run = get_workflow(options["run"]).workflow_id
+        operations.retry(run, actor=actor(), reason=options["reason"])
+        self.tell(run, f"{run}: its failed nodes run again", True, options)
+
+    def do_skip(self, **options: Any) -> None:
+        run = get_workflow(options["run"]).workflow_id
+        number = find_node(run, options["node"])
+        operations.skip(run, number, actor=actor(), reason=options["reason"])
+        self.tell(run, f"{run}: node {number} is skipped", True, options)
+
+    def control(self, verb: str, did: str, options: dict[str, Any]) -> None:
+        """Pause, resume or cancel a run, and print whether its status changed."""
+        handle = get_workflow(options["run"])
+        changed = operations.control(handle.workflow_id, verb, actor=actor(), reason=options["reason"])
+        text = (
+            f"{handle.workflow_id} {did}" if changed else f"Nothing changed: {handle.workflow_id} is {handle.status()}"
+        )
+        self.tell(handle.workflow_id, text, changed, options)
+
+    def tell(self, run: uuid.UUID, text: str, changed: bool, options: dict[str, Any]) -> None:
+        """Print what a change did."""
+        if options["json"]:
+            self.stdout.write(as_json({"id": run, "status": get_workflow(run).status(), "changed": changed}))
+        else:
+            self.stdout.write(f"{text}.")

@@ -1,0 +1,98 @@
+"""Workflow runs as text for a terminal; the JSON output has the same content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from horsies_django.core.explanations import NodeExplanation
+from horsies_django.management.reports.layout import moment, table
+from horsies_django.monitoring.workflows import NodeOverview, RunOverview
+from horsies_django.store.workflows import Progress
+from horsies_django.workflows.handle import Change
+
+
+def run_table(runs: Sequence[RunOverview]) -> str:
+    """Return a line per run."""
+    if not runs:
+        return "There are no such runs."
+    headings = ("RUN", "NAME", "KEY", "STATUS", "PROGRESS", "SENT", "FINISHED", "ERROR")
+    rows = (
+        (
+            run.id, run.name, run.key or "-", run.status, part(run.progress), moment(run.sent_at), moment(run.finished_at),
+            run.error_code or "-",
+        )
+        for run in runs
+    )  # fmt: skip
+    return table(headings, rows)
+
+
+def run_text(
+    run: RunOverview, nodes: Sequence[NodeOverview], history: Sequence[Change], *, payload: bool, more: bool
+) -> str:
+    """Return a run line by line, its nodes, and who changed it."""
+    facts: dict[str, Any] = {
+        "run": run.id, "name": run.name, "key": run.key, "status": run.status, "error": run.error_code,
+        "failed node": run.error_node, "on error": run.on_error, "in flight": run.max_in_flight,
+        "parent": None if run.parent_id is None else f"{run.parent_id}, node {run.parent_node}",
+        "progress": counts(run.progress), "sent": moment(run.sent_at),
+        "finished": run.finished_at and moment(run.finished_at), "good until": run.good_until and moment(run.good_until),
+    }  # fmt: skip
+    blocks = ["\n".join(f"{label:<14}{value}" for label, value in facts.items() if value is not None)]
+    if nodes:
+        blocks.append(node_table(nodes, payload=payload))
+    if more:
+        blocks.append(f"Only the first {len(nodes):,} nodes are shown.")
+    if history:
+        headings = ("AT", "BY", "ACTION", "REASON")
+        rows = ((moment(one.at), one.actor, one.action, one.reason or "-") for one in history)
+        blocks.append(table(headings, rows))
+    return "\n\n".join(blocks)
+
+
+def node_table(nodes: Sequence[NodeOverview], *, payload: bool) -> str:
+    """Return a line per node; messages of errors only if ``payload``."""
+    headings = ("NODE", "NAME", "KIND", "STATUS", "UPSTREAM", "ELEMENTS", "TASK", "ID", "ERROR")
+    rows = (
+        (
+            node.number, node.name, node.kind, node.status, upstream(node), elements(node), node.task_name or "-",
+            node.task_id or "-", error(node, payload),
+        )
+        for node in nodes
+    )  # fmt: skip
+    return table(headings, rows)
+
+
+def reasons(found: NodeExplanation) -> dict[str, Any]:
+    """Return an explanation as an object for JSON."""
+    return {**found._asdict(), "reasons": [reason._asdict() for reason in found.reasons]}
+
+
+def part(progress: Progress | None) -> str:
+    """Return how far a run is, as a percentage."""
+    return "-" if progress is None else f"{int(progress.share * 100)} %"
+
+
+def counts(progress: Progress | None) -> str:
+    """Return how far a run is, in numbers."""
+    if progress is None:
+        return "-"
+    named = {name: getattr(progress, name) for name in ("completed", "failed", "skipped", "open")}
+    told = ", ".join(f"{count:,} {name}" for name, count in named.items() if count)
+    return f"{part(progress)} of {progress.total:,}{f': {told}' if told else ''}"
+
+
+def upstream(node: NodeOverview) -> str:
+    """Return how many of its upstream nodes have finished."""
+    count = node.open + node.ok + node.bad
+    return f"{count - node.open:,}/{count:,}" if count else "-"
+
+
+def elements(node: NodeOverview) -> str:
+    """Return how many tasks of a map have finished."""
+    return "-" if node.total is None else f"{node.items_ok + node.items_bad:,}/{node.total:,}"
+
+
+def error(node: NodeOverview, payload: bool) -> str:
+    """Return the error of a node."""
+    return ": ".join(filter(None, [node.error_code, node.error if payload else None])) or "-"

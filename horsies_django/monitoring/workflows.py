@@ -1,0 +1,154 @@
+"""Workflow runs and their nodes, for the admin and for commands. Only reads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.models import DateTimeField, Q, QuerySet, Subquery, Value
+from django.db.models.functions import Cast, Coalesce
+
+from horsies_django.conf import config
+from horsies_django.models import WorkflowNode, WorkflowRun
+from horsies_django.store.workflows import Progress, WorkflowStore
+
+UNFINISHED = ("RUNNING", "PAUSED")
+RUN_STATUSES = (*UNFINISHED, "COMPLETED", "FAILED", "CANCELLED")
+NODE_STATUSES = (
+    "ADDED", "PENDING", "READY", "ENQUEUED", "COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "SKIPPED",
+)  # fmt: skip
+DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
+SAME_KEY = 1_000
+
+
+class RunOverview(NamedTuple):
+    """A run of a workflow. ``progress`` is None if it has no nodes."""
+
+    id: uuid.UUID
+    name: str
+    key: str | None
+    status: str
+    sent_at: dt.datetime
+    finished_at: dt.datetime | None
+    error_code: str | None
+    on_error: str
+    max_in_flight: int | None
+    good_until: dt.datetime | None
+    parent_id: uuid.UUID | None
+    parent_node: int | None
+    error_node: int | None
+    progress: Progress | None
+
+
+class NodeOverview(NamedTuple):
+    """A node of a run: a task, a map, a workflow or an input.
+
+    ``open``, ``ok`` and ``bad`` count its upstream nodes; ``total`` to ``items_bad`` the tasks of a map. ``task_id`` is the id of
+    its task, or of its run. ``error`` is the message of its error.
+    """
+
+    number: int
+    name: str
+    kind: str
+    status: str
+    task_name: str
+    task_id: uuid.UUID | None
+    open: int
+    ok: int
+    bad: int
+    total: int | None
+    in_flight: int
+    items_ok: int
+    items_bad: int
+    finished_at: dt.datetime | None
+    error_code: str | None
+    error: str | None
+
+
+RUN_COLUMNS = RunOverview._fields[:-1]
+
+
+def runs(
+    *, status: str | None = None, name: str | None = None, key: str | None = None, limit: int = 50
+) -> list[RunOverview]:
+    """Return runs, the newest first."""
+    rows = WorkflowRun.objects.using(config().database)
+    if key:
+        chosen = {column: value for column, value in (("status", status), ("name", name)) if value is not None}
+        found = rows.filter(pk__in=keyed(rows.db, key), **chosen).order_by("key", "-sent_at")
+    else:
+        found, _partial = newest(rows, status=status, name=name)
+    return overviews(found.values_list(*RUN_COLUMNS)[:limit])
+
+
+def run(id_: uuid.UUID) -> RunOverview | None:
+    """Return a run, None if it does not exist."""
+    rows = WorkflowRun.objects.using(config().database).filter(pk=id_).values_list(*RUN_COLUMNS)
+    return next(iter(overviews(rows)), None)
+
+
+def overviews(rows: Iterable[tuple[Any, ...]]) -> list[RunOverview]:
+    """Return rows with the columns of RUN_COLUMNS as overviews."""
+    found = [RunOverview._make([*row, None]) for row in rows]
+    counts = progress([one.id for one in found])
+    return [one._replace(progress=counts.get(one.id)) for one in found]
+
+
+def progress(ids: list[uuid.UUID]) -> dict[uuid.UUID, Progress]:
+    """Return how far runs are, by id."""
+    return store().progress(ids) if ids else {}
+
+
+def nodes(id_: uuid.UUID, limit: int = 500) -> list[NodeOverview]:
+    """Return the first nodes of a run, by number."""
+    rows = WorkflowNode.objects.using(config().database).filter(workflow_id=id_).order_by("number")
+    return [NodeOverview(*row) for row in rows.values_list(*NodeOverview._fields)[:limit]]
+
+
+def names(limit: int) -> list[str]:
+    """Return names of runs, in order."""
+    return store().names(limit)
+
+
+def keyed(alias: str, key: str) -> list[uuid.UUID]:
+    """Return the ids of the runs with a key.
+
+    To be read again by id, in an order that no index has: that of an index could tempt the planner to read all runs.
+    """
+    found = WorkflowRun.objects.using(alias).filter(key=key).values_list("pk", flat=True)
+    return [] if "\x00" in key else list(found[:SAME_KEY])
+
+
+def newest(
+    rows: QuerySet[WorkflowRun], *, status: str | None = None, name: str | None = None, child: bool | None = None
+) -> tuple[QuerySet[WorkflowRun], bool]:
+    """Return runs in the order of an index, the newest first; True: only the newest 100,000 of that index are searched.
+
+    Unfinished runs and runs of a name have an index. Other conditions filter what the index gives. ``child``: only runs that are
+    nodes of other runs, or only those that are not.
+    """
+    indexed, other = Q(), Q()
+    if status in UNFINISHED:
+        indexed, other = Q(finished_at__isnull=True), Q(status=status)
+    elif status is not None:
+        other = Q(status=status, finished_at__isnull=False)
+    if name is not None and indexed:
+        other &= Q(name=name)
+    elif name is not None:
+        indexed = Q(name=name)
+    if child is not None:
+        other &= Q(parent_id__isnull=not child)
+    if other:
+        last = WorkflowRun.objects.using(rows.db).filter(indexed).order_by("-sent_at").values("sent_at")
+        oldest = Coalesce(Subquery(last[DEEPEST - 1 : DEEPEST]), Cast(Value("-infinity"), DateTimeField()))
+        rows = rows.filter(sent_at__gte=oldest)
+    return rows.filter(indexed & other).order_by("-sent_at", "-pk"), bool(other)
+
+
+def store() -> WorkflowStore:
+    """Return a store that reads."""
+    conf = config()
+    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)

@@ -1,0 +1,487 @@
+"""A database on which random workflows are driven step by step in random order.
+
+Workers are sessions reduced to their statements: no task's code runs, the plan says what becomes of it. Between any two steps an
+engine may die, lose what it was to advance, or be overtaken by another one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from horsies_django import WorkflowError
+from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.passes import Passed
+from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.store.workers import WorkerStore
+from horsies_django.store.workflows import WorkflowStore
+from horsies_django.tasks.context import CurrentTask
+from horsies_django.workflows import operations
+from horsies_django.workflows.advancer import Advancer
+from horsies_django.workflows.growth import workflow_of
+from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.nodes import Node
+from tests.db.graphs import Dice, add, build, graph_of, spot_of
+from tests.db.lives import THRESHOLD
+from tests.support.models.workflows import BAD, Fate, Graph, Path, Place, Run, Spot
+
+TABLES = (
+    "task_attempts", "tasks", "workflow_edges", "workflow_nodes", "workflows", "heartbeats", "workers", "audit"
+)  # fmt: skip
+MAX_BYTES = 1_000_000
+QUEUES = Served(["default"])
+CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCELLED"}
+MISCOUNTED = """
+SELECT n.workflow_id, n.name, n.status, (n.open, n.ok, n.bad)::text, (c.open, c.ok, c.bad)::text
+FROM horsies_workflow_nodes n CROSS JOIN LATERAL (
+  SELECT count(*) FILTER (WHERE u.finished_at IS NULL) AS open, count(*) FILTER (WHERE u.status = 'COMPLETED') AS ok,
+         count(*) FILTER (WHERE u.finished_at IS NOT NULL AND u.status <> 'COMPLETED') AS bad
+  FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
+  WHERE e.workflow_id = n.workflow_id AND e.downstream = n.number) AS c
+WHERE n.status <> 'ADDED' AND (n.open, n.ok, n.bad) <> (c.open, c.ok, c.bad)
+"""
+CROWDED = """
+SELECT w.id, w.max_in_flight, c.many FROM horsies_workflows w CROSS JOIN LATERAL (
+  SELECT (SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = w.id AND t.finished_at IS NULL)
+       + (SELECT count(*) FROM horsies_workflow_nodes n
+          WHERE n.workflow_id = w.id AND n.kind = 'workflow' AND n.status = 'ENQUEUED') AS many) AS c
+WHERE c.many > w.max_in_flight
+"""
+
+
+@dataclass
+class Plan:
+    """What the tasks of one place do: fail so many attempts that are retried, add nodes, and end."""
+
+    fate: Fate
+    failures: int = 0
+    grows: list[Spot] = field(default_factory=list)
+
+
+class Engine:
+    """A worker reduced to its statements."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.conn = conn
+        self.channel = channel_prefix(conn)
+        self.start()
+
+    def start(self) -> None:
+        """Begin as another worker, with nothing in memory."""
+        self.id = uuid.uuid4()
+        self.claims: list[tuple[Claim, Place]] = []
+        self.growing: dict[uuid.UUID, Iterator[None]] = {}
+        self.advancer = Advancer(MAX_BYTES)
+        serving: dict[str, Any] = {"queues": ["default"], "processes": 1, "threads": 9, "async_concurrency": 9}
+        WorkerStore(self.conn).register(self.id, hostname="h", pid=1, version="0", **serving)
+
+    @property
+    def workflows(self) -> WorkflowStore:
+        return self.advancer.store(self.conn, self.channel)
+
+    def run_pass(self, many: int = 0, outcomes: Sequence[Outcome] = ()) -> Passed:
+        """Run a pass that takes so many tasks."""
+        return TaskStore(self.conn).run_pass(self.id, self.channel, QUEUES, Wanted(many), outcomes=list(outcomes))
+
+    def take(self, many: int = 100) -> list[Claim]:
+        """Claim tasks."""
+        return self.run_pass(many).claims
+
+    def settle(self, *claims: Claim, value: Any = 1, code: str | None = None) -> Passed:
+        """Let tasks complete with a value, or end with an error."""
+        passed = self.run_pass(outcomes=[ended(claim, value, code) for claim in claims])
+        self.advancer.owe(passed.in_runs)
+        return passed
+
+    def advance(self) -> None:
+        """Advance all that is owed."""
+        while self.advancer.find(self.workflows, None, 1_000) or self.advancer.owed:
+            self.advancer.turn(self.workflows)
+
+    def run_all(self) -> None:
+        """Let all tasks complete."""
+        self.advance()
+        while claims := self.take():
+            self.settle(*claims)
+            self.advance()
+
+
+def ended(claim: Claim, value: Any = 1, code: str | None = None) -> Outcome:
+    """Return how an attempt ended: with a value, or with an error code."""
+    if code is None:
+        return Outcome(claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}))
+    status = "CANCELLED" if code in ("TASK_SKIPPED", "TASK_CANCELLED") else "FAILED"
+    error = {"error_code": code, "message": "no", "data": None, "exception": None}
+    return Outcome(claim.id, claim.generation, status, json.dumps({"err": error}), code)
+
+
+class Drive:
+    """One run, driven at random. ``step`` does something; ``finish`` does what is left; ``judge`` compares with the model."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], engines: int = 2) -> None:
+        self.looker = connect()
+        self.engines = [Engine(connect()) for _ in range(engines)]
+
+    def begin(self, seed: int, size: int, **how: Any) -> None:
+        """Send a random workflow into empty tables."""
+        with self.looker.transaction():
+            for table in TABLES:
+                self.looker.execute(f"DELETE FROM horsies_{table}")
+        self.seed = seed
+        self.dice = Dice(f"{seed}")
+        for engine in self.engines:
+            engine.start()
+        self.plans: dict[Place, Plan] = {}
+        self.fates: dict[Place, Fate] = {}  # what became of tasks against their plan
+        self.done: list[str] = []
+        self.retried = False
+        self.attempts: Counter[uuid.UUID] = Counter()
+        self.settled: set[uuid.UUID] = set()
+        self.owner: dict[uuid.UUID, Engine] = {}
+        self.run = Run(graph_of(self.dice, size, **how), self.fate)
+        self.handle = build(self.run.graph, "model").send()
+        self.paths: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
+
+    # what tasks do
+
+    def plan(self, place: Place) -> Plan:
+        """Return what the tasks of a place do; the same whenever asked."""
+        if place not in self.plans:
+            dice = Dice(f"{self.seed} {place}")
+            path, number, _ = place
+            spot = self.run.find(path).graph.spots[number]
+            ends = ["COMPLETED"] * 12 + ["FAILED"] * 3 + ["SKIPPED"] * 1 + ["CANCELLED"] * 1
+            value = (
+                [dice.randrange(4) for _ in range(dice.choice([0, 1, 4]))] if dice.chance(0.3) else dice.randrange(3)
+            )
+            status = dice.choice(ends)
+            plan = Plan(
+                Fate(status, value if status == "COMPLETED" else None), dice.choice([0, 1, 2]) if spot.retries else 0
+            )
+            if number >= 0 and number < 1_000 and dice.chance(0.1):
+                plan.grows = self.grown(dice)
+            self.plans[place] = plan
+        return self.plans[place]
+
+    def grown(self, dice: Dice) -> list[Spot]:
+        """Return nodes that a task adds, which may wait for one another."""
+        graph = Graph()
+        for number in range(dice.randint(1, 4)):
+            graph.spots[number] = spot_of(dice, graph, number, 0, 2)
+        return list(graph.spots.values())
+
+    def fate(self, place: Place) -> Fate:
+        """Return what becomes of a task, for the model."""
+        return self.fates.get(place) or self.plan(place).fate
+
+    def grow(self, claim: Claim, place: Place) -> Iterator[None]:
+        """Let a task add its nodes, one at a time."""
+        path, number, index = place
+        current = CurrentTask(str(claim.id), claim.task_name, claim.attempt)
+        made: dict[int, Node] = {}
+        spots = self.run.find(path).graph.spots
+        for spot in self.plan(place).grows:
+            node = made[spot.number] = add(workflow_of(current), spot, made, f"g{number}.{index}.{spot.number}")
+
+            def real(each: Any, made: dict[int, Node] = made) -> Any:
+                if isinstance(each, list) or each is None:
+                    return each
+                return tuple(made[n].number for n in each) if isinstance(each, tuple) else made[each].number
+
+            upstream = frozenset(made[each].number for each in spot.upstream)
+            when = None if spot.when is None else (made[spot.when[0]].number, spot.when[1])
+            spots.setdefault(node.number, Spot(
+                node.number, spot.kind, upstream, spot.rule, spot.needs, spot.allow_failed, when,
+                real(spot.over), real(spot.source), None, spot.retries))  # fmt: skip
+            yield
+
+    def row(self, task: uuid.UUID) -> Any:
+        query = "SELECT t.status, t.workflow_id, t.node, t.node_index FROM horsies_tasks t WHERE t.id = %s"
+        return self.looker.execute(query, [task]).fetchone()
+
+    def path(self, run: uuid.UUID) -> Path:
+        """Return where a run is."""
+        if run not in self.paths:
+            query = "SELECT w.parent_id, w.parent_node FROM horsies_workflows w WHERE w.id = %s"
+            parent, node = self.looker.execute(query, [run]).fetchone()  # type: ignore[misc]
+            self.paths[run] = (*self.path(parent), node)
+        return self.paths[run]
+
+    # what engines do
+
+    def step(self) -> None:
+        """Do something."""
+        what = self.dice.choices(
+            [
+                self.work,
+                self.advance,
+                self.find,
+                self.repeat,
+                self.hold,
+                self.control,
+                self.skip,
+                self.die,
+                self.cancel_task,
+            ],
+            [12, 6, 2, 1, 2, 1, 0.3, 0.4, 0.4],
+        )[0]
+        self.done.append(what.__name__)
+        what(self.dice.choice(self.engines))
+        self.check()
+
+    def work(self, engine: Engine, *, all_: bool = False) -> None:
+        """Run a pass: some tasks are settled, others are claimed. The ids may get lost before the engine advances."""
+        outcomes, kept = [], []
+        for claim, place in engine.claims:
+            if not all_ and self.dice.chance(0.4):
+                kept.append((claim, place))
+                continue
+            growth = engine.growing.setdefault(claim.id, self.grow(claim, place))
+            if all_:
+                for _ in growth:
+                    pass
+            elif next(growth, self) is None:
+                kept.append((claim, place))
+                continue
+            outcomes.append(self.outcome(claim, place))
+        passed = engine.run_pass(100 if all_ else self.dice.choice([0, 1, 2, 3, 8]), outcomes)
+        assert passed.landed == {outcome.id for outcome in outcomes}
+        for outcome in outcomes:
+            self.attempts[outcome.id] += 1
+            del self.owner[outcome.id], engine.growing[outcome.id]
+        self.settled |= {outcome.id for outcome in outcomes} & {task for _, task in passed.in_runs}
+        engine.claims = kept
+        for claim in passed.claims:
+            assert claim.id not in self.owner, "two engines run the same attempt"
+            assert claim.id not in self.settled, "a finished task runs again"
+            self.owner[claim.id] = engine
+            _, run, node, index = self.row(claim.id)
+            place = (self.path(run), node, index)
+            engine.claims.append((claim, place))
+            self.check_arguments(claim, place)
+        if not self.dice.chance(0.2):
+            engine.advancer.owe(passed.in_runs)
+
+    def outcome(self, claim: Claim, place: Place) -> Outcome:
+        """Return what an attempt ends with."""
+        plan = self.plan(place)
+        if claim.attempt <= plan.failures:
+            return ended(claim, code="AGAIN")
+        fate = self.fate(place)
+        return ended(claim, fate.value, CODES.get(fate.status))
+
+    def check_arguments(self, claim: Claim, place: Place) -> None:
+        """Compare the arguments of a task with the model's."""
+        path, number, index = place
+        run = self.run.find(path)
+        spot = run.graph.spots[number]
+        run.forget()
+        if spot.kind == "map":
+            elements = run.elements(spot)
+            assert elements is not None
+            assert json.loads(claim.kwargs) == {"value": elements[index]}
+        elif spot.rule != "quorum":
+            assert json.loads(claim.kwargs) == run.argument(spot)
+
+    def advance(self, engine: Engine) -> None:
+        """Advance what is due."""
+        engine.advancer.turn(engine.workflows)
+
+    def find(self, engine: Engine) -> None:
+        """Look into the tables for what is owed."""
+        engine.advancer.find(engine.workflows, None, self.dice.choice([1, 3, 1_000]))
+
+    def repeat(self, engine: Engine) -> None:
+        """Advance a run once more, with tasks that it has long taken into account."""
+        run = self.dice.choice([*self.paths])
+        tasks = self.looker.execute("SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = %s", [run]).fetchall()
+        children = self.looker.execute("SELECT w.id FROM horsies_workflows w WHERE w.parent_id = %s", [run]).fetchall()
+        debt = engine.advancer.debt(run)
+        debt.tasks |= {row[0] for row in tasks}
+        debt.children |= {row[0] for row in children}
+        self.advance(engine)
+
+    def hold(self, engine: Engine) -> None:
+        """Let an engine advance in a transaction that stays open while another one tries, and may be rolled back."""
+        others = [each for each in self.engines if each is not engine]
+        commits = self.dice.chance(0.5)
+        with engine.conn.transaction(force_rollback=not commits):
+            owed = {run for run, debt in engine.advancer.owed.items()}
+            for run, debt in [*engine.advancer.owed.items()]:
+                assert not engine.workflows.advance(run, debt.tasks, debt.children, 3).busy
+            for other in others:
+                for run in owed:
+                    assert other.workflows.advance(run, [], [], 3).busy
+        if not commits and self.dice.chance(0.5):
+            engine.advancer = Advancer(MAX_BYTES)  # it died, and remembers nothing
+
+    # what people do
+
+    def control(self, engine: Engine) -> None:
+        """Pause or resume."""
+        if self.dice.chance(0.4):
+            self.handle.pause()
+        else:
+            self.resume()
+
+    def resume(self) -> None:
+        """Resume all paused runs."""
+        paused = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' ORDER BY w.sent_at"
+        for (run,) in self.looker.execute(paused).fetchall():
+            WorkflowHandle(run).resume()
+
+    def skip(self, engine: Engine) -> None:
+        """Skip a node by hand."""
+        query = (
+            "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n ORDER BY n.workflow_id, n.number"
+        )
+        run, number, status = self.dice.choice(self.looker.execute(query).fetchall())
+        try:
+            operations.skip(run, number)
+        except WorkflowError:
+            return
+        assert status in ("ADDED", "PENDING", "READY", "ENQUEUED")
+        self.run.find(self.path(run)).skipped.add(number)
+
+    def die(self, engine: Engine) -> None:
+        """Let an engine die with its tasks running, and another one rescue them."""
+        self.looker.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id])
+        told = WorkerStore(self.looker).reap(THRESHOLD, judge=False, many=1_000)
+        ends = {id_: kind for kind, id_, *_ in told}
+        assert ends.keys() == {claim.id for claim, _ in engine.claims}
+        for claim, place in engine.claims:
+            del self.owner[claim.id]
+            self.attempts[claim.id] += 1
+            if ends[claim.id] == "failed":
+                self.settled.add(claim.id)
+                self.fates[place] = Fate("FAILED")
+        engine.start()
+
+    def cancel_task(self, engine: Engine) -> None:
+        """Cancel a waiting task by hand."""
+        waiting = "SELECT t.id, t.workflow_id, t.node, t.node_index FROM horsies_tasks t WHERE t.status = 'PENDING' ORDER BY t.id"
+        rows = self.looker.execute(waiting).fetchall()
+        if rows:
+            task, run, node, index = self.dice.choice(rows)
+            TaskStore(self.looker).cancel([task], engine.channel, terminate=False)
+            self.settled.add(task)
+            self.fates[self.path(run), node, index] = Fate("CANCELLED")
+
+    def retry(self) -> None:
+        """Run the failed nodes again, of which most complete now."""
+        again = {run.path: set() if run.status() == "COMPLETED" else self.again(run) for run in self.run.all()}
+        for run in self.run.all():
+            run.keep(again[run.path])
+        for place in [place for place in {*self.plans, *self.fates} if self.fate(place).status in BAD]:
+            run = self.run.find(place[0])
+            if place[1] not in run.kept and self.dice.chance(0.8):
+                self.fates[place] = Fate("COMPLETED", 1)
+        self.run.forget()
+        self.handle.retry()
+        self.retried = True
+
+    def again(self, run: Run) -> set[int]:
+        """Return the failed nodes of a run, and those that were skipped because of them."""
+        found = {number for number in run.graph.spots if run.node(number) in BAD}
+        while more := {
+            spot.number for spot in run.graph.spots.values()
+            if spot.upstream & found and run.node(spot.number) == "SKIPPED" and spot.number not in found
+        }:  # fmt: skip
+            found |= more
+        return found
+
+    # what must hold
+
+    def check(self) -> None:
+        """Check what holds after each step."""
+        for query in (MISCOUNTED,) if self.retried else (MISCOUNTED, CROWDED):
+            found = self.looker.execute(query).fetchall()
+            assert not found, (self.done[-12:], found)
+
+    def finish(self) -> None:
+        """Do what is left, without further faults."""
+        for _ in range(300):
+            self.resume()
+            for engine in self.engines:
+                self.work(engine, all_=True)
+                engine.advancer.find(engine.workflows, None, 1_000)
+                self.advance(engine)
+            self.check()
+            busy = any(engine.claims or engine.advancer.owed for engine in self.engines)
+            open_ = "SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"
+            if not busy and not self.looker.execute(open_).fetchall():
+                return
+        raise AssertionError(f"stuck: {self.left()}")
+
+    def left(self) -> list[Any]:
+        """Return what has not ended."""
+        nodes = """
+        SELECT w.id, w.status, n.name, n.kind, n.status, ROW(n.open, n.ok, n.bad)::text,
+               ROW(n.expanded, n.items_ok, n.items_bad, n.total)::text, t.status, t.advanced_at, c.status, c.advanced_at
+        FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
+        LEFT JOIN horsies_tasks t ON t.id = n.task_id LEFT JOIN horsies_workflows c ON c.id = n.task_id
+        WHERE n.finished_at IS NULL"""
+        return self.looker.execute(nodes).fetchall()
+
+    def judge(self) -> None:
+        """Compare everything with the model."""
+        assert self.left() == []
+        assert self.engines[0].workflows.owed(None, 1_000) == []
+        self.run.forget()
+        statuses = "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n"
+        found = {(self.path(run), number): status for run, number, status in self.looker.execute(statuses).fetchall()}
+        expected = {(run.path, number): run.node(number) for run in self.run.all() for number in run.graph.spots}
+        differs = differences(found, expected)
+        assert not differs, [
+            (place, *each, self.run.find(place[0]).graph.spots[place[1]]) for place, each in differs.items()
+        ]
+        runs = {self.path(id_): (id_, *rest) for id_, *rest in self.looker.execute(
+            "SELECT w.id, w.status, w.result FROM horsies_workflows w").fetchall()}  # fmt: skip
+        ended, expected_ends = (
+            {path: row[1] for path, row in runs.items()},
+            {run.path: run.status() for run in self.run.all()},
+        )
+        assert ended == expected_ends, differences(ended, expected_ends)
+        for run in self.run.all():
+            self.judge_result(run, runs[run.path][2])
+        self.judge_tasks()
+
+    def judge_result(self, run: Run, result: Any) -> None:
+        """Compare the result of a run with the model's."""
+        if run.status() == "FAILED":
+            data = result["err"]["data"]
+            names = dict(self.looker.execute(
+                "SELECT n.number, n.name FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id "
+                "WHERE w.result IS NOT NULL").fetchall())  # fmt: skip
+            fatal = {names[number] for number in run.fatal()}
+            assert data["node"] in fatal, (run.path, data, fatal)
+        elif run.graph.output is None or run.node(run.graph.output) == "COMPLETED":
+            assert result == {"ok": run.result()}, (run.path, result, run.result())
+
+    def judge_tasks(self) -> None:
+        """Check that each task ran as often as its attempts were settled, and that there are no others."""
+        query = "SELECT a.task_id, count(*) FROM horsies_task_attempts a GROUP BY a.task_id"
+        attempts = dict(self.looker.execute(query).fetchall())
+        assert attempts == self.attempts, differences(attempts, self.attempts)
+        rows = self.looker.execute(
+            "SELECT t.workflow_id, t.node, count(*) FROM horsies_tasks t WHERE t.node IS NOT NULL GROUP BY t.workflow_id, t.node"
+        ).fetchall()
+        expected = {
+            (run.path, number): many for run in self.run.all() for number in run.graph.spots if (many := run.many(number))
+        }  # fmt: skip
+        found = {(self.path(run), node): many for run, node, many in rows}
+        assert found == expected, differences(found, expected)
+
+
+def differences(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return what is found and what is expected where they differ."""
+    return {
+        key: (found.get(key), expected.get(key)) for key in {*found, *expected} if found.get(key) != expected.get(key)
+    }

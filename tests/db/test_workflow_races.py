@@ -1,0 +1,384 @@
+"""Two and three sessions on one run: nothing is advanced twice, nothing waits for ever, and nothing is half done.
+
+Sessions are engines reduced to their statements. One is held by running its statement in a transaction that stays open; who waits
+is read from pg_blocking_pids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import Workflow, WorkflowError, quorum
+from horsies_django.core.records import Claim
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.store.workers import WorkerStore
+from horsies_django.tasks.context import CurrentTask
+from horsies_django.workflows.growth import RunningWorkflow, workflow_of
+from tests.apps.project import flows
+from tests.conftest import wait_until
+from tests.db.conftest import Aside, wait_for_waiting
+from tests.db.drives import MISCOUNTED, Engine
+from tests.db.graphs import AGAIN
+from tests.db.lives import THRESHOLD
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+
+
+@pytest.fixture
+def engine(connect: Connect) -> Callable[[], Engine]:
+    """Give a function that makes engines, each on a connection of its own."""
+    return lambda: Engine(connect())
+
+
+Engines = Callable[[], Engine]
+
+
+def statuses(handle: Any) -> dict[str, str]:
+    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
+    return {node.name: node.status for node in nodes}
+
+
+def inside(claim: Claim) -> RunningWorkflow:
+    """Return the workflow as the code of a claimed task sees it."""
+    return workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt))
+
+
+def miscounted() -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(MISCOUNTED)
+        return list(cursor.fetchall())
+
+
+def chain() -> Workflow:
+    flow = Workflow("chain")
+    flow.add(flows.act, flow.add(flows.act, name="first"), name="second")
+    return flow
+
+
+# the counters of nodes
+
+
+def test_a_node_added_after_its_upstream_node_finished_does_not_count_it_twice(engine: Engines) -> None:
+    """Naive: the run is advanced for a finished node, admits one that waits for it and counts it, then tells it of it again."""
+    one = engine()
+    flow = Workflow("grows")
+    flow.add(flows.act, name="grows")
+    handle = flow.send()
+    (grows,) = one.take()
+    growing = inside(grows)
+    first, second = growing.add(flows.act, name="a"), growing.add(flows.act, name="b")
+    one.advance()
+    claims = {claim.id: claim for claim in one.take()}
+    task = WorkflowNode.objects.get(name="a").task_id
+    one.settle(claims.pop(task))
+    growing.add(flows.act, name="both", after=[first, second], join=quorum(2))
+    one.advance()
+    assert statuses(handle)["both"] == "PENDING"
+    assert miscounted() == []
+    one.settle(grows, *claims.values())
+    one.run_all()
+    assert set(statuses(handle).values()) == {"COMPLETED"}
+
+
+def test_a_retry_counts_again_what_the_nodes_that_stay_wait_for(engine: Engines) -> None:
+    """Naive: a node that ran although one failed is told of that one a second time, and waits for -1 nodes."""
+    one = engine()
+    flow = Workflow("tolerates")
+    bad = flow.add(flows.act, name="bad")
+    flow.add(flows.act, name="end", after=[bad], allow_failed=True)
+    flow.add(flows.act, name="other", after=[bad])
+    flow.add(flows.act, name="alone")
+    handle = flow.send()
+    claims = {claim.id: claim for claim in one.take()}
+    for node in WorkflowNode.objects.filter(name__in=["bad", "alone"]):
+        one.settle(claims[node.task_id], code="BROKEN")
+    one.run_all()
+    assert statuses(handle) == {"bad": "FAILED", "end": "COMPLETED", "other": "SKIPPED", "alone": "FAILED"}
+    handle.retry()
+    assert miscounted() == []
+    one.run_all()
+    assert set(statuses(handle).values()) == {"COMPLETED"}
+    assert miscounted() == []
+
+
+def test_a_condition_waits_for_its_node_although_the_quorum_is_met(engine: Engines) -> None:
+    """Naive: the condition is looked at when the quorum is met. The value is not there yet, and who is first decides."""
+    one = engine()
+    flow = Workflow("gated")
+    fast, slow = flow.add(flows.act, name="fast"), flow.add(flows.act, name="slow")
+    flow.add(flows.act, name="yes", after=[fast, slow], join="any", when=slow.matches("$ == 1"))
+    flow.add(flows.act, name="no", after=[fast, slow], join="any", when=slow.matches("$ == 2"))
+    handle = flow.send()
+    first, last = sorted(one.take(), key=lambda claim: claim.id)
+    one.settle(first)
+    one.advance()
+    assert statuses(handle) == {"fast": "COMPLETED", "slow": "ENQUEUED", "yes": "PENDING", "no": "PENDING"}
+    one.settle(last)
+    one.run_all()
+    assert statuses(handle) == {"fast": "COMPLETED", "slow": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED"}
+
+
+def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(engine: Engines) -> None:
+    """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
+    one, two = engine(), engine()
+    child = Workflow("child")
+    child.add(flows.act, name="inner")
+    flow = Workflow("parent")
+    flow.add(child)
+    handle = flow.send()
+    one.settle(*one.take(), code="BROKEN")
+    run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
+    one.workflows.advance(run, Task.objects.values_list("id", flat=True), [], 9)
+    one.workflows.advance(handle.workflow_id, [], [run], 9)
+    assert statuses(handle) == {"child": "FAILED"}
+    handle.retry()
+    two.settle(*two.take(), code="BROKEN")
+    two.workflows.advance(run, Task.objects.values_list("id", flat=True), [], 9)
+    one.workflows.told([run])  # of its first end
+    engine().advance()
+    assert (statuses(handle), handle.status()) == ({"child": "FAILED"}, "FAILED")
+
+
+# two engines
+
+
+def test_two_engines_that_advance_one_run_send_its_next_task_once(engine: Engines) -> None:
+    """Naive: no lock of the run, or one that waits. Both would send the second task, or one engine would stand still."""
+    one, two = engine(), engine()
+    two.conn.execute("SET lock_timeout = '5s'")
+    handle = chain().send()
+    passed = one.settle(*one.take())
+    with one.conn.transaction():
+        tasks = [task for _, task in passed.in_runs]
+        first = one.workflows.advance(handle.workflow_id, tasks, [], 9)
+        second = two.workflows.advance(handle.workflow_id, tasks, [], 9)
+    assert ((first.busy, first.many), second.busy) == ((False, 1), True)
+    again = two.workflows.advance(handle.workflow_id, tasks, [], 9)
+    assert (again.busy, again.many) == (False, 0)
+    assert Task.objects.count() == 2
+    one.run_all()
+    assert handle.status() == "COMPLETED"
+
+
+def test_an_engine_that_found_a_run_busy_counts_its_task_later(engine: Engines) -> None:
+    """Naive: what a busy run was owed is forgotten. The holder's snapshot does not have the sibling, and nobody counts it."""
+    one, two = engine(), engine()
+    flow = Workflow("join")
+    flow.add(flows.act, after=[flow.add(flows.act, name=name) for name in "ab"], name="end")
+    handle = flow.send()
+    (first,), (second,) = one.take(1), two.take(1)
+    one.settle(first)
+    with one.conn.transaction():
+        assert not one.workflows.advance(handle.workflow_id, [first.id], [], 9).busy
+        two.settle(second)
+        two.advancer.turn(two.workflows)
+        assert two.advancer.owed[handle.workflow_id].tasks == {second.id}
+    wait_until(lambda: two.advancer.turn(two.workflows), "the run is free, and its last task is sent")
+    assert statuses(handle)["end"] == "ENQUEUED"
+
+
+def test_an_advance_that_is_killed_before_its_commit_is_found_and_done_by_another(
+    engine: Engines, connect: Connect
+) -> None:
+    """Naive: a task is marked as taken into account before its node is. At every advance of the run the engine's session ends."""
+    watcher = connect()
+    flow = Workflow("diamond", max_in_flight=1)
+    root = flow.add(flows.act, name="root")
+    child = Workflow("child")
+    child.add(flows.act)
+    sides = [
+        flow.add(flows.act, name="left", after=root),
+        flow.map(flows.act, value=[1, 2], after=root),
+        flow.add(child, after=root),
+    ]
+    flow.add(flows.act, after=sides, name="end")
+    handle = flow.send()
+    killed = 0
+    while handle.status() == "RUNNING":
+        victim, heir = engine(), engine()
+        victim.settle(*victim.take())
+        before = rows()
+        with pytest.raises(psycopg.OperationalError), victim.conn.transaction():
+            victim.advancer.find(victim.workflows, None, 9)
+            for run, debt in victim.advancer.owed.items():
+                victim.workflows.advance(run, debt.tasks, debt.children, 9)
+            watcher.execute("SELECT pg_terminate_backend(%s)", [victim.conn.info.backend_pid])
+        killed += rows() == before
+        heir.advance()
+    assert killed >= 5
+    assert set(statuses(handle).values()) == {"COMPLETED"}
+    assert miscounted() == []
+
+
+def rows() -> list[Any]:
+    return [*WorkflowNode.objects.order_by("pk").values_list(), *Task.objects.order_by("pk").values_list()]
+
+
+@pytest.mark.parametrize("table", ["edges", "nodes", "tasks"])
+def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
+    engine: Engines, connect: Connect, aside: Aside, table: str
+) -> None:
+    """Naive: several transactions. A lock of a table stops the advance before it reads the edges, or writes nodes or tasks."""
+    one, two, holder = engine(), engine(), connect()
+    handle = chain().send()
+    (first,) = one.take()
+    one.settle(first)
+    before = rows()
+    lock = "horsies_tasks" if table == "tasks" else f"horsies_workflow_{table}"
+    with holder.transaction():
+        holder.execute(f"LOCK TABLE {lock} IN {'SHARE' if table != 'edges' else 'ACCESS EXCLUSIVE'} MODE")
+        advancing = aside(one.workflows.advance, handle.workflow_id, [first.id], [], 9)
+        wait_for_waiting(connect(), one.conn)
+        connect().execute("SELECT pg_terminate_backend(%s)", [one.conn.info.backend_pid])
+        with pytest.raises(psycopg.OperationalError):
+            advancing.result()
+    assert rows() == before
+    two.run_all()
+    assert handle.status() == "COMPLETED"
+    assert Task.objects.count() == 2
+
+
+# two senders
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one_rolls_back(
+    connect: Connect, aside: Aside, commits: bool
+) -> None:
+    """Naive: a look before the insert. Both would send, or the second would get a run that never came to be."""
+
+    def send() -> Any:
+        flow = chain()
+        flow.key = "book 7"
+        return flow.send()
+
+    def elsewhere() -> tuple[Any, bool]:
+        try:
+            return send(), Task.objects.count() == 1
+        finally:
+            connection.close()
+
+    waiting = """SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
+    watcher = connect()
+    with transaction.atomic():
+        first = send()
+        second = aside(elsewhere)
+        wait_until(lambda: watcher.execute(waiting).fetchall()[0][0], "the second sender waits")
+        transaction.set_rollback(not commits)
+    other, alone = second.result()
+    assert (other == first, alone) == (commits, True)
+    assert WorkflowRun.objects.count() == 1
+
+
+# control while a worker writes
+
+
+def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_follows_before_resume(
+    engine: Engines,
+) -> None:
+    """Naive: a pause that waits for the worker's rows, or that takes them back. The settle and the claim are still open."""
+    one = engine()
+    flow = Workflow("paused", max_in_flight=2)
+    for name in "ab":
+        flow.add(flows.act, after=flow.add(flows.act, name=name), name=f"{name}-next")
+    handle = flow.send()
+    (first,) = one.take(1)
+    with one.conn.transaction():
+        passed = one.settle(first)
+        claims = one.take(1)
+        assert handle.pause()
+    assert (len(passed.landed), len(claims)) == (1, 1)
+    one.advance()
+    assert set(Task.objects.values_list("status", flat=True)) == {"COMPLETED", "RUNNING"}
+    one.settle(*claims)
+    one.advance()
+    assert statuses(handle) == {"a": "COMPLETED", "b": "COMPLETED", "a-next": "READY", "b-next": "READY"}
+    assert (one.take(), handle.status()) == ([], "PAUSED")
+    handle.resume()
+    one.run_all()
+    assert set(statuses(handle).values()) == {"COMPLETED"}
+    assert Task.objects.count() == 4
+
+
+def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_decides(
+    engine: Engines, connect: Connect, aside: Aside
+) -> None:
+    """Naive: the settle takes the run's row too, in the other order. The cancel is open when the task completes."""
+    one, two = engine(), engine()
+    handle = chain().send()
+    (first,) = one.take()
+    with one.conn.transaction():
+        one.settle(first)
+        cancelling = aside(two.workflows.control, handle.workflow_id, "cancel")
+        wait_for_waiting(connect(), two.conn)
+    assert cancelling.result() == ("RUNNING", "CANCELLED")
+    two.advance()
+    assert (statuses(handle), handle.status()) == ({"first": "COMPLETED", "second": "CANCELLED"}, "CANCELLED")
+    assert Task.objects.count() == 1
+
+
+def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engines) -> None:
+    """Naive: the skip waits for the claim and then takes the row of a running task away."""
+    one = engine()
+    handle = chain().send()
+    with one.conn.transaction():
+        (first,) = one.take()
+        with pytest.raises(WorkflowError, match="has begun"):
+            handle.skip("first")
+    one.settle(first)
+    one.run_all()
+    assert set(statuses(handle).values()) == {"COMPLETED"}
+
+
+# growth
+
+
+def test_an_attempt_that_was_given_up_adds_nothing(engine: Engines) -> None:
+    """Naive: no fence. A stopped worker wakes up and adds nodes although another attempt of its task has begun."""
+    one, two = engine(), engine()
+    flow = Workflow("zombie")
+    flow.add(flows.act.with_options(retry_policy=AGAIN), name="grows")
+    handle = flow.send()
+    (lost,) = one.take()
+    inside(lost).add(flows.act, name="once")
+    connection.cursor().execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [one.id])
+    assert [told.kind for told in WorkerStore(two.conn).reap(THRESHOLD, judge=False, many=9)] == ["retried"]
+    for name in ("once", "late"):
+        with pytest.raises(WorkflowError, match="not the current one"):
+            inside(lost).add(flows.act, name=name)
+    (again,) = two.take()
+    with pytest.raises(WorkflowError, match="not the current one"):
+        inside(lost).add(flows.act, name="late")
+    inside(again).add(flows.act, name="once")
+    two.settle(again)
+    two.run_all()
+    assert statuses(handle) == {"grows": "COMPLETED", "once": "COMPLETED"}
+
+
+@pytest.mark.parametrize("end", ["CANCELLED", "COMPLETED"])
+def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engines, end: str) -> None:
+    """Naive: nobody looks at the run again, and they stay open for ever; or their tasks run."""
+    one = engine()
+    flow = Workflow("late")
+    flow.add(flows.act, name="grows")
+    handle = flow.send()
+    (claim,) = one.take()
+    with transaction.atomic():
+        inside(claim).add(flows.act, name="added")
+        inside(claim).add(flows.act, name="after")
+        if end == "CANCELLED":
+            one.workflows.control(handle.workflow_id, "cancel")
+        one.settle(claim)
+        one.advance()
+        assert one.conn.execute("SELECT w.status FROM horsies_workflows w").fetchall() == [(end,)]
+    one.advance()
+    assert statuses(handle) == {"grows": "COMPLETED", "added": "CANCELLED", "after": "CANCELLED"}
+    assert (handle.status(), one.take(), one.workflows.owed(None, 9)) == (end, [], [])

@@ -1,0 +1,566 @@
+"""The admin shows workflow runs and their nodes, and lets those who may change them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django import Workflow, quorum
+from horsies_django.admin import WorkflowAdmin
+from horsies_django.admin.base import readonly
+from horsies_django.admin.workflows import node_page, nodes
+from horsies_django.admin.workflows.cells import SHAPES
+from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
+from horsies_django.monitoring import workflows
+from horsies_django.testing import drain
+from tests.apps.project import flows
+from tests.desk.test_admin import body, client_with
+from tests.support.factories import TaskFactory
+
+pytestmark = pytest.mark.django_db
+
+RUNS = "admin:horsies_workflowrun_changelist"
+EVIL = "<script>alert(1)</script>"
+OPERATOR = ("view_workflowrun", "operate_workflow")
+
+
+@pytest.fixture
+def boss(client: Client) -> Client:
+    """A superuser's browser."""
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+def url(handle: Any, page: str = "change", *args: Any) -> str:
+    id_ = getattr(handle, "workflow_id", handle)
+    return reverse(f"admin:horsies_workflowrun_{page}", args=(id_, *args))
+
+
+def node_url(handle: Any, number: int) -> str:
+    return url(handle, "node", number)
+
+
+def listed(client: Client, **query: str) -> list[uuid.UUID]:
+    response = client.get(reverse(RUNS), query)
+    assert response.status_code == 200, response.headers
+    return [run.pk for run in response.context["cl"].result_list]
+
+
+def sent(name: str = "book", key: str | None = None, **options: Any) -> Any:
+    """Send a chain of two nodes whose second one has not run."""
+    flow = Workflow(name, key=key, **options)
+    flow.add(flows.plus, flow.add(flows.number, 1))
+    return flow.send()
+
+
+def failed(secret: int = 4711) -> Any:
+    flow = Workflow("fails")
+    flow.add(flows.plus, flow.add(flows.broken, secret))
+    handle = flow.send()
+    drain(raise_errors=False)
+    return handle
+
+
+def messages(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def table(html: str, section: str) -> list[list[str]]:
+    """Return the rows of the table of a section as texts."""
+    (found,) = re.findall(rf'aria-labelledby="{section}">(.*?)</section>', html, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", found.partition("<tbody>")[2], re.DOTALL)
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in cells]
+
+
+# The list
+
+
+def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Client) -> None:
+    bad, book = failed(), sent(key="book 7")
+    assert listed(boss) == [book.workflow_id, bad.workflow_id]
+    html = body(boss, reverse(RUNS))
+    assert "book 7" in html
+    assert "UNHANDLED_ERROR" in html
+    assert '<progress class="horsies-progress" max="100" value="0" aria-hidden="true"></progress> 0 %' in html
+    assert '<progress class="horsies-progress horsies-progress-failed" max="100" value="100"' in html
+    assert ">0 of 2</span>" in html
+    assert ">2 of 2, 1 failed, 1 skipped</span>" in html
+
+
+def test_a_status_is_told_by_shape_and_text_and_colour_also_one_of_a_newer_version(boss: Client) -> None:
+    handle = sent()
+    handle.pause()
+    shape, text = SHAPES["PAUSED"]
+    assert f'<span class="horsies-badge horsies-paused"><span aria-hidden="true">{shape}</span> {text}</span>' in body(
+        boss, reverse(RUNS)
+    )
+    assert set(SHAPES) >= {*workflows.RUN_STATUSES, *workflows.NODE_STATUSES}
+    assert len({shape for shape, _text in SHAPES.values()}) >= len(SHAPES) - 1, (
+        "READY and CLAIMED are of different tables"
+    )
+    assert "SLEEPING" in WorkflowAdmin(WorkflowRun, admin.site).shown_status(WorkflowRun(status="SLEEPING"))
+
+
+def test_filters_find_their_runs_and_no_others(boss: Client) -> None:
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    parent = Workflow("parent")
+    parent.add(child)
+    bad, outer, paused = failed(), parent.send(), sent()
+    paused.pause()
+    inner = WorkflowRun.objects.get(parent_id=outer.workflow_id)
+    assert listed(boss, status="RUNNING") == [inner.pk, outer.workflow_id]
+    assert listed(boss, status="PAUSED") == [paused.workflow_id]
+    assert listed(boss, status="FAILED") == [bad.workflow_id]
+    assert listed(boss, status="FAILED", name="book") == []
+    assert listed(boss, name="book") == [paused.workflow_id]
+    assert listed(boss, child="1") == [inner.pk]
+    assert listed(boss, child="0", status="RUNNING") == [outer.workflow_id]
+    html = body(boss, reverse(RUNS))
+    for name in ("book", "child", "fails", "parent"):
+        assert f"?name={name}" in html
+
+
+def test_names_are_offered_only_if_they_are_few(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horsies_django.admin.workflows.filters.FEW", 1)
+    first, _second = sent("a"), sent("b")
+    assert "?name=b" not in body(boss, reverse(RUNS))
+    assert listed(boss, name="a") == [first.workflow_id]
+
+
+@pytest.mark.parametrize("query", [{"status": "SLEEPING"}, {"child": "2"}, {"name": "a\x00"}])
+def test_a_filter_that_is_not_offered_filters_nothing(boss: Client, query: dict[str, str]) -> None:
+    sent()
+    response = boss.get(reverse(RUNS), query)
+    assert response.status_code == 302
+    assert "?e=1" in response.headers["Location"]
+    assert boss.get(reverse(RUNS), {"result__has_key": "a"}).status_code == 400
+
+
+def test_a_search_finds_an_id_a_key_or_a_name(boss: Client) -> None:
+    keyed, named = sent(key="book 7"), sent("other")
+    assert listed(boss, q=str(named.workflow_id)) == [named.workflow_id]
+    assert listed(boss, q=" book 7 ") == [keyed.workflow_id]
+    assert listed(boss, q="other") == [named.workflow_id]
+    assert listed(boss, q="boo") == []
+
+
+def test_without_the_permission_to_look_nothing_is_shown() -> None:
+    handle = sent()
+    client = client_with("view_task")
+    for address in (reverse(RUNS), url(handle), node_url(handle, 0), url(handle, "pause")):
+        assert client.get(address).status_code == 403
+
+
+# The page of a run
+
+
+def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -> None:
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("parent", max_in_flight=10)
+    first = flow.add(flows.number, 1)
+    flow.map(flows.plus, a=[1, 2, 3])
+    inner = flow.add(child)
+    flow.returns(flow.add(flows.number, 1, after=[first, inner], name="end"))
+    handle = flow.send()
+    html = body(boss, url(handle))
+    rows = table(html, "horsies-nodes")
+    assert [row[:3] for row in rows] == [
+        ["0", "number", "task"], ["1", "plus", "map"], ["2", "child", "workflow"], ["3", "end", "task"],
+    ]  # fmt: skip
+    assert [row[4] for row in rows] == ["◐ Sent Why?", "◐ Sent Why?", "◐ Sent Why?", "○ Pending Why?"]
+    assert rows[3][6] == "2 open"
+    assert rows[1][7] == "0 of 3 completed, 3 in flight"
+    task = Task.objects.get(workflow_id=handle.workflow_id, node=0)
+    child_run = WorkflowRun.objects.get(parent_id=handle.workflow_id)
+    tasks = f"{reverse('admin:horsies_task_changelist')}?workflow={handle.workflow_id}%3A1"
+    assert f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">Task</a>' in html
+    assert f'<a href="{tasks}">Tasks</a>' in html
+    assert f'<a href="{url(child_run.pk)}">Run</a>' in html
+    shown = boss.get(tasks.replace("%3A", ":")).context["cl"].result_list
+    assert [
+        task.node_index for task in Task.objects.filter(pk__in=[one.pk for one in shown]).order_by("node_index")
+    ] == [0, 1, 2]
+    assert f'<a href="{url(handle)}">parent</a>, <a href="{node_url(handle, 2)}">node 2</a>' in body(
+        boss, url(child_run.pk)
+    )
+
+
+def test_links_lead_only_where_the_user_may_go() -> None:
+    handle = sent()
+    html = body(client_with("view_workflowrun"), url(handle))
+    assert ">Task</a>" not in html
+    assert reverse("admin:horsies_task_changelist") not in html
+
+
+def test_a_task_page_links_its_run_and_its_node(boss: Client) -> None:
+    flow = Workflow("maps")
+    flow.map(flows.plus, a=[5, 6])
+    handle = flow.send()
+    task = Task.objects.get(node_index=1)
+    html = body(boss, reverse("admin:horsies_task_change", args=(task.pk,)))
+    assert f'<a href="{url(handle)}">maps {handle.workflow_id}</a>' in html
+    assert f'<a href="{node_url(handle, 0)}">plus</a>' in html
+    assert "Element of the map" in html
+    plain = body(boss, reverse("admin:horsies_task_change", args=(TaskFactory().pk,)))
+    assert "horsies_workflowrun" not in plain
+    assert "Element of the map" not in plain
+
+
+def test_a_task_that_a_retry_replaced_says_so(boss: Client) -> None:
+    handle = failed()
+    handle.retry()
+    task = Task.objects.get(node__isnull=True)
+    html = body(boss, reverse("admin:horsies_task_change", args=(task.pk,)))
+    assert "a retry of the run replaced this task" in html
+    assert url(handle) in html
+
+
+def test_a_bad_workflow_filter_of_tasks_is_refused(boss: Client) -> None:
+    for value in ("x", f"{uuid.uuid4()}:x"):
+        response = boss.get(reverse("admin:horsies_task_changelist"), {"workflow": value})
+        assert response.status_code == 302
+        assert "e=1" in response.headers["Location"]
+    assert boss.get(reverse("admin:horsies_task_changelist"), {"workflow": f"{uuid.uuid4()}:1"}).status_code == 200
+
+
+def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "MANY", 2)
+    flow = Workflow("many")
+    for n in range(3):
+        flow.add(flows.number, n)
+    flow.add(flows.broken)
+    handle = flow.send()
+    drain(raise_errors=False)
+    html = body(boss, url(handle))
+    assert [row[0] for row in table(html, "horsies-nodes")] == ["0", "1"]
+    assert "2 of 4 nodes are shown." in html
+    assert '<a rel="next" href="?nodes=&amp;from=2#horsies-nodes">' in html
+    html = body(boss, url(handle), **{"nodes": "", "from": "2"})
+    assert [row[0] for row in table(html, "horsies-nodes")] == ["2", "3"]
+    assert 'rel="next"' not in html
+    html = body(boss, url(handle), nodes="FAILED")
+    assert [row[1] for row in table(html, "horsies-nodes")] == ["broken"]
+    assert re.search(r'aria-current="true">Failed</a> <span class="horsies-quiet">1<', html)
+    assert "?nodes=SKIPPED" not in html
+    for query in ({"nodes": "x"}, {"from": "x"}, {"from": str(2**70)}):
+        assert len(table(body(boss, url(handle), **query), "horsies-nodes")) == 2
+
+
+def test_payload_is_shown_only_to_those_who_may_see_it(boss: Client) -> None:
+    handle = failed(4711)
+    flow = Workflow("values")
+    flow.returns(flow.add(flows.anything, EVIL))
+    value = flow.send()
+    drain()
+    some = client_with("view_workflowrun")
+    pages = [url(handle), node_url(handle, 0), url(value), node_url(value, 0)]
+    for address in pages:
+        with CaptureQueriesContext(connection) as captured:
+            html = body(some, address)
+        assert "4711" not in html
+        assert "alert(1)" not in html
+        assert "horsies.view_payload" in html
+        read = [item["sql"] for item in captured.captured_queries if 'FROM "horsies_workflow' in item["sql"]]
+        assert read
+        assert not [sql for sql in read for column in ("result", "value", "kwargs", "error") if f'"{column}"' in sql]
+    assert "broken 4711" in body(boss, url(handle))
+    assert "4711" in body(boss, node_url(handle, 0))
+    assert "alert(1)" in body(boss, url(value))
+    assert all(EVIL not in body(boss, address) for address in pages)
+
+
+def test_names_keys_and_reasons_are_escaped(boss: Client) -> None:
+    flow = Workflow(EVIL, key=EVIL)
+    flow.add(flows.number, 1, name=EVIL)
+    handle = flow.send()
+    handle.pause(actor=EVIL, reason=EVIL)
+    for address in (reverse(RUNS), url(handle), node_url(handle, 0), url(handle, "resume")):
+        html = body(boss, address)
+        assert EVIL not in html
+        assert "&lt;script&gt;" in html
+
+
+def test_a_run_that_does_not_exist_is_said_to_be_missing(boss: Client) -> None:
+    for id_ in (uuid.uuid4(), "x", "a_00b"):
+        for address in (url(id_), node_url(id_, 0), url(id_, "pause")):
+            response = boss.get(address, follow=True)
+            assert response.status_code == 200
+            assert messages(response)
+    handle = sent()
+    for number in (7, 2**70):
+        assert "There is no node" in messages(boss.get(node_url(handle, number), follow=True))[0]
+
+
+# The page of a node
+
+
+def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) -> None:
+    flow = Workflow("node")
+    page = flow.add(flows.page, "en", 3)
+    other = flow.add(flows.number, 1)
+    flow.add(flows.number, 1, after=other, join=quorum(1), when=page.matches("$.pages > 1"), name="end")
+    handle = flow.send()
+    html = body(boss, node_url(handle, 2))
+    assert "WAITING_FOR_NODES" in html
+    assert f'upstream: <a href="{node_url(handle, 0)}">page</a>, <a href="{node_url(handle, 1)}">number</a>' in html
+    found = dict(table(html, "horsies-facts"))
+    assert found["Join"] == "1 have to complete"
+    assert found["Condition"] == "$.pages &gt; 1 on node 0"
+    assert found["Upstream"] == "2 open"
+    assert [row[1] for row in table(html, "horsies-neighbours-1")] == ["page", "number"]
+    html = body(boss, node_url(handle, 0))
+    assert [row[1] for row in table(html, "horsies-neighbours-2")] == ["end"]
+    task = Task.objects.get(node=0)
+    assert "NO_LIVE_WORKER" in html, "the reasons of the task follow"
+    assert f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">{task.task_name}</a>' in html
+
+
+def test_the_page_of_a_node_does_not_wait_long_for_the_reasons(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = sent()
+
+    def slow(*_args: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(node_page, "PATIENCE_MS", 50)
+    monkeypatch.setattr(node_page, "explain_node", slow)
+    assert "Finding the reasons took longer" in body(boss, node_url(handle, 0))
+
+
+# Changes
+
+
+def test_buttons_are_those_that_the_status_allows_and_only_for_operators(boss: Client) -> None:
+    def offered(handle: Any, client: Client = boss) -> set[str]:
+        return {tool.url.rstrip("/").rpartition("/")[2] for tool in client.get(url(handle)).context["tools"]}
+
+    handle, bad = sent(), failed()
+    handle = sent()
+    assert offered(handle) == {"pause", "skip", "cancel"}
+    handle.pause()
+    assert offered(handle) == {"resume", "skip", "cancel"}
+    handle.cancel()
+    assert offered(handle) == {"retry"}
+    assert offered(bad) == {"retry"}
+    assert offered(bad, client_with("view_workflowrun")) == set()
+
+
+@pytest.mark.parametrize(
+    ("verb", "after"), [("pause", "PAUSED"), ("cancel", "CANCELLED"), ("resume", "RUNNING"), ("retry", "RUNNING")]
+)
+def test_a_form_changes_the_run_with_the_user_and_the_reason(verb: str, after: str) -> None:
+    handle = failed() if verb == "retry" else sent()
+    if verb == "resume":
+        handle.pause()
+    client = client_with(*OPERATOR)
+    assert body(client, url(handle, verb))
+    response = client.post(url(handle, verb), {"reason": "wrong book"}, follow=True)
+    assert response.redirect_chain == [(url(handle), 302)]
+    assert handle.status() == after
+    entry = AuditEntry.objects.get(action=f"workflow.{verb}")
+    assert (entry.actor, entry.reason) == (response.context["user"].get_username(), "wrong book")
+    (message,) = messages(response)
+    assert message.startswith(f"Run {WorkflowRun.objects.get()}: ")
+    assert "wrong book" in response.content.decode(), "the audit is on the page"
+
+
+def test_a_form_that_changes_nothing_says_so_and_one_that_cannot_says_why(boss: Client) -> None:
+    handle = sent()
+    response = boss.post(url(handle, "resume"), follow=True)
+    assert "nothing was changed" in messages(response)[0]
+    assert not AuditEntry.objects.filter(action__startswith="workflow.").exists()
+    response = boss.post(url(handle, "retry"))
+    assert "none of its nodes has failed" in response.content.decode()
+    response = boss.post(url(handle, "skip"), {"node": "nothing"})
+    assert "has no node &#x27;nothing&#x27;" in response.content.decode()
+
+
+def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
+    handle = sent()
+    (link,) = re.findall(r'href="([^"]+/skip/\?node=1)"', body(boss, node_url(handle, 1)))
+    assert 'value="1"' in body(boss, link)
+    response = boss.post(link, {"node": "1", "reason": "not needed"}, follow=True)
+    assert WorkflowNode.objects.get(number=1).status == "SKIPPED"
+    assert "Node skipped" in messages(response)[0]
+    assert "node: 1" in messages(response)[0]
+    assert "/skip/" not in body(boss, node_url(handle, 1))
+    response = boss.post(link, {"node": "1"})
+    assert "has finished" in response.content.decode()
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "retry", "skip"])
+def test_who_may_only_look_changes_nothing(verb: str) -> None:
+    handle = sent()
+    client = client_with("view_workflowrun", "configure_queue", "operate_task")
+    assert client.get(url(handle, verb)).status_code == 403
+    assert client.post(url(handle, verb), {"node": "1"}).status_code == 403
+    assert handle.status() == "RUNNING"
+
+
+def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left(boss: Client) -> None:
+    bad, first, second = failed(), sent(), sent()
+
+    def act(action: str, client: Client = boss) -> list[str]:
+        ids = [str(one.workflow_id) for one in (first, second, bad)]
+        data = {"action": action, "_selected_action": ids, "reason": " look "}
+        return messages(client.post(reverse(RUNS), data, follow=True))
+
+    assert act("pause_runs") == ["2 runs were changed.", "1 run was left as it is, because of its status."]
+    entries = AuditEntry.objects.filter(action__startswith="workflow.")
+    assert {(entry.actor, entry.reason) for entry in entries} == {("boss", "look")}
+    assert act("resume_runs")[0] == "2 runs were changed."
+    *refused, done = act("retry_runs")
+    assert [text.partition(": ")[2] for text in refused] == ["none of its nodes has failed"] * 2
+    assert done == "1 run was changed."
+    assert act("cancel_runs") == ["3 runs were changed."]
+    looking = client_with("view_workflowrun")
+    assert 'name="action"' not in body(looking, reverse(RUNS))
+    act("retry_runs", looking)
+    assert first.status() == "CANCELLED"
+
+
+def test_a_locked_run_is_given_up_with_advice(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = sent()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION pg_temp.refuse() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '55P03'; END $$"
+        )
+        cursor.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON horsies_workflows FOR EACH ROW EXECUTE FUNCTION pg_temp.refuse()"
+        )
+    html = boss.post(url(handle, "pause")).content.decode()
+    assert "Another open transaction has locked one of these rows" in html
+    data = {"action": "pause_runs", "_selected_action": [str(handle.workflow_id)]}
+    assert "Another open transaction" in messages(boss.post(reverse(RUNS), data, follow=True))[0]
+
+
+def test_the_audit_links_the_run_and_says_what_changed(boss: Client) -> None:
+    handle = sent()
+    handle.pause(actor="ada", reason="look")
+    handle.resume(actor="ada")
+    handle.skip("plus", actor="ada")
+    html = body(boss, reverse("admin:horsies_auditentry_changelist"))
+    assert f'<a href="{url(handle)}">{handle.workflow_id}</a>' in html
+    for text in ("Workflow paused", "status: RUNNING → PAUSED", "Node skipped", "node: 1"):
+        assert text in html
+    entries = table(body(boss, url(handle)), "horsies-audit")
+    assert [entry[2] for entry in entries] == ["Node skipped", "Workflow resumed", "Workflow paused"]
+
+
+# Speed
+
+MANY = 3_000
+FILL = """
+    INSERT INTO horsies_workflows (id, name, status, on_error, sent_at, finished_at, parent_id, key)
+    SELECT gen_random_uuid(), 'noise', 'COMPLETED', 'fail', now() - n * interval '1 s', now(), NULL, 'noise ' || n
+    FROM generate_series(1, %s) AS n
+"""
+READ = """
+    SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_all_tables
+    WHERE relname IN ('horsies_workflows', 'horsies_workflow_nodes')
+"""
+QUERIES: list[dict[str, str]] = [
+    {}, {"status": "RUNNING"}, {"status": "PAUSED"}, {"name": "book"}, {"q": "book"}, {"q": "book 7"},
+]  # fmt: skip
+
+
+@pytest.fixture
+def rows_read() -> Iterator[Callable[[], int]]:
+    """Give a function that returns how many rows of runs and nodes were read since its last call."""
+    with connection.cursor() as cursor:
+        last = 0
+
+        def read() -> int:
+            nonlocal last
+            cursor.execute(READ)
+            ((now,),) = cursor.fetchall()
+            before, last = last, int(now)
+            return last - before
+
+        read()
+        yield read
+
+
+@pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_a_list_reads_no_more_rows_the_larger_the_table_is(
+    boss: Client, rows_read: Callable[[], int], query: dict[str, str], analyzed: str
+) -> None:
+    with connection.cursor() as cursor:
+        if analyzed == "when empty":
+            cursor.execute("ANALYZE horsies_workflows")
+        book = sent(key="book 7")
+        WorkflowRun.objects.filter(pk=book.workflow_id).update(
+            sent_at="2020-01-01T00:00Z", status=query.get("status", "RUNNING")
+        )
+        cursor.execute(FILL, [MANY])
+        if analyzed == "now":
+            cursor.execute("ANALYZE horsies_workflows")
+    rows_read()
+    found = listed(boss, **query)
+    assert rows_read() < 300
+    assert (book.workflow_id in found) == bool(query)
+
+
+def test_a_filter_without_an_index_searches_the_newest_runs_and_says_so(
+    boss: Client, rows_read: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflows, "DEEPEST", 100)
+    old = failed()
+    WorkflowRun.objects.filter(pk=old.workflow_id).update(sent_at="2020-01-01T00:00Z")
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, [MANY])
+        cursor.execute("ANALYZE horsies_workflows")
+    rows_read()
+    for query in ({"status": "FAILED"}, {"child": "1"}):
+        assert listed(boss, **query) == []
+        assert rows_read() < 600
+    assert "Only the newest 100,000 runs were searched." in body(boss, reverse(RUNS), status="FAILED")
+    assert listed(boss, name="fails") == [old.workflow_id]
+
+
+def test_a_list_costs_the_same_few_queries_for_many_runs_as_for_one(boss: Client) -> None:
+    def count() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            body(boss, reverse(RUNS))
+        return len(captured)
+
+    sent()
+    few = count()
+    for _ in range(20):
+        sent()
+    assert count() == few <= 17
+
+
+def test_a_run_page_costs_the_same_few_queries_for_many_nodes_as_for_few(boss: Client) -> None:
+    def count(many: int) -> int:
+        flow = Workflow("wide")
+        flow.add(flows.total, [flow.add(flows.number, n) for n in range(many)])
+        handle = flow.send()
+        with CaptureQueriesContext(connection) as captured:
+            body(boss, url(handle))
+        return len(captured)
+
+    assert count(100) == count(2) <= 30
+
+
+def test_counting_that_takes_too_long_leaves_the_progress_out(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = sent()
+    monkeypatch.setattr(workflows, "progress", lambda _ids: connection.cursor().execute("SELECT pg_sleep(60)"))
+    monkeypatch.setattr(readonly, "TIMEOUT_MS", 50)
+    assert "The progress is missing" in body(boss, reverse(RUNS))
+    assert "<progress" not in body(boss, url(handle))

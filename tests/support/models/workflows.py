@@ -1,0 +1,208 @@
+"""A pure model of workflow runs: from a graph and what its tasks do, the statuses that nodes and run must have in the end.
+
+It knows neither database nor time. The end does not depend on the order in which tasks run, but for ``on_error="stop"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+BAD = ("FAILED", "CANCELLED", "EXPIRED")
+Path = tuple[int, ...]  # the numbers of the nodes that lead from the root run to a child run
+Place = tuple[Path, int, int]  # a run, a node, an element
+
+
+class Fate(NamedTuple):
+    """What becomes of a task: the status that its node gets, and its value if that is COMPLETED."""
+
+    status: str
+    value: Any = None
+
+
+@dataclass
+class Spot:
+    """A node.
+
+    ``over``: of a map, a node, several nodes as a tuple, or a list of values. ``source``: a node, or several, whose value is the
+    argument. ``when``: a node and the value that it must have.
+    """
+
+    number: int
+    kind: str = "task"
+    upstream: frozenset[int] = frozenset()
+    rule: str = "all"
+    needs: int = 0
+    allow_failed: bool = False
+    when: tuple[int, int] | None = None
+    over: int | tuple[int, ...] | list[int] | None = None
+    source: int | tuple[int, ...] | None = None
+    graph: Graph | None = None
+    retries: int = 0
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether it may run although an upstream node failed, which then does not fail the run."""
+        return self.rule == "quorum" or (self.rule == "all" and self.allow_failed)
+
+
+@dataclass
+class Graph:
+    """The nodes of a run."""
+
+    spots: dict[int, Spot] = field(default_factory=dict)
+    output: int | None = None
+    on_error: str = "fail"
+    max_in_flight: int | None = None
+    callbacks: bool = False
+
+
+class Run:
+    """A run of a graph.
+
+    ``fate`` says what becomes of a task. ``skipped`` are the nodes that were skipped by hand, ``kept`` the statuses that a retry
+    left as they were.
+    """
+
+    def __init__(self, graph: Graph, fate: Callable[[Place], Fate], path: Path = ()) -> None:
+        self.graph = graph
+        self.fate = fate
+        self.path = path
+        self.skipped: set[int] = set()
+        self.kept: dict[int, str] = {}
+        self.kept_begun: set[int] = set()
+        self.children: dict[int, Run] = {
+            spot.number: Run(spot.graph, fate, (*path, spot.number)) for spot in graph.spots.values() if spot.graph
+        }
+        self.known: dict[int, str] = {}
+
+    def find(self, path: Path) -> Run:
+        """Return the run at a path."""
+        return self if not path else self.children[path[0]].find(path[1:])
+
+    def forget(self) -> None:
+        """Compute everything again when asked next."""
+        self.known.clear()
+        for child in self.children.values():
+            child.forget()
+
+    def node(self, number: int) -> str:
+        """Return the status of a node in the end."""
+        if number not in self.known:
+            self.known[number] = self._node(self.graph.spots[number])
+        return self.known[number]
+
+    def _node(self, spot: Spot) -> str:
+        if spot.number in self.kept:
+            return self.kept[spot.number]
+        if spot.number in self.skipped or not self.joins(spot) or not self.matches(spot):
+            return "SKIPPED"
+        if spot.kind == "workflow":
+            return self.children[spot.number].status()
+        if spot.kind == "task":
+            return self.fate((self.path, spot.number, 0)).status
+        many = self.elements(spot)
+        if many is None:
+            return "FAILED"
+        ends = [self.fate((self.path, spot.number, index)).status for index in range(len(many))]
+        return "FAILED" if any(end in BAD for end in ends) else "COMPLETED"
+
+    def joins(self, spot: Spot) -> bool:
+        """Return whether the upstream nodes let a node run."""
+        ends = [self.node(number) for number in spot.upstream]
+        completed = ends.count("COMPLETED")
+        failed = any(end in BAD for end in ends)
+        if spot.rule == "quorum":
+            return (len(ends) if spot.allow_failed else completed) >= spot.needs
+        if spot.rule == "all":
+            return spot.allow_failed or completed == len(ends)
+        return {"succeeded": not failed, "failed": failed, "finished": True}[spot.rule]
+
+    def matches(self, spot: Spot) -> bool:
+        """Return whether the condition of a node holds."""
+        if spot.when is None:
+            return True
+        number, wanted = spot.when
+        return self.node(number) == "COMPLETED" and self.value(number) == wanted
+
+    def elements(self, spot: Spot) -> list[Any] | None:
+        """Return what a map maps over; None: no list."""
+        if isinstance(spot.over, list):
+            return spot.over
+        if isinstance(spot.over, tuple):
+            return [self.value(number) for number in spot.over]
+        assert spot.over is not None
+        if self.graph.spots[spot.over].kind == "map":
+            return [fate.value for fate in self.fates(spot.over)]
+        found = self.value(spot.over)
+        return found if isinstance(found, list) else None
+
+    def fates(self, number: int) -> list[Fate]:
+        """Return what becomes of the tasks of a map."""
+        many = self.elements(self.graph.spots[number]) or []
+        return [self.fate((self.path, number, index)) for index in range(len(many))]
+
+    def value(self, number: int) -> Any:
+        """Return the value of a node that is COMPLETED."""
+        spot = self.graph.spots[number]
+        if spot.kind == "map":
+            return [fate.value for fate in self.fates(number) if fate.status == "COMPLETED"]
+        if spot.kind == "workflow":
+            return self.children[number].result()
+        return self.fate((self.path, number, 0)).value
+
+    def argument(self, spot: Spot) -> dict[str, Any]:
+        """Return the arguments of the task of a node; not of one with a quorum, which depend on who came first."""
+        if spot.source is None:
+            return {}
+        many = spot.source if isinstance(spot.source, tuple) else (spot.source,)
+        values = [self.value(number) for number in many if self.node(number) == "COMPLETED"]
+        if isinstance(spot.source, tuple):
+            return {"value": values}
+        if self.graph.spots[spot.source].kind == "map":
+            return {"value": self.value(spot.source) if self.many(spot.source) else []}
+        return {"value": values[0]} if values else {}
+
+    def fatal(self) -> set[int]:
+        """Return the failed nodes without a node that depends on them and ran nevertheless."""
+        saved = {
+            number for spot in self.graph.spots.values() if spot.tolerant and self.node(spot.number) != "SKIPPED"
+            for number in spot.upstream
+        }  # fmt: skip
+        return {number for number in self.graph.spots if self.node(number) in BAD} - saved
+
+    def status(self) -> str:
+        """Return the status of the run in the end."""
+        return "FAILED" if self.fatal() else "COMPLETED"
+
+    def result(self) -> Any:
+        """Return the value of the run if it is COMPLETED."""
+        number = self.graph.output
+        return self.value(number) if number is not None and self.node(number) == "COMPLETED" else None
+
+    def began(self, number: int) -> bool:
+        """Return whether a node was sent, or a child run started."""
+        if number in self.kept:
+            return number in self.kept_begun
+        spot = self.graph.spots[number]
+        return number not in self.skipped and self.joins(spot) and self.matches(spot)
+
+    def many(self, number: int) -> int:
+        """Return how many tasks a node has had in the end."""
+        spot = self.graph.spots[number]
+        if not self.began(number) or spot.kind == "workflow":
+            return 0
+        return 1 if spot.kind == "task" else len(self.elements(spot) or [])
+
+    def all(self) -> list[Run]:
+        """Return this run and those of its children that began."""
+        begun = [child for number, child in self.children.items() if self.began(number)]
+        return [self, *(run for child in begun for run in child.all())]
+
+    def keep(self, but: set[int]) -> None:
+        """Note that a retry leaves all nodes as they are ``but`` some."""
+        begun = {number for number in self.graph.spots if self.began(number)}
+        self.kept = {number: self.node(number) for number in self.graph.spots.keys() - but}
+        self.kept_begun = begun - but
+        self.skipped -= but

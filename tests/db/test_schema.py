@@ -139,8 +139,10 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         "horsies_workflow_nodes_open",
         "horsies_workflows_finished",
         "horsies_workflows_key",
+        "horsies_workflows_name",
         "horsies_workflows_owed",
         "horsies_workflows_parent",
         "horsies_workflows_sent",
+        "horsies_workflows_unfinished",
         "horsies_workflows_untold",
     }

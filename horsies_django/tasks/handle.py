@@ -34,11 +34,10 @@ class TaskHandle(Generic[T]):
     A final result is cached: later calls return it without a query.
     """
 
+    noun = "task"  # for messages
+
     def __init__(self, task_id: uuid.UUID | str, codec: ResultCodec | None = None) -> None:
-        try:
-            self.task_id = task_id if isinstance(task_id, uuid.UUID) else uuid.UUID(task_id)
-        except (ValueError, AttributeError, TypeError):
-            raise ValueError(f"{str(task_id)[:100]!r} is not a task id: pass the UUID in handle.task_id") from None
+        self.task_id = id_of(task_id, "task")
         self._codec = codec
         self._final: TaskResult[T] | None = None
 
@@ -157,19 +156,19 @@ class TaskHandle(Generic[T]):
         seen = look(self.task_id)
         if seen is not None and seen.status not in FINAL:
             raise TaskNotCommitted(
-                f"task {self.task_id} was sent in the transaction that is still open here: no worker can see it before the "
-                "commit, so its result cannot arrive. Wait after the transaction.atomic() block; in a TestCase run the task "
+                f"{self.noun} {self.task_id} was sent in the transaction that is still open here: no worker can see it before "
+                "the commit, so its result cannot arrive. Wait after the transaction.atomic() block; in a TestCase run the task "
                 "with horsies_django.testing.drain() first"
             )
         return seen
 
     def _timed_out(self) -> TaskResult[T]:
-        message = f"task {self.task_id} has not finished in the time allowed; it may still do so"
+        message = f"{self.noun} {self.task_id} has not finished in the time allowed; it may still do so"
         return TaskResult(err=TaskError.built_in(RetrievalCode.WAIT_TIMEOUT, message))
 
     def _tell(self, found: Found | None) -> TaskResult[T]:
         if found is None:
-            message = f"there is no task {self.task_id}: never sent, rolled back, or deleted since"
+            message = f"there is no {self.noun} {self.task_id}: never sent, rolled back, or deleted since"
             return TaskResult(err=TaskError.built_in(RetrievalCode.TASK_NOT_FOUND, message))
         if found.status not in FINAL:
             return self._timed_out()
@@ -184,6 +183,14 @@ class TaskHandle(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<TaskHandle {self.task_id}>"
+
+
+def id_of(given: uuid.UUID | str, noun: str) -> uuid.UUID:
+    """Return an id as a UUID. Raises ValueError if it is none."""
+    try:
+        return given if isinstance(given, uuid.UUID) else uuid.UUID(given)
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"{str(given)[:100]!r} is not a {noun} id: pass the UUID in handle.{noun}_id") from None
 
 
 def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:

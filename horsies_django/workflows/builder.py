@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
@@ -22,7 +23,7 @@ from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
 from horsies_django.workflows import checks, types
-from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.handle import WorkflowHandle, codec_of
 from horsies_django.workflows.nodes import Condition, Node, Quorum
 from horsies_django.workflows.send import send_graph
 
@@ -139,6 +140,10 @@ class Workflow:
     async def asend(self) -> WorkflowHandle:
         """Send from async code, as ``send`` does."""
         return await sync_to_async(send_graph)(self, from_async=True)
+
+    def handle(self, workflow_id: UUID | str) -> WorkflowHandle:
+        """Return the handle of a run of this workflow that was sent earlier, in any process."""
+        return WorkflowHandle(workflow_id, codec_of(self.output))
 
     def owns(self, node: object, where: str) -> bool:
         """Return whether this is a node of this workflow; note the problem if it is not."""

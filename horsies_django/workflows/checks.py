@@ -61,8 +61,8 @@ def take_elements(flow: Any, node: Node, elements: Any) -> None:
     assert node.over is not None
     if not isinstance(elements, list | tuple):
         flow.problems.append(
-            f"{node.name}: the first argument of map() is what it maps over, a list or a node; {node.over!r} is "
-            f"{type(elements).__name__}"
+            f"{node.name}: the first keyword argument of map() is what it maps over, a list or a node; {node.over!r} is "
+            f"{type(elements).__name__}: pass list(...)"
         )
         return
     stored = []
@@ -98,7 +98,10 @@ def connect(flow: Any, node: Node, parameter: str, value: Any, annotation: Any) 
         )
         return
     if how == "results" and not many:
-        flow.problems.append(f"{node.name}: {parameter!r} takes Results, which come from a map or from a list of nodes")
+        flow.problems.append(
+            f"{node.name}: {parameter!r} takes Results, which come from a map or from a list of nodes; annotate it "
+            f"list[...] to take the list that {several[0].name} gives"
+        )
         return
     node.inputs[parameter] = {**source, "as": how}
     judge_types(flow, node, parameter, [(each.name, each.type) for each in several], wanted)

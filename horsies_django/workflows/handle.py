@@ -16,7 +16,7 @@ from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.results import TaskResult
 from horsies_django.store.workflows import Progress, WorkflowStore
 from horsies_django.tasks import registry
-from horsies_django.tasks.handle import TaskHandle, decode
+from horsies_django.tasks.handle import TaskHandle, decode, id_of
 from horsies_django.workflows import operations
 from horsies_django.workflows.nodes import Node
 
@@ -56,6 +56,12 @@ def codec_of(output: Node | None) -> Any:
     return ListCodec(output.task.result) if output.kind == "map" else output.task.result
 
 
+class RunResult(TaskHandle[Any]):
+    """Waits for the end of a run, which is announced and stored like that of a task."""
+
+    noun = "workflow run"
+
+
 class WorkflowHandle:
     """A run of a workflow. ``workflow_id`` is its UUID. Raises ValueError for an id that is not a UUID.
 
@@ -63,7 +69,7 @@ class WorkflowHandle:
     """
 
     def __init__(self, workflow_id: uuid.UUID | str, codec: Any = None) -> None:
-        self.workflow_id = TaskHandle(workflow_id).task_id
+        self.workflow_id = id_of(workflow_id, "workflow")
         self._codec = codec
 
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[Any]:
@@ -80,7 +86,7 @@ class WorkflowHandle:
 
     def _waiting(self) -> TaskHandle[Any]:
         """Return what waits for the end; a new one each time, because a retried run ends again."""
-        return TaskHandle(self.workflow_id, self._codec)
+        return RunResult(self.workflow_id, self._codec)
 
     def status(self) -> str:
         """Return RUNNING, PAUSED, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""

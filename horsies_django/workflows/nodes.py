@@ -73,6 +73,9 @@ class Node:
     def __bool__(self) -> bool:
         raise TypeError("a Node has no value while the workflow is built: use when=node.matches(...) for a condition")
 
+    def __getitem__(self, part: object) -> Any:
+        raise TypeError("a Node has no value while the workflow is built: let the next task take all of it")
+
     def __iter__(self) -> Any:
         raise TypeError("a Node has no value while the workflow is built: use flow.map(...) for a task per element")
 

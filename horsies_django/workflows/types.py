@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -17,9 +18,15 @@ from horsies_django.workflows.results import Results
 def hints(task: TaskDefinition) -> dict[str, Any]:
     """Return the annotations of a task; empty if they cannot be resolved yet."""
     try:
-        return {name: plain(hint) for name, hint in hints_of(task.function).items()}
+        return resolved(task)
     except TaskDefinitionError:
         return {}
+
+
+@functools.cache
+def resolved(task: TaskDefinition) -> dict[str, Any]:
+    """Return the annotations of a task. Raises TaskDefinitionError."""
+    return {name: plain(hint) for name, hint in hints_of(task.function).items()}
 
 
 def plain(annotation: Any) -> Any:

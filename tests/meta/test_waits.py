@@ -42,6 +42,10 @@ ALLOWED = {
     "tests/meta/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
         "a statement that is under way when its server is killed"
     ),
+    "tests/desk/test_admin_workflows.py::test_the_page_of_a_node_does_not_wait_long_for_the_reasons.slow": (
+        "a statement that the page's time limit ends"
+    ),
+    "tests/desk/test_admin_workflows.py::test_counting_that_takes_too_long_leaves_the_progress_out": "the same",
     "tests/worker/test_kill_timer.py::": "a task that keeps the GIL, and a stand-in for the heart that beats",
     "tests/worker/test_outbox.py::test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands": (
         "a trigger that makes each row slow: the database's time limit ends the statement"

@@ -154,6 +154,23 @@ def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
     assert '"error_code": "RESULT_NOT_READY"' in hand.claims["result"].kwargs
 
 
+@pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
+def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -> None:
+    """Naive: a node with a quorum that is skipped counts as a failure, whatever it was skipped for."""
+    flow = Workflow("skipped", on_error=on_error)
+    page = flow.add(flows.number, 1)
+    sides = [flow.add(flows.number, n, when=page.matches("$ == 2"), name=f"side {n}") for n in range(2)]
+    flow.add(flows.number, 1, after=sides, join="any", name="end")
+    flow.add(flows.number, 1, after=page, name="other")
+    handle = flow.send()
+    drain()
+    assert (handle.status(), statuses(handle)["other"], statuses(handle)["end"]) == (
+        "COMPLETED",
+        "COMPLETED",
+        "SKIPPED",
+    )
+
+
 # failures
 
 

@@ -258,7 +258,9 @@ class Workflow:
                     self.problems.append(f"{node.name}: {error}")
         node.kwargs = write_json(constants)
         node.graph = child.json()
-        node.type = child.output.type if child.output is not None else type(None)
+        node.type = type(None)
+        if child.output is not None:
+            node.type = list[child.output.type] if child.output.kind == "map" else child.output.type
 
     def _join(
         self,

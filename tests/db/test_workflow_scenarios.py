@@ -363,6 +363,17 @@ def test_workflows_that_contain_one_another_end() -> None:
     assert (handle.status(), WorkflowRun.objects.count()) == ("COMPLETED", 3)
 
 
+def test_the_output_of_a_child_that_is_a_map_is_a_list() -> None:
+    """Naive: the parent takes the type of one element for that of the value, and refuses a list."""
+    child = Workflow("child")
+    child.returns(child.map(flows.number, n=[1, 2, 3]))
+    flow = Workflow("parent")
+    flow.returns(flow.add(flows.total_list, flow.add(child)))
+    handle = flow.send()
+    drain()
+    assert handle.get(0).ok_value == 6
+
+
 # sending
 
 

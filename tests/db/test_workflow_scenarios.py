@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, quorum
 from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.testing import drain
 from horsies_django.workflows import advancer
 from horsies_django.workflows.handle import WorkflowHandle
@@ -507,6 +508,22 @@ def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -
 
 
 # retention
+
+
+def test_runs_stay_as_long_as_a_task_of_theirs_or_of_a_child_runs(hand: Hand) -> None:
+    """Naive: only tasks of the run itself are looked at. A cancelled run has ended, but a task of its child still runs."""
+    handle = nested().send()
+    hand.take()
+    handle.cancel()
+    hand.engine.advance()
+    store = RetentionStore(connection)
+    assert store.prune_runs(timedelta(0), 1_000) == (0, 0, 0, False)
+    assert Task.objects.count() == 1
+    assert WorkflowRun.objects.count() == 3
+    hand.end("a", code="TASK_CANCELLED")
+    assert store.prune_tasks(Kept((), others=True, age=timedelta(0)), 1_000).tasks == 0
+    store.prune_runs(timedelta(0), 1_000)
+    assert not any(model.objects.exists() for model in (Task, WorkflowRun, WorkflowNode))
 
 
 # batches

@@ -1,5 +1,5 @@
 -- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, tasks and attempts: at most p_many rows of tasks,
--- nodes and edges. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run stay.
+-- nodes and edges. The row of a run goes last, so a large run takes several calls. A run stays while a task of it or of a child runs.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones. Index: horsies_workflows_finished, horsies_tasks_node.
 CREATE FUNCTION horsies_prune_runs(p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean)
@@ -23,7 +23,10 @@ BEGIN
   WHILE v_left > 0 LOOP
     SELECT w.id INTO v_root FROM horsies_workflows w
     WHERE w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT EXISTS (
-      SELECT FROM horsies_tasks t WHERE t.workflow_id = w.id AND t.finished_at IS NULL)
+      WITH RECURSIVE tree (id) AS (
+        SELECT w.id UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
+      )
+      SELECT FROM tree JOIN horsies_tasks t ON t.workflow_id = tree.id WHERE t.finished_at IS NULL)
     ORDER BY w.finished_at LIMIT 1 FOR UPDATE SKIP LOCKED;
     EXIT WHEN v_root IS NULL;
     WITH RECURSIVE tree (id) AS (

@@ -145,8 +145,8 @@ class WorkflowStore:
         """Return numbers for nodes that a running task adds."""
         return [row[0] for row in run(self.connection, "workflows/numbers", {"many": many})]
 
-    def place(self, task: uuid.UUID) -> tuple[uuid.UUID, int] | None:
-        """Return the run and the node of a task, None if it is not part of a workflow."""
+    def place(self, task: uuid.UUID) -> tuple[uuid.UUID, int, int | None] | None:
+        """Return the run and the node of a task, and of a map its element; None if it is not part of a workflow."""
         rows = run(self.connection, "workflows/place", {"task": task})
         return tuple(rows[0]) if rows else None
 

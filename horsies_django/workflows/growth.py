@@ -2,6 +2,7 @@
 
 Nodes are inserted without the lock of the run, in the transaction of the task's code, and take part once the run is advanced: at
 the latest when the task has finished. They belong to the node of the task by name, so a second attempt adds none of them twice.
+The tasks of a map share their node: the names of what they add end with the place of the element, as in ``fetch[3]``.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ class RunningWorkflow(Workflow):
     current one of its task.
     """
 
-    def __init__(self, current: CurrentTask, run: uuid.UUID, node: int) -> None:
+    def __init__(self, current: CurrentTask, run: uuid.UUID, node: int, element: int | None) -> None:
         super().__init__(f"run {run}")
         self.workflow_id = run
         self.current = current
         self.by = node
+        self.element = element
 
     def add(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
         """Add a node, as ``Workflow.add`` does, and insert it."""
@@ -47,6 +49,12 @@ class RunningWorkflow(Workflow):
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""
         raise WorkflowError("the workflow of the current task is running: add() and map() insert their nodes at once")
+
+    def _node(self, wanted: str, given: str | None, kind: str) -> Node:
+        node = super()._node(wanted, given, kind)
+        if self.element is not None:
+            node.name = f"{node.name[:185]}[{self.element}]"
+        return node
 
     def _insert(self, node: Node) -> Node:
         problems = [*self.problems, *checks.node_problems(node)]

@@ -554,3 +554,19 @@ def test_the_callbacks_of_a_stopped_batch_run_but_that_of_success(hand: Hand) ->
 
 
 # growth
+
+
+def test_every_element_of_a_map_adds_nodes_of_its_own() -> None:
+    """Naive: names are unique by node, so all elements of a map after the first add nothing."""
+    flow = Workflow("map grows")
+    flow.map(flows.grows, n=[2, 0, 3])
+    handle = flow.send()
+    drain()
+    assert handle.status() == "COMPLETED"
+    assert sorted(Task.objects.filter(task_name__endswith=".number").values_list("kwargs__n", flat=True)) == [
+        0,
+        0,
+        1,
+        1,
+        2,
+    ]

@@ -375,6 +375,18 @@ def test_the_output_of_a_child_that_is_a_map_is_a_list() -> None:
     assert handle.get(0).ok_value == 6
 
 
+@pytest.mark.parametrize("kind", ["task", "map"])
+def test_an_output_that_was_skipped_gives_its_error(kind: str) -> None:
+    """Naive: a map that never ran is an empty list."""
+    flow = Workflow("skipped")
+    first = flow.add(flows.number, 1)
+    no = first.matches("$ == 2")
+    flow.returns(flow.map(flows.number, n=[1], when=no) if kind == "map" else flow.add(flows.number, 1, when=no))
+    handle = flow.send()
+    drain()
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("COMPLETED", "UPSTREAM_SKIPPED")
+
+
 # sending
 
 

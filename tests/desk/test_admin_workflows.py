@@ -31,6 +31,7 @@ pytestmark = pytest.mark.django_db
 
 RUNS = "admin:horsies_workflowrun_changelist"
 EVIL = "<script>alert(1)</script>"
+ENDLESS = "SELECT count(*) FROM generate_series(1, 1000000000) AS n, generate_series(1, 1000000000) AS m"
 OPERATOR = ("view_workflowrun", "operate_workflow")
 
 
@@ -333,7 +334,7 @@ def test_the_page_of_a_node_does_not_wait_long_for_the_reasons(boss: Client, mon
 
     def slow(*_args: Any) -> None:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_sleep(60)")
+            cursor.execute(ENDLESS)
 
     monkeypatch.setattr(node_page, "PATIENCE_MS", 50)
     monkeypatch.setattr(node_page, "explain_node", slow)
@@ -560,7 +561,7 @@ def test_a_run_page_costs_the_same_few_queries_for_many_nodes_as_for_few(boss: C
 
 def test_counting_that_takes_too_long_leaves_the_progress_out(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = sent()
-    monkeypatch.setattr(workflows, "progress", lambda _ids: connection.cursor().execute("SELECT pg_sleep(60)"))
+    monkeypatch.setattr(workflows, "progress", lambda _ids: connection.cursor().execute(ENDLESS))
     monkeypatch.setattr(readonly, "TIMEOUT_MS", 50)
     assert "The progress is missing" in body(boss, reverse(RUNS))
     assert "<progress" not in body(boss, url(handle))

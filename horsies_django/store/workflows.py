@@ -55,6 +55,14 @@ class Progress(NamedTuple):
         return 1.0 if not self.total else (self.total - self.open) / self.total
 
 
+class Place(NamedTuple):
+    """The run and the node of a task, and which element of a map it is."""
+
+    workflow: uuid.UUID
+    node: int
+    element: int | None
+
+
 class NodeResult(NamedTuple):
     """The status of a node and its result as JSON."""
 
@@ -145,10 +153,10 @@ class WorkflowStore:
         """Return numbers for nodes that a running task adds."""
         return [row[0] for row in run(self.connection, "workflows/numbers", {"many": many})]
 
-    def place(self, task: uuid.UUID) -> tuple[uuid.UUID, int] | None:
-        """Return the run and the node of a task, None if it is not part of a workflow."""
+    def place(self, task: uuid.UUID) -> Place | None:
+        """Return where a task belongs, None if it is not part of a workflow."""
         rows = run(self.connection, "workflows/place", {"task": task})
-        return tuple(rows[0]) if rows else None
+        return Place(*rows[0]) if rows else None
 
     def results(
         self, workflow: uuid.UUID, node: int, parameter: str, start: int, many: int

@@ -262,7 +262,10 @@ class Workflow:
                     self.problems.append(f"{node.name}: {error}")
         node.kwargs = write_json(constants)
         node.graph = child.json()
-        node.type = child.output.type if child.output is not None else type(None)
+        output = child.output
+        node.type = (
+            type(None) if output is None else types.list_of(output.type) if output.kind == "map" else output.type
+        )
 
     def _join(
         self,

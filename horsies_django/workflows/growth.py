@@ -2,11 +2,11 @@
 
 Nodes are inserted without the lock of the run, in the transaction of the task's code, and take part once the run is advanced: at
 the latest when the task has finished. They belong to the node of the task by name, so a second attempt adds none of them twice.
+The tasks of a map share their node: the names of what they add end with the place of the element, as in ``fetch[3]``.
 """
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -15,7 +15,7 @@ from django.db import connections, transaction
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowDefinitionError, WorkflowError
 from horsies_django.store.notify import channel_prefix
-from horsies_django.store.workflows import WorkflowStore
+from horsies_django.store.workflows import Place, WorkflowStore
 from horsies_django.tasks import context
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
@@ -35,6 +35,7 @@ class RunningWorkflow(Workflow):
     def __init__(self, current: CurrentTask) -> None:
         super().__init__("the workflow of the current task")
         self.current = current
+        self.place: Place | None = None  # of the task, once it was looked up
 
     def add(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
         """Add a node, as ``Workflow.add`` does, and insert it."""
@@ -69,25 +70,22 @@ class RunningWorkflow(Workflow):
             store = WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes)
             if node.when is not None and (problem := path_problem(store, node.when.path)):
                 raise WorkflowDefinitionError(self.name, [f"{node.name}: {problem}"])
+            place = self.place = self.place or store.place(task)
+            if place is None:
+                raise WorkflowError(f"task {task} is not part of a workflow")
+            if place.element is not None:
+                node.name = f"{node.name[:185]}[{place.element}]"
             node.number = store.numbers(1)[0]
             added = store.grow(task, attempt, f"[{node.json()}]")
             if added is None:
-                place = store.place(task)
                 raise WorkflowError(
-                    f"task {task} is not part of a workflow"
-                    if place is None
-                    else f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes"
+                    f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes"
                 )
-            if not added:
-                node.number = self._earlier(store, task, node.name)
+            if not added:  # an earlier attempt did
+                number = store.named(place.workflow, place.node, node.name)
+                assert number is not None
+                node.number = number
         return node
-
-    def _earlier(self, store: WorkflowStore, task: uuid.UUID, name: str) -> int:
-        """Return the number of the node that an earlier attempt of this task added under this name."""
-        place = store.place(task)
-        number = None if place is None else store.named(*place, name)
-        assert number is not None
-        return number
 
 
 def workflow_of(current: CurrentTask) -> RunningWorkflow:

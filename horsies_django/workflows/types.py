@@ -72,6 +72,11 @@ def element(annotation: Any) -> Any:
     return None
 
 
+def list_of(annotation: Any) -> Any:
+    """Return the type of a list of such values."""
+    return types.GenericAlias(list, (annotation,))
+
+
 def fits(result: Any, parameter: Any) -> bool:
     """Return whether every value of the type ``result`` can be an argument of the type ``parameter``."""
     if result is parameter or Any in (result, parameter) or result == parameter:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from horsies_django import Batch, RetryPolicy, Workflow, quorum
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
-from tests.support.models.workflows import Graph, Spot
+from tests.support.models.workflows import Graph, Path, Spot
 
 AGAIN = RetryPolicy.fixed([0] * 9, auto_retry_for=["AGAIN", "WORKER_CRASHED"], jitter=False)
 
@@ -79,28 +80,36 @@ def gives(spot: Spot) -> bool:
     return spot.graph is None or (spot.graph.output is not None and gives(spot.graph.spots[spot.graph.output]))
 
 
-def build(graph: Graph, name: str) -> Workflow:
-    """Return the workflow of a graph, whose nodes have the same numbers."""
+Work = Callable[[Path, Spot], tuple[Any, dict[str, Any]]]
+
+
+def acting(path: Path, spot: Spot) -> tuple[Any, dict[str, Any]]:
+    """Return the task of a node, and no arguments of its own: the test says what becomes of it."""
+    return flows.act.with_options(retry_policy=AGAIN) if spot.retries else flows.act, {}
+
+
+def build(graph: Graph, name: str, work: Work = acting, path: Path = ()) -> Workflow:
+    """Return the workflow of a graph, whose nodes have the same numbers; ``work`` gives their tasks, and constant arguments."""
     flow = (Batch if graph.callbacks else Workflow)(name, on_error=graph.on_error, max_in_flight=graph.max_in_flight)
     made: dict[int, Node] = {}
     for spot in graph.spots.values():
-        made[spot.number] = add(flow, spot, made, f"n{spot.number}")
+        made[spot.number] = add(flow, spot, made, f"n{spot.number}", work, path)
     if graph.output is not None:
         flow.returns(made[graph.output])
     return flow
 
 
-def add(flow: Workflow, spot: Spot, made: dict[int, Node], name: str) -> Node:
+def add(flow: Workflow, spot: Spot, made: dict[int, Node], name: str, work: Work = acting, path: Path = ()) -> Node:
     """Add a node to a workflow."""
 
     def nodes(numbers: int | tuple[int, ...]) -> Any:
         return [made[each] for each in numbers] if isinstance(numbers, tuple) else made[numbers]
 
-    task = flows.act.with_options(retry_policy=AGAIN) if spot.retries else flows.act
+    task, constants = work(path, spot)
     if spot.rule in ("succeeded", "failed", "finished"):
         assert isinstance(flow, Batch)
         verb = {"succeeded": flow.on_success, "failed": flow.on_failure, "finished": flow.on_finish}[spot.rule]
-        return verb(task, name=name)
+        return verb(task, name=name, **constants)
     how: dict[str, Any] = {"after": [made[each] for each in sorted(spot.upstream)], "name": name}
     how["join"] = quorum(spot.needs) if spot.rule == "quorum" else "all"
     how["allow_failed"] = spot.allow_failed
@@ -108,8 +117,8 @@ def add(flow: Workflow, spot: Spot, made: dict[int, Node], name: str) -> Node:
         how["when"] = made[spot.when[0]].matches(f"strict $ == {spot.when[1]}")
     if spot.kind == "map":
         assert spot.over is not None
-        return flow.map(task, value=spot.over if isinstance(spot.over, list) else nodes(spot.over), **how)
+        return flow.map(task, value=spot.over if isinstance(spot.over, list) else nodes(spot.over), **how, **constants)
     if spot.kind == "workflow":
         assert spot.graph is not None
-        return flow.add(build(spot.graph, name), **how)
-    return flow.add(task, **({} if spot.source is None else {"value": nodes(spot.source)}), **how)
+        return flow.add(build(spot.graph, name, work, (*path, spot.number)), **how)
+    return flow.add(task, **({} if spot.source is None else {"value": nodes(spot.source)}), **how, **constants)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from horsies_django import Results, RetryPolicy, Skip, TaskResult, WorkflowError, current_task, task
+from horsies_django import Results, RetryPolicy, Skip, TaskError, TaskResult, WorkflowError, current_task, task
+from tests.stress.chaos.notes import noted
 
 
 @task
@@ -115,3 +116,18 @@ def grows_alone() -> str:
 @task
 def act(value: Any = None) -> Any:
     return value
+
+
+@task(retry_policy=RetryPolicy.fixed([0] * 100, jitter=False))
+def fated(
+    value: Any = None, *, fate: str = "COMPLETED", result: Any = None, fails_on: Any = None, adds: int = 0
+) -> TaskResult[Any]:
+    """Note that it runs, add nodes, and end as it is told; in a map, one element may fail and the others give themselves."""
+    with noted():
+        for place in range(adds):
+            current_task().workflow.add(fated, name=f"added {place}")
+        if fate == "SKIPPED":
+            raise Skip("told to")
+        if fate == "FAILED" or (fails_on is not None and value == fails_on):
+            return TaskResult(err=TaskError("BROKEN", "told to"))
+        return TaskResult(ok=value if fate == "ELEMENT" else result)

@@ -10,6 +10,7 @@ DECLARE
   v_code text;
   v_message text;
   v_kind text;
+  v_status text;
   v_result jsonb;
 BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
@@ -34,8 +35,8 @@ BEGIN
   ELSIF v_run.output IS NULL THEN
     v_result := '{"ok": null}';
   ELSE
-    SELECT r.kind, r.result INTO v_kind, v_result FROM horsies_node_result(p_workflow, v_run.output) AS r;
-    IF v_kind = 'map' THEN
+    SELECT r.kind, r.status, r.result INTO v_kind, v_status, v_result FROM horsies_node_result(p_workflow, v_run.output) AS r;
+    IF v_kind = 'map' AND v_status = 'COMPLETED' THEN
       BEGIN
         v_result := jsonb_build_object('ok', horsies_argument(
           p_workflow, v_run.output, 'the output', jsonb_build_object('node', v_run.output, 'as', 'list'), p_max_bytes));

@@ -1,7 +1,8 @@
 -- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn.
 -- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
 -- ADDED nodes are not told: they are counted when they are admitted.
--- Moves PENDING -> READY, SKIPPED. failed: whether one of p_moved failed. refused: whether a quorum became impossible.
+-- Moves PENDING -> READY, SKIPPED. failed: whether one of p_moved failed. refused: whether a node with a quorum was skipped and some
+-- upstream nodes had failed.
 -- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
 CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_now timestamptz, OUT failed boolean, OUT refused boolean)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -34,7 +35,8 @@ BEGIN
       SET open = n.open - d.many, ok = n.ok + d.ok, bad = n.bad + d.many - d.ok, status = d.status,
           finished_at = CASE WHEN d.waited AND d.status = 'SKIPPED' THEN p_now ELSE n.finished_at END
       FROM decided d WHERE n.workflow_id = p_workflow AND n.number = d.number
-      RETURNING n.number, d.waited AND d.status = 'SKIPPED' AS skipped, d.verdict = 'SKIPPED' AND d.rule = 'quorum' AS refused
+      RETURNING n.number, d.waited AND d.status = 'SKIPPED' AS skipped,
+                d.verdict = 'SKIPPED' AND d.rule = 'quorum' AND horsies_has_failed_upstream(p_workflow, d.number) AS refused
     )
     SELECT coalesce(array_agg(m.number) FILTER (WHERE m.skipped), '{}'), bool_or(m.refused) INTO v_moved, v_refused FROM moved m;
     refused := refused OR coalesce(v_refused, false);

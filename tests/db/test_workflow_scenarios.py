@@ -1,0 +1,584 @@
+"""What a workflow engine has to get right, scenario by scenario. Where the order of ends matters, it is made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, quorum
+from horsies_django.core.records import Claim
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.store.retention import Kept, RetentionStore
+from horsies_django.testing import drain
+from horsies_django.workflows import advancer
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.apps.project import flows
+from tests.db.drives import Engine
+from tests.db.graphs import AGAIN
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Hand:
+    """An engine whose tasks end by name, one by one or together."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.claims: dict[str, Claim] = {}
+
+    def take(self) -> set[str]:
+        """Claim all tasks; return the names of those that run now."""
+        claims = {claim.id: claim for claim in self.engine.take()}
+        for node in WorkflowNode.objects.filter(task_id__in=claims):
+            self.claims[node.name] = claims[node.task_id]
+        for task in Task.objects.filter(id__in=claims.keys() - {claim.id for claim in self.claims.values()}):
+            self.claims[f"element {task.node_index}"] = claims[task.id]
+        return {*self.claims}
+
+    def end(self, *names: str, value: Any = 1, code: str | None = None) -> None:
+        """Let tasks end that run, and advance."""
+        self.engine.settle(*(self.claims.pop(name) for name in names), value=value, code=code)
+        self.engine.advance()
+
+    def finish(self) -> None:
+        """Let all other tasks complete."""
+        self.engine.settle(*self.claims.values())
+        self.claims.clear()
+        self.engine.run_all()
+
+
+@pytest.fixture
+def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
+    """Give an engine, reduced to its statements."""
+    return Hand(Engine(connect()))
+
+
+def statuses(run: Any) -> dict[str, str]:
+    nodes = WorkflowNode.objects.filter(workflow_id=getattr(run, "workflow_id", run)).order_by("number")
+    return {node.name: node.status for node in nodes}
+
+
+def tasks_of(handle: WorkflowHandle) -> int:
+    return Task.objects.filter(workflow_id=handle.workflow_id).count()
+
+
+# shapes
+
+
+def linear(flow: Workflow) -> None:
+    node = flow.add(flows.number, 1)
+    for _ in range(60):
+        node = flow.add(flows.plus, node)
+
+
+def fan_out_and_in(flow: Workflow) -> None:
+    root = flow.add(flows.number, 1)
+    flow.add(flows.total, [flow.add(flows.plus, root) for _ in range(60)])
+
+
+def layers(flow: Workflow) -> None:
+    above = [flow.add(flows.number, n) for n in range(6)]
+    for _ in range(5):
+        above = [flow.add(flows.number, n, after=above) for n in range(6)]
+
+
+def roots_and_ends(flow: Workflow) -> None:
+    roots = [flow.add(flows.number, n) for n in range(4)]
+    for first, second in zip(roots, roots[1:], strict=False):
+        flow.add(flows.plus, first, b=second)
+    flow.add(flows.number, 1)
+
+
+@pytest.mark.parametrize("shape", [linear, fan_out_and_in, layers, roots_and_ends])
+def test_every_node_runs_once_and_after_its_upstream_nodes(shape: Callable[[Workflow], None]) -> None:
+    """Naive: a join is sent by each of its upstream nodes, or by none."""
+    flow = Workflow("shape")
+    shape(flow)
+    handle = flow.send()
+    assert drain() == len(flow.nodes) == tasks_of(handle)
+    assert handle.status() == "COMPLETED"
+    started = dict(Task.objects.values_list("node", "started_at"))
+    finished = dict(Task.objects.values_list("node", "finished_at"))
+    assert all(finished[up] <= started[node.number] for node in flow.nodes for up in node.upstream)
+
+
+# any and quorum
+
+
+def test_any_runs_at_the_first_success_and_the_others_change_nothing(hand: Hand) -> None:
+    """Naive: it waits for all, or each success sends it again."""
+    flow = Workflow("any")
+    nodes = [flow.add(flows.act, name=name) for name in "abc"]
+    flow.returns(flow.add(flows.act, after=nodes, join="any", name="end"))
+    handle = flow.send()
+    hand.take()
+    hand.end("b")
+    assert "end" in hand.take()
+    hand.end("c", code="BROKEN")
+    hand.end("end", value=7)
+    hand.end("a")
+    assert (handle.get(0).ok_value, tasks_of(handle)) == (7, 4)
+    assert statuses(handle) == {"a": "COMPLETED", "b": "COMPLETED", "c": "FAILED", "end": "COMPLETED"}
+
+
+def test_a_quorum_that_cannot_be_met_any_more_skips_its_node_at_once(hand: Hand) -> None:
+    """Naive: it waits for upstream nodes that cannot help. The last one completes later, and must not bring it back."""
+    flow = Workflow("quorum")
+    nodes = [flow.add(flows.act, name=name) for name in "abc"]
+    flow.add(flows.act, after=nodes, join=quorum(2), name="end")
+    handle = flow.send()
+    hand.take()
+    hand.end("c", "a", code="BROKEN")
+    assert statuses(handle) == {"a": "FAILED", "b": "ENQUEUED", "c": "FAILED", "end": "SKIPPED"}
+    hand.end("b")
+    assert (statuses(handle)["end"], handle.status(), tasks_of(handle)) == ("SKIPPED", "FAILED", 3)
+    assert handle.get(0).err_value.data["node"] in ("a", "c")
+
+
+def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
+    """Naive: it waits for all arguments, or fails because one is missing."""
+    flow = Workflow("arguments")
+    slow, fast = flow.add(flows.number, 1, name="slow"), flow.add(flows.number, 2, name="fast")
+    flow.add(flows.total_list, [slow, fast], join="any", name="list")
+    flow.add(flows.describe, slow, after=fast, join="any", name="result")
+    flow.add(flows.act, slow, after=fast, join="any", name="default")
+    flow.send()
+    hand.take()
+    hand.end("fast", value=2)
+    hand.take()
+    assert [hand.claims[name].kwargs for name in ("list", "default")] == ['{"values": [2]}', "{}"]
+    assert '"error_code": "RESULT_NOT_READY"' in hand.claims["result"].kwargs
+
+
+@pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
+def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -> None:
+    """Naive: a node with a quorum that is skipped counts as a failure, whatever it was skipped for."""
+    flow = Workflow("skipped", on_error=on_error)
+    page = flow.add(flows.number, 1)
+    sides = [flow.add(flows.number, n, when=page.matches("$ == 2"), name=f"side {n}") for n in range(2)]
+    flow.add(flows.number, 1, after=sides, join="any", name="end")
+    flow.add(flows.number, 1, after=page, name="other")
+    handle = flow.send()
+    drain()
+    assert (handle.status(), statuses(handle)["other"], statuses(handle)["end"]) == (
+        "COMPLETED",
+        "COMPLETED",
+        "SKIPPED",
+    )
+
+
+# failures
+
+
+def test_a_skip_goes_down_every_branch_and_stops_at_nodes_that_allow_failures() -> None:
+    """Naive: only direct dependents are skipped, or a recovery branch too."""
+    flow = Workflow("cascade")
+    bad = flow.add(flows.broken, name="bad")
+    node = bad
+    for place in range(30):
+        node = flow.add(flows.number, 1, after=node, name=f"skipped {place}")
+    saved = flow.add(flows.describe, bad, allow_failed=True, name="recovery")
+    either = flow.add(flows.number, 2, after=[node, saved], join="any", name="either")
+    flow.returns(flow.add(flows.plus, either, name="end"))
+    flow.add(flows.number, 3, after=[either, node], name="both")
+    handle = flow.send()
+    drain(raise_errors=False)
+    found = statuses(handle)
+    assert {name for name, status in found.items() if status == "SKIPPED"} == {
+        *(f"skipped {place}" for place in range(30)), "both"
+    }  # fmt: skip
+    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 3)
+
+
+def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
+    """Naive: the run names the node that failed last."""
+    flow = Workflow("two failures", on_error="pause")
+    for name in "ab":
+        flow.add(flows.act, name=name)
+    handle = flow.send()
+    hand.take()
+    hand.end("b", code="FIRST")
+    hand.end("a", code="SECOND")
+    assert handle.status() == "PAUSED"
+    handle.resume()
+    assert handle.get(0).err_value.data == {"node": "b", "error_code": "FIRST"}
+
+
+# pause, resume, cancel
+
+
+def test_a_pause_lets_a_task_finish_its_retries_and_resume_goes_on_from_there(hand: Hand) -> None:
+    """Naive: a pause takes back a task that was tried before, and its attempts are lost."""
+    flow = Workflow("retries")
+    flow.add(flows.act, after=flow.add(flows.act.with_options(retry_policy=AGAIN), name="first"), name="second")
+    handle = flow.send()
+    hand.take()
+    hand.end("first", code="AGAIN")
+    assert handle.pause()
+    assert not handle.pause()
+    assert Task.objects.get().retry_count == 1
+    assert hand.take() == {"first"}
+    assert hand.claims["first"].attempt == 2
+    hand.end("first")
+    assert (statuses(handle), hand.take()) == ({"first": "COMPLETED", "second": "READY"}, set())
+    assert handle.resume()
+    assert not handle.resume()
+    hand.finish()
+    assert handle.status() == "COMPLETED"
+
+
+def test_resume_ends_a_run_whose_nodes_have_all_ended_meanwhile(hand: Hand) -> None:
+    """Naive: it ends while it is paused, or nothing is left that could end it."""
+    flow = Workflow("done")
+    flow.add(flows.act, name="only")
+    handle = flow.send()
+    hand.take()
+    handle.pause()
+    hand.end("only")
+    assert handle.status() == "PAUSED"
+    handle.resume()
+    assert handle.status() == "COMPLETED"
+    assert hand.engine.workflows.owed(None, 9) == []
+
+
+def test_a_cancel_leaves_no_node_to_start_and_no_task_to_claim(hand: Hand) -> None:
+    """Naive: what waits for a retry or in a buffer of a worker is run after all."""
+    flow = Workflow("cancel", max_in_flight=3)
+    first = flow.add(flows.act.with_options(retry_policy=AGAIN), name="tried")
+    flow.add(flows.act, name="running")
+    flow.add(flows.act, after=first, name="pending")
+    flow.map(flows.act, value=[1, 2, 3], name="map")
+    handle = flow.send()
+    hand.take()
+    hand.end("tried", code="AGAIN")
+    assert handle.cancel()
+    assert hand.engine.take() == []
+    assert set(Task.objects.values_list("status", flat=True)) <= {"CANCELLED", "RUNNING"}
+    assert Task.objects.filter(status="RUNNING", cancel_requested_at=None).count() == 0
+    hand.engine.settle(*hand.claims.values(), code="TASK_CANCELLED")
+    hand.engine.advance()
+    assert set(statuses(handle).values()) == {"CANCELLED"}
+    assert hand.engine.workflows.owed(None, 9) == []
+    assert not handle.cancel()
+
+
+def test_what_completes_after_a_stop_stays_completed(hand: Hand) -> None:
+    """Naive: a stopped run writes CANCELLED over a node whose task was quicker, or waits for it for ever."""
+    flow = Workflow("stop", on_error="stop")
+    for name in "abc":
+        flow.add(flows.act, after=flow.add(flows.act, name=name), name=f"{name}-next")
+    handle = flow.send()
+    hand.take()
+    hand.end("a", code="BROKEN")
+    assert handle.status() == "RUNNING"
+    hand.end("b")
+    hand.end("c", code="TASK_CANCELLED")
+    assert statuses(handle) == {
+        "a": "FAILED", "a-next": "SKIPPED", "b": "COMPLETED", "b-next": "CANCELLED", "c": "CANCELLED", "c-next": "CANCELLED"
+    }  # fmt: skip
+    assert handle.get(0).err_value.data["node"] == "a"
+    assert tasks_of(handle) == 3
+
+
+# runs in runs
+
+
+def nested() -> Workflow:
+    inner = Workflow("inner")
+    inner.add(flows.act, after=inner.add(flows.act, name="a"), name="b")
+    middle = Workflow("middle")
+    middle.add(inner, name="inner")
+    outer = Workflow("outer")
+    outer.add(flows.act, after=outer.add(middle, name="middle"), name="end")
+    return outer
+
+
+def test_pause_resume_and_cancel_reach_children_of_children(hand: Hand) -> None:
+    """Naive: only the run itself stops, and its child goes on."""
+    handle = nested().send()
+    assert handle.pause()
+    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"PAUSED"}
+    assert hand.take() == set()
+    assert handle.resume()
+    assert hand.take() == {"a"}
+    hand.finish()
+    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"COMPLETED"}
+    other = nested().send()
+    assert other.cancel()
+    assert hand.engine.take() == []
+    hand.engine.advance()
+    assert set(WorkflowNode.objects.filter(status="CANCELLED").values_list("name", flat=True)) == {
+        "a",
+        "b",
+        "inner",
+        "middle",
+        "end",
+    }
+
+
+def test_a_failed_child_that_pauses_is_resumed_with_its_parent(hand: Hand) -> None:
+    """Naive: the parent is not paused itself, so resume does nothing and it waits for ever."""
+    child = Workflow("child", on_error="pause")
+    child.add(flows.act, name="bad")
+    flow = Workflow("parent")
+    flow.add(flows.act, after=flow.add(child, name="child"), allow_failed=True, name="end")
+    handle = flow.send()
+    hand.take()
+    hand.end("bad", code="BROKEN")
+    assert (handle.status(), WorkflowRun.objects.get(name="child").status) == ("RUNNING", "PAUSED")
+    handle.resume()
+    hand.finish()
+    assert (handle.status(), statuses(handle)) == ("COMPLETED", {"child": "FAILED", "end": "COMPLETED"})
+
+
+def test_a_child_without_an_output_gives_null_and_many_children_start_at_once() -> None:
+    """Naive: no result, no argument; or one child per turn."""
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("parent")
+    nodes = [flow.add(child) for _ in range(20)]
+    flow.returns(flow.add(flows.anything, nodes))
+    handle = flow.send()
+    assert Task.objects.count() == 20
+    drain()
+    assert handle.get(0).ok_value == [None] * 20
+
+
+def test_workflows_that_contain_one_another_end() -> None:
+    """Naive: definitions that refer to each other are followed for ever."""
+    one, two = Workflow("one"), Workflow("two")
+    one.add(flows.number, 1)
+    two.add(one)
+    one.add(two)
+    with pytest.raises(WorkflowDefinitionError, match="itself"):
+        itself = Workflow("itself")
+        itself.add(itself)
+        itself.send()
+    handle = one.send()
+    drain()
+    assert (handle.status(), WorkflowRun.objects.count()) == ("COMPLETED", 3)
+
+
+def test_the_output_of_a_child_that_is_a_map_is_a_list() -> None:
+    """Naive: the parent takes the type of one element for that of the value, and refuses a list."""
+    child = Workflow("child")
+    child.returns(child.map(flows.number, n=[1, 2, 3]))
+    flow = Workflow("parent")
+    flow.returns(flow.add(flows.total_list, flow.add(child)))
+    handle = flow.send()
+    drain()
+    assert handle.get(0).ok_value == 6
+
+
+@pytest.mark.parametrize("kind", ["task", "map"])
+def test_an_output_that_was_skipped_gives_its_error(kind: str) -> None:
+    """Naive: a map that never ran is an empty list."""
+    flow = Workflow("skipped")
+    first = flow.add(flows.number, 1)
+    no = first.matches("$ == 2")
+    flow.returns(flow.map(flows.number, n=[1], when=no) if kind == "map" else flow.add(flows.number, 1, when=no))
+    handle = flow.send()
+    drain()
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("COMPLETED", "UPSTREAM_SKIPPED")
+
+
+# sending
+
+
+def test_a_key_belongs_to_a_name_and_a_run_without_one_is_always_new() -> None:
+    """Naive: the key alone is unique, or the graph is."""
+
+    def send(name: str, key: str | None) -> WorkflowHandle:
+        flow = Workflow(name, key=key)
+        flow.add(flows.number, 1)
+        return flow.send()
+
+    assert len({send("a", "k"), send("b", "k"), send("a", "k"), send("a", None), send("a", None)}) == 4
+
+
+def test_a_send_that_is_rolled_back_leaves_nothing() -> None:
+    """Naive: a connection of its own."""
+    with transaction.atomic():
+        nested().send()
+        transaction.set_rollback(True)
+    assert not any(model.objects.exists() for model in (Task, WorkflowRun, WorkflowNode))
+
+
+# recovery
+
+
+def lost_settle(hand: Hand) -> None:
+    hand.engine.run_pass(outcomes=[])
+    hand.engine.settle(hand.claims.pop("first"))
+    hand.engine.advancer.owed.clear()
+
+
+def cancelled(hand: Hand) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_tasks SET status = 'CANCELLED', finished_at = now(), error_code = 'BY_HAND'")
+
+
+def completed_without_result(hand: Hand) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_tasks SET status = 'COMPLETED', finished_at = now(), result = NULL")
+
+
+def expired(hand: Hand) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_tasks SET status = 'EXPIRED', finished_at = now(), error_code = 'TASK_EXPIRED'")
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (lost_settle, "COMPLETED"),
+        (cancelled, "CANCELLED"),
+        (completed_without_result, "COMPLETED"),
+        (expired, "EXPIRED"),
+    ],
+)
+def test_whatever_ends_a_task_is_found_once(hand: Hand, how: Callable[[Hand], None], expected: str) -> None:
+    """Naive: only engines that settle advance a run; or a missing result stops it."""
+    flow = Workflow("found")
+    flow.add(flows.act, flow.add(flows.act, name="first"), allow_failed=True, name="second")
+    handle = flow.send()
+    hand.take()
+    how(hand)
+    hand.engine.advance()
+    assert statuses(handle) == {"first": expected, "second": "ENQUEUED"}
+    assert hand.engine.workflows.owed(None, 9) == []
+    hand.claims.clear()
+    hand.engine.run_all()
+    assert (handle.status(), tasks_of(handle)) == ("COMPLETED", 2)
+
+
+def test_the_end_of_a_child_that_nobody_told_its_parent_is_found(hand: Hand) -> None:
+    """Naive: the engine that ended the child dies before it advances the parent."""
+    handle = nested().send()
+    hand.take()
+    hand.end("a")
+    hand.take()
+    hand.engine.settle(hand.claims.pop("b"))
+    for _ in range(2):  # the end of the inner run, and of the middle one
+        for row in hand.engine.workflows.owed(None, 9):
+            children = [row.child] if row.child else []
+            hand.engine.workflows.advance(row.workflow, [row.task] if row.task else [], children, 9)
+            hand.engine.workflows.told(children)
+    assert WorkflowRun.objects.filter(finished_at=None).count() == 1
+    hand.engine.advancer.owed.clear()
+    hand.engine.advance()
+    assert statuses(handle) == {"middle": "COMPLETED", "end": "ENQUEUED"}
+
+
+def test_ready_nodes_that_a_turn_left_are_found_page_by_page(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naive: what is more than one turn sends is remembered only by the engine that dies."""
+    monkeypatch.setattr(advancer, "LIMIT", 2)
+    flow = Workflow("many")
+    root = flow.add(flows.act, name="root")
+    for place in range(9):
+        flow.add(flows.act, after=root, name=f"{place}")
+    handle = flow.send()
+    hand.take()
+    hand.engine.settle(hand.claims.pop("root"))
+    while hand.engine.advancer.find(hand.engine.workflows, timedelta(minutes=1), 1):
+        before = tasks_of(handle)
+        hand.engine.advancer.turn(hand.engine.workflows)
+        assert tasks_of(handle) - before <= 2
+        hand.engine.advancer.owed.clear()  # it dies
+    assert tasks_of(handle) == 10
+
+
+def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -> None:
+    """Naive: one poisoned run ends the round trip of eight; all wait as long as it does."""
+    handles = []
+    for place in range(5):
+        flow = Workflow(f"run {place}")
+        first = flow.add(flows.act, name="first")
+        flow.add(flows.act, when=first.matches("$ == 1"), name="second")
+        handles.append(flow.send())
+    poisoned = handles[2]
+
+    def path(text: str) -> None:
+        with connection.cursor() as cursor:
+            change = "UPDATE horsies_workflow_nodes SET when_path = %s WHERE when_path IS NOT NULL AND workflow_id = %s"
+            cursor.execute(change, [text, poisoned.workflow_id])
+
+    path("$ ===")
+    hand.engine.settle(*hand.engine.take())
+    hand.engine.advancer.turn(hand.engine.workflows)
+    assert [statuses(handle)["second"] for handle in handles] == ["ENQUEUED"] * 2 + ["PENDING"] + ["ENQUEUED"] * 2
+    assert statuses(poisoned)["first"] == "ENQUEUED"
+    path("$ == 1")
+    hand.engine.start()
+    hand.engine.run_all()
+    assert {handle.status() for handle in handles} == {"COMPLETED"}
+
+
+# retention
+
+
+def test_runs_stay_as_long_as_a_task_of_theirs_or_of_a_child_runs(hand: Hand) -> None:
+    """Naive: only tasks of the run itself are looked at. A cancelled run has ended, but a task of its child still runs."""
+    handle = nested().send()
+    hand.take()
+    handle.cancel()
+    hand.engine.advance()
+    store = RetentionStore(connection)
+    assert store.prune_runs(timedelta(0), 1_000) == (0, 0, 0, False)
+    assert Task.objects.count() == 1
+    assert WorkflowRun.objects.count() == 3
+    hand.end("a", code="TASK_CANCELLED")
+    assert store.prune_tasks(Kept((), others=True, age=timedelta(0)), 1_000).tasks == 0
+    store.prune_runs(timedelta(0), 1_000)
+    assert not any(model.objects.exists() for model in (Task, WorkflowRun, WorkflowNode))
+
+
+# batches
+
+
+def test_the_callbacks_of_a_stopped_batch_run_but_that_of_success(hand: Hand) -> None:
+    """Naive: a stop cancels those who were to be told of it."""
+    batch = Batch("batch", on_error="stop", max_in_flight=1)
+    for name in "ab":
+        batch.add(flows.act, name=name)
+    batch.on_success(flows.act, name="good")
+    batch.on_failure(flows.act, name="bad")
+    batch.on_finish(flows.act, name="end")
+    handle = batch.send()
+    assert hand.take() == {"a"}
+    hand.end("a", code="BROKEN")
+    hand.take()
+    hand.finish()
+    assert statuses(handle) == {
+        "a": "FAILED",
+        "b": "CANCELLED",
+        "good": "CANCELLED",
+        "bad": "COMPLETED",
+        "end": "COMPLETED",
+    }
+    with pytest.raises(WorkflowError, match="finished"):
+        handle.skip("good")
+
+
+# growth
+
+
+def test_every_element_of_a_map_adds_nodes_of_its_own() -> None:
+    """Naive: names are unique by node, so all elements of a map after the first add nothing."""
+    flow = Workflow("map grows")
+    flow.map(flows.grows, n=[2, 0, 3])
+    handle = flow.send()
+    drain()
+    assert handle.status() == "COMPLETED"
+    assert sorted(Task.objects.filter(task_name__endswith=".number").values_list("kwargs__n", flat=True)) == [
+        0,
+        0,
+        1,
+        1,
+        2,
+    ]

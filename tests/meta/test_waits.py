@@ -38,14 +38,11 @@ ALLOWED = {
     "tests/stress/oracle/storm.py::Storm.until": "the same",
     "tests/e2e/test_outages_refused.py::": "a statement that PostgreSQL ends at its time limit",
     "tests/stress/test_schedule_storm.py::Storm.rage": "faults come at any moment of the storm",
+    "tests/stress/test_workflow_storm.py::Storm.rage": "the same",
     "tests/db/test_send_options.py::late_in_a_transaction": "a moment between the start of a transaction and a send",
     "tests/meta/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
         "a statement that is under way when its server is killed"
     ),
-    "tests/desk/test_admin_workflows.py::test_the_page_of_a_node_does_not_wait_long_for_the_reasons.slow": (
-        "a statement that the page's time limit ends"
-    ),
-    "tests/desk/test_admin_workflows.py::test_counting_that_takes_too_long_leaves_the_progress_out": "the same",
     "tests/worker/test_kill_timer.py::": "a task that keeps the GIL, and a stand-in for the heart that beats",
     "tests/worker/test_outbox.py::test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands": (
         "a trigger that makes each row slow: the database's time limit ends the statement"

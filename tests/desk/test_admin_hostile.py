@@ -14,7 +14,18 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
-from horsies_django.models import AuditEntry, Queue, Schedule, ScheduleTick, Task, Worker
+from horsies_django.models import (
+    AuditEntry,
+    Queue,
+    Schedule,
+    ScheduleTick,
+    Task,
+    Worker,
+    WorkflowEdge,
+    WorkflowNode,
+    WorkflowRun,
+)
+from horsies_django.tasks.ids import uuid7
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
@@ -62,14 +73,14 @@ def pages(client: Client) -> dict[str, str]:
     running = TaskFactory(status="RUNNING", **columns)
     waiting = TaskFactory(**columns | {"claimed_by": None})
     TaskAttemptFactory(task_id=failed.pk, error_code=short, error_message=EVIL, worker_id=worker.pk)
-    addresses = schedules(short, failed)
+    addresses = [*schedules(short, failed), *workflows(short)]
     addresses += [
         reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,))
         for row in (failed, done, odd, running, waiting, worker, entry, odd_entry)
     ]
     forms = ("change", "override", "clear", "resume")
     addresses += [reverse(f"admin:horsies_queue_{page}", args=(quote(short),)) for page in forms]
-    models = (Task, Queue, Schedule, Worker, AuditEntry)
+    models = (Task, Queue, Schedule, Worker, AuditEntry, WorkflowRun)
     lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in models]
     asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
     return {address: client.get(address).content.decode() for address in addresses + lists + asked}
@@ -100,8 +111,40 @@ def schedules(short: str, task: Task) -> list[str]:
     return [*found, reverse("admin:horsies_auditentry_change", args=(entry.pk,))]
 
 
+def workflows(short: str) -> list[str]:
+    """Make a run whose every text is hostile, and return the addresses of its pages."""
+    run = WorkflowRun(
+        id=uuid7(), name=EVIL, key=EVIL, status=short[:10], on_error="fail", error_node=0, error_code=short, output=1,
+        result={EVIL: EVIL}, parent_id=uuid7(), parent_node=5, sent_at=now(),
+    )  # fmt: skip
+    WorkflowRun.objects.bulk_create([run])
+    columns: dict[str, Any] = {
+        "workflow_id": run.pk, "task_name": EVIL, "queue_name": short, "lane": "sync", "priority": 1, "kwargs": {EVIL: EVIL},
+        "inputs": {EVIL: EVIL}, "value": EVIL, "rule": "all", "when_node": 0, "when_path": EVIL, "error_code": short,
+        "error": EVIL, "options": {EVIL: EVIL},
+    }  # fmt: skip
+    finished = {"status": "SKIPPED", "finished_at": now()}
+    nodes = [
+        WorkflowNode(number=0, name=EVIL, kind="task", **finished, **columns),
+        WorkflowNode(number=1, name=f"{EVIL}1", kind=short[:8], status=short[:10], **columns),
+        WorkflowNode(number=2, name=f"{EVIL}2", kind="map", status="PENDING", open=1, bad=1, total=3, **columns),
+    ]
+    WorkflowNode.objects.bulk_create(nodes)
+    edges = [WorkflowEdge(workflow_id=run.pk, upstream=number, downstream=2) for number in (0, 1)]
+    WorkflowEdge.objects.bulk_create(edges)
+    for action, after in (("pause", {EVIL: EVIL}), ("skip", EVIL), ("resume", {"before": EVIL, "after": [EVIL]})):
+        AuditEntry.objects.create(
+            actor=EVIL, action=f"workflow.{action}", subject=str(run.pk), reason=EVIL, after=after
+        )
+    task = TaskFactory(task_name=EVIL, queue_name=short, workflow_id=run.pk, node=2, node_index=0)
+    verbs = ("change", "pause", "resume", "cancel", "retry", "skip")
+    found = [reverse(f"admin:horsies_workflowrun_{verb}", args=(run.pk,)) for verb in verbs]
+    found += [reverse("admin:horsies_workflowrun_node", args=(run.pk, node.number)) for node in nodes]
+    return [*found, reverse("admin:horsies_task_change", args=(task.pk,))]
+
+
 def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, str]) -> None:
-    assert len(pages) == 35
+    assert len(pages) == 46
     for address, html in pages.items():
         assert "alert(1)" in html, address  # it is shown,
         assert "<script>alert" not in html, address  # and never as markup

@@ -533,6 +533,30 @@ def test_a_filter_without_an_index_searches_the_newest_runs_and_says_so(
     assert listed(boss, name="fails") == [old.workflow_id]
 
 
+@pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
+def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(boss: Client, analyzed: str) -> None:
+    with connection.cursor() as cursor:
+        if analyzed == "when empty":
+            cursor.execute("ANALYZE horsies_tasks")
+        flow = Workflow("maps")
+        for _ in range(2):
+            flow.map(flows.plus, a=list(range(1_500)))
+        handle = flow.send()
+        if analyzed == "now":
+            cursor.execute("ANALYZE horsies_tasks")
+        read = READ.replace("IN ('horsies_workflows', 'horsies_workflow_nodes')", "= 'horsies_tasks'")
+        cursor.execute(read)
+        ((before,),) = cursor.fetchall()
+        address = reverse("admin:horsies_task_changelist")
+        shown = boss.get(address, {"workflow": f"{handle.workflow_id}:1"}).context["cl"].result_list
+        cursor.execute(read)
+        ((after,),) = cursor.fetchall()
+    places = Task.objects.filter(node=1).in_bulk([task.pk for task in shown])
+    assert [places[task.pk].node_index for task in shown] == list(range(50))
+    assert after - before < 200
+    assert not boss.get(address, {"workflow": f"{handle.workflow_id}:{2**70}"}).context["cl"].result_list
+
+
 def test_a_list_costs_the_same_few_queries_for_many_runs_as_for_one(boss: Client) -> None:
     def count() -> int:
         with CaptureQueriesContext(connection) as captured:

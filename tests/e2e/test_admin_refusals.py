@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import schedules
+from horsies_django import Workflow, schedules
 from horsies_django.admin.base import refusals
 from horsies_django.models import AuditEntry, Task
 from tests.apps.project import tasks
@@ -25,10 +25,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Connect = Callable[[], psycopg.Connection[Any]]
 LIST = reverse("admin:horsies_task_changelist")
 ACTIONS = ("cancel_tasks", "terminate_tasks", "retry_tasks")
-PAGES = ("task", "queue", "schedule", "worker", "auditentry")
+PAGES = ("task", "queue", "schedule", "worker", "auditentry", "workflowrun")
 TABLES = (
     "horsies_tasks", "horsies_task_attempts", "horsies_queues", "horsies_workers", "horsies_heartbeats",
     "horsies_worker_states", "horsies_audit", "horsies_schedules", "horsies_schedule_ticks",
+    "horsies_workflows", "horsies_workflow_nodes", "horsies_workflow_edges",
 )  # fmt: skip
 OF_DJANGO = (
     "auth_user, auth_group, auth_permission, auth_user_groups, auth_user_user_permissions, auth_group_permissions, "
@@ -201,13 +202,18 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Cl
     TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
     schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
     entry = AuditEntry.objects.latest("pk")
+    flow = Workflow("flow")
+    flow.add(tasks.noop)
+    run = flow.send().workflow_id
     addresses = [reverse(f"admin:horsies_{name}_changelist") for name in PAGES]
     addresses += [reverse("admin:horsies_task_change", args=(row.pk,)) for row in (running, failed)]
+    addresses += [reverse("admin:horsies_workflowrun_node", args=(run, 0))]
     addresses += [
         reverse(f"admin:horsies_{name}", args=(key,))
         for name, key in (
             ("queue_change", "default"), ("queue_override", "default"), ("schedule_change", "hourly"),
             ("schedule_edit", "hourly"), ("worker_change", worker.pk), ("auditentry_change", entry.pk),
+            ("workflowrun_change", run), ("workflowrun_pause", run),
         )
     ]  # fmt: skip
     with connection.cursor() as cursor:

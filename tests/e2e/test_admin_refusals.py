@@ -16,7 +16,7 @@ from horsies_django import Workflow, schedules
 from horsies_django.admin.base import refusals
 from horsies_django.models import AuditEntry, Task
 from tests.apps.project import tasks
-from tests.e2e.test_roles import OPERATING, SENDING, as_role, grant
+from tests.e2e.test_roles import CONTROLLING, FLOWING, OPERATING, SENDING, as_role, grant
 from tests.e2e.test_roles import roles as roles
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
 
@@ -118,6 +118,49 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
     assert list(actions) == ["task.cancel", "task.terminate", "task.retry"]
 
 
+def change(client: Client, run: Any, verb: str, **data: str) -> str:
+    """Send a form of a workflow run and return the page that answers."""
+    address = reverse(f"admin:horsies_workflowrun_{verb}", args=(run.workflow_id,))
+    return str(client.post(address, data, follow=True).content.decode())
+
+
+def a_run() -> Any:
+    flow = Workflow("flow")
+    flow.add(tasks.noop, name="second", after=flow.add(tasks.noop, name="first"))
+    return flow.send()
+
+
+def test_a_workflow_is_changed_under_the_grants_of_the_page_and_not_without(roles: None, boss: Client) -> None:
+    grant(SENDING)
+    grant_django()
+    run = a_run()
+    as_role("site")
+    assert "permission denied for table" in change(boss, run, "pause")
+    as_role(None)
+    assert run.status() == "RUNNING"
+    grant(FLOWING, CONTROLLING)
+    as_role("site")
+    for verb, data in (("pause", {}), ("resume", {}), ("skip", {"node": "second"}), ("cancel", {}), ("retry", {})):
+        assert "permission denied" not in change(boss, run, verb, **data), verb
+    as_role(None)
+    actions = AuditEntry.objects.filter(action__startswith="workflow.").order_by("pk").values_list("action", flat=True)
+    assert list(actions) == [f"workflow.{verb}" for verb in ("pause", "resume", "skip", "cancel", "retry")]
+
+
+def test_a_workflow_that_somebody_has_locked_is_left_and_the_admin_says_so(
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "LOCK_PATIENCE", "200ms")
+    run, keeper = a_run(), connect()
+    with keeper.transaction():
+        keeper.execute("SELECT FROM horsies_workflows WHERE id = %s FOR UPDATE", [run.workflow_id])
+        for verb, data in (("pause", {}), ("cancel", {}), ("retry", {}), ("skip", {"node": "second"})):
+            assert "Another open transaction has locked one of these rows." in change(boss, run, verb, **data), verb
+    assert run.status() == "RUNNING"
+    assert "Another open transaction" not in change(boss, run, "pause")
+    assert run.status() == "PAUSED"
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_action_on_a_row_that_somebody_has_locked_gives_up_and_says_so(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch, action: str
@@ -202,9 +245,7 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Cl
     TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
     schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
     entry = AuditEntry.objects.latest("pk")
-    flow = Workflow("flow")
-    flow.add(tasks.noop)
-    run = flow.send().workflow_id
+    run = a_run().workflow_id
     addresses = [reverse(f"admin:horsies_{name}_changelist") for name in PAGES]
     addresses += [reverse("admin:horsies_task_change", args=(row.pk,)) for row in (running, failed)]
     addresses += [reverse("admin:horsies_workflowrun_node", args=(run, 0))]

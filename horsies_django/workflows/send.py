@@ -22,6 +22,8 @@ from horsies_django.workflows import checks
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
 
 CHUNK = 5_000  # nodes per INSERT
+REMEMBERED = 1_000  # conditions that PostgreSQL accepted before
+_accepted: set[str] = set()
 
 
 def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
@@ -86,6 +88,8 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
     """Return why PostgreSQL does not accept a condition, None if it does."""
     if not isinstance(path, str) or not path or "\x00" in path:
         return f"the condition must be a JSON path (a str), not {path!r:.200}"
+    if path in _accepted:
+        return None
     try:
         with transaction.atomic(using=config().database):
             store.check_path(path)
@@ -93,6 +97,8 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
         if getattr(error.__cause__, "sqlstate", None) not in ("42601", "22P02", "22023", "2201B"):
             raise
         return f"the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}"
+    if len(_accepted) < REMEMBERED:
+        _accepted.add(path)
     return None
 
 

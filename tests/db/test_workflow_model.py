@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(2
 
 
 @pytest.mark.thorough
-@pytest.mark.promise("S3.1", "S4.24")
 def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
     connect: Callable[[], psycopg.Connection[Any]],
 ) -> None:

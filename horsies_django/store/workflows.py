@@ -122,6 +122,10 @@ class WorkflowStore:
         ]
         return before, after
 
+    def status(self, workflow: uuid.UUID) -> str | None:
+        """Return the status of a run, after whoever is changing it; None if there is no such run."""
+        return self.control(workflow, "look")[0]
+
     def retry(self, workflow: uuid.UUID, *, nested: bool) -> tuple[str | None, list[uuid.UUID]]:
         """Run the failed nodes of a run again; return the verdict and the child runs to retry."""
         rows = run(self.connection, "workflows/retry", {"workflow": workflow, "nested": nested, **self.shared})

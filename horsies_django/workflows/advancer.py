@@ -145,10 +145,15 @@ class Advancer:
             logger.info("workflow run %s: a node failed, and on_error is %r", run, advanced.halted)
             for child in store.children(run):
                 cascade(store, child, "cancel" if advanced.halted == "stop" else "pause")
+            if (
+                advanced.halted == "pause" and store.status(run) == "RUNNING"
+            ):  # it was resumed before its children were paused
+                for child in store.children(run):
+                    cascade(store, child, "resume")
 
 
 def cascade(store: WorkflowStore, run: uuid.UUID, verb: str) -> None:
-    """Pause or cancel a child run and its children, each in a transaction of its own."""
+    """Pause, resume or cancel a child run and its children, each in a transaction of its own."""
     store.control(run, verb)
     for child in store.children(run):
         cascade(store, child, verb)

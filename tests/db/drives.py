@@ -40,7 +40,7 @@ QUEUES = Served(["default"])
 CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCELLED"}
 MISCOUNTED = """
 SELECT n.workflow_id, n.name, n.status, (n.open, n.ok, n.bad)::text, (c.open, c.ok, c.bad)::text
-FROM horsies_workflow_nodes n CROSS JOIN LATERAL (
+FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id AND w.status <> 'CANCELLED' CROSS JOIN LATERAL (
   SELECT count(*) FILTER (WHERE u.finished_at IS NULL) AS open, count(*) FILTER (WHERE u.status = 'COMPLETED') AS ok,
          count(*) FILTER (WHERE u.finished_at IS NOT NULL AND u.status <> 'COMPLETED') AS bad
   FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
@@ -402,6 +402,10 @@ class Drive:
             found |= more
         return found
 
+    def cancel(self) -> None:
+        """Cancel the run."""
+        self.handle.cancel()
+
     # what must hold
 
     def check(self) -> None:
@@ -457,6 +461,28 @@ class Drive:
         for run in self.run.all():
             self.judge_result(run, runs[run.path][2])
         self.judge_tasks()
+
+    def judge_broken_off(self) -> None:
+        """Check a run that was stopped or cancelled: what has ended is as the model says, and the rest is cancelled."""
+        assert self.left() == []
+        assert self.engines[0].workflows.owed(None, 1_000) == []
+        assert not self.looker.execute("SELECT FROM horsies_tasks t WHERE t.finished_at IS NULL").fetchall()
+        self.run.forget()
+        rows = self.looker.execute("SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n").fetchall()
+        found = {(self.path(run), number): status for run, number, status in rows}
+        wrong = {place: status for place, status in found.items()
+                 if status not in (self.run.find(place[0]).node(place[1]), "CANCELLED", "SKIPPED")}  # fmt: skip
+        # a child that was stopped, a map of which a task was, and a task that is not retried because it was to stop
+        for (path, number), status in [*wrong.items()]:
+            spot = self.run.find(path).graph.spots[number]
+            stopped = spot.retries or spot.kind == "map" or any(
+                each == "CANCELLED" for (inside, _), each in found.items() if inside[: len(path) + 1] == (*path, number)
+            )  # fmt: skip
+            if status == "FAILED" and stopped:
+                del wrong[path, number]
+        assert not wrong, [
+            (place, each, self.run.find(place[0]).graph.spots[place[1]]) for place, each in wrong.items()
+        ]
 
     def judge_result(self, run: Run, result: Any) -> None:
         """Compare the result of a run with the model's."""

@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(2
 
 
 @pytest.mark.thorough
-@pytest.mark.promise("S3.1", "S4.24")
 def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
     connect: Callable[[], psycopg.Connection[Any]],
 ) -> None:
@@ -35,6 +34,30 @@ def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
                     drive.step()
                 drive.finish()
                 drive.judge()
+        except Exception as error:
+            error.add_note(f"seed {seed}, {size} nodes, {len(drive.done)} steps: {drive.done}")
+            raise
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+def test_what_is_stopped_or_cancelled_leaves_nothing_open_whatever_the_order_and_whoever_dies(
+    connect: Callable[[], psycopg.Connection[Any]], how: str
+) -> None:
+    drive = Drive(connect)
+    for seed in range(SEEDS // 2):
+        size = 1 + seed % 60
+        try:
+            drive.begin(seed, size, on_error="stop" if how == "stop" else None)
+            for _ in range(drive.dice.choice([3, 10, 40, size])):
+                drive.step()
+            if how == "cancel":
+                drive.cancel()
+                for _ in range(10):
+                    drive.step()
+            drive.finish()
+            drive.judge_broken_off()
+            assert drive.handle.status() in ("FAILED" if how == "stop" else "CANCELLED", drive.run.status())
         except Exception as error:
             error.add_note(f"seed {seed}, {size} nodes, {len(drive.done)} steps: {drive.done}")
             raise

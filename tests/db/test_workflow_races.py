@@ -18,6 +18,7 @@ from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks.context import CurrentTask
+from horsies_django.workflows.advancer import Debt
 from horsies_django.workflows.growth import RunningWorkflow, workflow_of
 from tests.apps.project import flows
 from tests.conftest import wait_until
@@ -336,6 +337,24 @@ def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engin
     one.settle(first)
     one.run_all()
     assert set(statuses(handle).values()) == {"COMPLETED"}
+
+
+def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine: Engines) -> None:
+    """Naive: on_error pauses the run, somebody resumes it, and only then the engine comes to pause the children."""
+    one = engine()
+    child = Workflow("child")
+    child.add(flows.act)
+    flow = Workflow("parent", on_error="pause")
+    flow.add(flows.act, name="bad")
+    flow.add(child)
+    handle = flow.send()
+    bad = WorkflowNode.objects.get(name="bad").task_id
+    one.settle(*(claim for claim in one.take() if claim.id == bad), code="BROKEN")
+    advanced = one.workflows.advance(handle.workflow_id, [bad], [], 9)
+    assert (advanced.halted, handle.status()) == ("pause", "PAUSED")
+    handle.resume()
+    one.advancer.learn(one.workflows, handle.workflow_id, Debt(), advanced)
+    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"RUNNING"}
 
 
 # growth

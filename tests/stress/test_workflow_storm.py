@@ -77,10 +77,9 @@ class Sent:
 
     def judge(self, nodes: dict[uuid.UUID, list[WorkflowNode]], runs: dict[uuid.UUID, WorkflowRun]) -> list[Any]:
         """Return what differs from the model: runs and nodes, with what they are and what they should be."""
-        ids = {self.handle.workflow_id: ()}
-        for run in sorted(runs.values(), key=lambda run: run.pk):  # children are younger than their parents
-            if run.parent_id in ids:
-                ids[run.pk] = (*ids[run.parent_id], run.parent_node)
+        ids: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
+        for id_ in ids.copy():
+            self.follow(id_, nodes, ids)
         differs: list[Any] = []
         for id_, path in ids.items():
             model = self.run.find(path)
@@ -104,6 +103,13 @@ class Sent:
         if {*ids.values()} != {run.path for run in self.run.all()}:
             differs.append((self.seed, "children", ids.values()))
         return differs
+
+    def follow(self, id_: uuid.UUID, nodes: dict[uuid.UUID, list[WorkflowNode]], ids: dict[uuid.UUID, Path]) -> None:
+        """Note the places of the child runs of a run."""
+        for node in nodes[id_]:
+            if node.kind == "workflow" and node.task_id is not None:
+                ids[node.task_id] = (*ids[id_], node.number)
+                self.follow(node.task_id, nodes, ids)
 
 
 class Storm:

@@ -36,6 +36,7 @@ TABLES = (
     "task_attempts", "tasks", "workflow_edges", "workflow_nodes", "workflows", "heartbeats", "workers", "audit"
 )  # fmt: skip
 MAX_BYTES = 1_000_000
+ADDED = 1_000_000  # the least number of a node that a task added
 QUEUES = Served(["default"])
 CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCELLED"}
 MISCOUNTED = """
@@ -166,7 +167,7 @@ class Drive:
             plan = Plan(
                 Fate(status, value if status == "COMPLETED" else None), dice.choice([0, 1, 2]) if spot.retries else 0
             )
-            if number >= 0 and number < 1_000 and dice.chance(0.1):
+            if number < ADDED and dice.chance(0.1):
                 plan.grows = self.grown(dice)
             self.plans[place] = plan
         return self.plans[place]
@@ -389,8 +390,17 @@ class Drive:
         again = self.again(run) if retried else set()
         yield run, again
         for number, child in run.children.items():
-            if run.began(number):
+            if number in again and run.graph.spots[number].upstream & again:
+                self.renew(child)
+            elif run.began(number):
                 yield from self.retried_nodes(child, retried=number in again)
+
+    def renew(self, run: Run) -> None:
+        """Note that another run takes the place of this one."""
+        run.skipped.clear()
+        run.graph.spots = {number: spot for number, spot in run.graph.spots.items() if number < ADDED}
+        for child in run.children.values():
+            self.renew(child)
 
     def again(self, run: Run) -> set[int]:
         """Return the failed nodes of a run, and those that were skipped because of them."""
@@ -439,20 +449,33 @@ class Drive:
         WHERE n.finished_at IS NULL"""
         return self.looker.execute(nodes).fetchall()
 
+    def current(self) -> set[uuid.UUID]:
+        """Return the runs that count: not those that a retry replaced by a new run, nor their children."""
+        children: dict[uuid.UUID, list[uuid.UUID]] = {}
+        nodes = "SELECT n.workflow_id, n.task_id FROM horsies_workflow_nodes n WHERE n.kind = 'workflow'"
+        for run, child in self.looker.execute(nodes).fetchall():
+            children.setdefault(run, []).append(child)
+        found = [self.handle.workflow_id]
+        for run in found:
+            found += children.get(run, [])
+        return {*found}
+
     def judge(self) -> None:
         """Compare everything with the model."""
         assert self.left() == []
         assert self.engines[0].workflows.owed(None, 1_000) == []
         self.run.forget()
         statuses = "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n"
-        found = {(self.path(run), number): status for run, number, status in self.looker.execute(statuses).fetchall()}
+        current = self.current()
+        rows = self.looker.execute(statuses).fetchall()
+        found = {(self.path(run), number): status for run, number, status in rows if run in current}
         expected = {(run.path, number): run.node(number) for run in self.run.all() for number in run.graph.spots}
         differs = differences(found, expected)
         assert not differs, [
             (place, *each, self.run.find(place[0]).graph.spots[place[1]]) for place, each in differs.items()
         ]
-        runs = {self.path(id_): (id_, *rest) for id_, *rest in self.looker.execute(
-            "SELECT w.id, w.status, w.result FROM horsies_workflows w").fetchall()}  # fmt: skip
+        all_runs = "SELECT w.id, w.status, w.result FROM horsies_workflows w"
+        runs = {self.path(row[0]): row for row in self.looker.execute(all_runs).fetchall() if row[0] in current}
         ended, expected_ends = (
             {path: row[1] for path, row in runs.items()},
             {run.path: run.status() for run in self.run.all()},
@@ -507,7 +530,8 @@ class Drive:
         expected = {
             (run.path, number): many for run in self.run.all() for number in run.graph.spots if (many := run.many(number))
         }  # fmt: skip
-        found = {(self.path(run), node): many for run, node, many in rows}
+        current = self.current()
+        found = {(self.path(run), node): many for run, node, many in rows if run in current}
         assert found == expected, differences(found, expected)
 
 

@@ -336,6 +336,30 @@ def test_a_failed_child_that_pauses_is_resumed_with_its_parent(hand: Hand) -> No
     assert (handle.status(), statuses(handle)) == ("COMPLETED", {"child": "FAILED", "end": "COMPLETED"})
 
 
+def test_a_retried_child_waits_for_the_nodes_before_it_and_starts_anew(hand: Hand) -> None:
+    """Naive: the child goes on at once, with the arguments that it had, while the node that gives them runs again."""
+    child = Workflow("child")
+    value = child.input("value", Any)
+    child.add(flows.act, value, name="inner")
+    flow = Workflow("parent")
+    bad = flow.add(flows.act, name="bad")
+    flow.add(child, value=[bad], after=bad, allow_failed=True, name="child")
+    handle = flow.send()
+    hand.take()
+    hand.end("bad", code="BROKEN")
+    assert hand.take() == {"inner"}
+    assert hand.claims["inner"].kwargs == '{"value": []}'
+    hand.end("inner", code="BROKEN")
+    handle.retry()
+    assert statuses(handle) == {"bad": "ENQUEUED", "child": "PENDING"}
+    assert hand.take() == {"bad"}
+    hand.end("bad", value=5)
+    assert hand.take() == {"inner"}
+    assert hand.claims["inner"].kwargs == '{"value": [5]}'
+    hand.finish()
+    assert (handle.status(), statuses(handle)["child"]) == ("COMPLETED", "COMPLETED")
+
+
 def test_a_child_without_an_output_gives_null_and_many_children_start_at_once() -> None:
     """Naive: no result, no argument; or one child per turn."""
     child = Workflow("child")

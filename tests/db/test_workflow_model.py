@@ -15,6 +15,7 @@ SEEDS = examples(40, 3_000)
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(240, 2 * SEEDS))]
 
 
+@pytest.mark.promise("S3.1", "S4.24")
 @pytest.mark.thorough
 def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
     connect: Callable[[], psycopg.Connection[Any]],

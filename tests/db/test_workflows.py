@@ -492,3 +492,13 @@ def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried() 
     handle.retry()
     drain()
     assert handle.status() == "COMPLETED"
+
+
+def test_a_map_over_a_map_passes_over_elements_that_skipped_themselves() -> None:
+    flow = Workflow("skipped elements")
+    even = flow.map(flows.odd_skips, n=[0, 1, 2, 3, 4])
+    more = flow.map(flows.plus, a=even, b=10)
+    flow.returns(flow.add(flows.total_list, more))
+    handle = run(flow)
+    assert handle.get(0).ok_value == 10 + 12 + 14
+    assert handle.status() == "COMPLETED"

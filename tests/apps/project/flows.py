@@ -131,3 +131,10 @@ def fated(
         if fate == "FAILED" or (fails_on is not None and value == fails_on):
             return TaskResult(err=TaskError("BROKEN", "told to"))
         return TaskResult(ok=value if fate == "ELEMENT" else result)
+
+
+@task
+def odd_skips(n: int) -> int:
+    if n % 2:
+        raise Skip(f"{n} is odd")
+    return n

@@ -54,10 +54,15 @@ BEGIN
               THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, e.kwargs, v_node.task_name) END,
          q.partition_version, v_node.max_retries, v_node.options, p_run.id, p_number, e.place
   FROM (
-    SELECT i.place, v_kwargs || jsonb_build_object(v_node.over, coalesce(v_list -> i.place, (
-             SELECT t.result -> 'ok' FROM horsies_tasks t
-             WHERE t.workflow_id = p_run.id AND t.node = (v_source ->> 'node')::bigint AND t.node_index = i.place))) AS kwargs
+    SELECT i.place, v_kwargs || jsonb_build_object(v_node.over, element.value) AS kwargs
     FROM generate_series(v_from, v_until - 1) AS i (place)
+    CROSS JOIN LATERAL (
+      SELECT v_list -> i.place AS value WHERE v_list IS NOT NULL
+      UNION ALL
+      SELECT t.result -> 'ok' FROM horsies_tasks t  -- one that skipped itself has no value, and is passed over
+      WHERE v_list IS NULL AND t.workflow_id = p_run.id AND t.node = (v_source ->> 'node')::bigint AND t.node_index = i.place
+        AND t.status = 'COMPLETED'
+    ) AS element
   ) AS e
   LEFT JOIN horsies_queues q ON q.name = v_node.queue_name
   ON CONFLICT (workflow_id, node, node_index) WHERE workflow_id IS NOT NULL DO NOTHING;

@@ -1,7 +1,7 @@
 -- Runs the failed nodes of a run again, and the nodes that were skipped because of them; keeps what completed. Waits for the lock of the
 -- run. A failed map keeps its completed elements. verdict: 'RETRIED', 'NOTHING' (no node failed), 'STOPPING' (tasks are still running
--- since a cancel), 'CHILD' (retry the parent run), or NULL if there is no such run. children: runs of failed nodes, for the caller to retry; a node
--- that waits for others that run again gets a new run, because its inputs may change.
+-- since a cancel), 'CHILD' (retry the parent run), or NULL if there is no such run. children: runs of failed nodes, for the caller to
+-- retry; a node that waits for others that run again gets a new run, because its inputs may change.
 -- Moves nodes FAILED, CANCELLED, EXPIRED, SKIPPED -> ADDED, then as horsies_move_run; the run -> RUNNING.
 -- Locks: the row of the run, then task rows. Index: primary keys, horsies_tasks_node.
 CREATE FUNCTION horsies_retry_run(p_workflow uuid, p_nested boolean, p_max_bytes int, p_channel text, p_now timestamptz,

@@ -9,7 +9,6 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.core.explanations import NodeExplanation, NodeReasonCode
 from horsies_django.core.node_reasoning import node_reasoned
-from horsies_django.models import WorkflowNode
 from horsies_django.monitoring.explain import explain, timing
 from horsies_django.store.explanations import ExplanationStore
 from horsies_django.workflows.handle import WorkflowHandle
@@ -41,6 +40,8 @@ def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanati
 
 def find_node(run: uuid.UUID, node: str | int) -> int:
     """Return the number of a node by its name or number; a text that is no name is read as a number. Raises LookupError."""
+    from horsies_django.models import WorkflowNode
+
     nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=run)
     found = []
     if isinstance(node, str) and "\x00" not in node:

@@ -1,9 +1,11 @@
 """Drains of an earlier checkout and of this one, in turns: whether tasks that use nothing new have become slower.
 
-``python -m benchmarks.pairs EARLIER [--pairs=20] [--scale=1]``, where EARLIER is the directory of the other checkout. Each drain
-runs the code of its checkout with this Python, on a private server of its own; the order alternates. A ratio is the rate of this
-checkout over that of the other one in the same pair. The bound is the greatest of the ratios that their median is above with a
-confidence of 95 %, whatever the distribution (the sign test): of 20 ratios the sixth from below.
+``python -m benchmarks.pairs EARLIER [--pairs=20] [--rounds=10] [--scale=1]``, EARLIER being the directory of the other checkout.
+Each checkout's code runs with this Python, with a private server and a worker that stay. A round is a drain of a second
+or two on one and then on the other, in alternating order, so that both have the same share of the machine's better and worse
+moments. A pair is some rounds, and its ratio is the other one's time over the time of this checkout. The bound is the greatest of
+the ratios that their median is above with a confidence of 95 %, whatever the distribution (the sign test): of 20 ratios the sixth
+from below.
 """
 
 from __future__ import annotations
@@ -13,24 +15,39 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks import tables
 from benchmarks.figures import Figures, Goal, Reading
 from benchmarks.machine import ROOT
 
-SHAPES = ("drain sync, hard mode, 4 processes", "drain async, hard mode, 2 processes x 200")
+SHAPES = {
+    "drain sync, hard mode, 4 processes": 4_000,
+    "drain async, hard mode, 2 processes x 200": 20_000,
+}  # with tasks per round
 CONFIDENCE, SHARE = 0.95, 0.97
 DRAINS = """
 import sys
-from benchmarks.machine import own_server, prepare
+from benchmarks.machine import ALL_ENDED, drained, own_server, prepare, wait_for, worker
 with own_server() as url:
     prepare(url)
+    from django.db import connection
     from benchmarks import drain
-    for name in sys.argv[2:]:
-        shape = next(shape for shape in drain.SHAPES if shape.name == name)
-        print(drain.measure(shape, max(20, round(shape.size * float(sys.argv[1]))))[0].value)
+    from benchmarks.load import tasks
+    shape, n = next(shape for shape in drain.SHAPES if shape.name == sys.argv[1]), int(sys.argv[2])
+    task = tasks.noop if shape.lane == "sync" else tasks.anoop
+    with worker(*shape.options, wait=False, **shape.environment) as process:
+        while True:
+            with connection.cursor() as cursor:
+                cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
+            task.send_many([{"n": number} for number in range(n)])  # one transaction: the worker sees all of it at once
+            wait_for(ALL_ENDED, process=process)
+            print(drained(n), flush=True)
+            if sys.stdin.readline() != "again\\n":
+                break
 """
 
 
@@ -39,42 +56,61 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description="Compare drains of two checkouts.")
     parser.add_argument("earlier", type=Path, help="the directory of the other checkout")
     parser.add_argument("--pairs", type=int, default=20, help="how many; fewer than 5 have no bound (20)")
+    parser.add_argument("--rounds", type=int, default=10, help="drains of each checkout per pair (10)")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of tasks (1)")
     chosen = parser.parse_args()
     if not (chosen.earlier / "benchmarks" / "drain.py").is_file():
         parser.error(f"{chosen.earlier} is no checkout with benchmarks")
-    figures, ratios = Figures(), dict[str, list[float]]()
-    for turn in range(chosen.pairs):
-        for name, ratio in pair(chosen.earlier.resolve(), turn, chosen.scale, figures).items():
-            ratios.setdefault(name, []).append(ratio)
-    goals = []
-    for name, found in ratios.items():
-        if (bound := lower_bound(found)) is not None:
+    figures, goals = Figures(), []
+    for shape, n in SHAPES.items():
+        name = shape.replace("drain", "pairs", 1)
+        ratios = compared(chosen, shape, max(20, round(n * chosen.scale)), figures)
+        if (bound := lower_bound(ratios)) is not None:
             figures.add(Reading(f"{name}, lower bound of the ratio", bound, "share"))
             goals.append(Goal("pairs", f"{name}, lower bound of the ratio", SHARE))
     print("\n".join([*tables.table(figures), *map(str, tables.verdicts(figures, goals))]), file=sys.stderr)
 
 
-def pair(earlier: Path, turn: int, scale: float, figures: Figures) -> dict[str, float]:
-    """Measure both checkouts, in an order that alternates, and return the ratios by shape."""
-    checkouts = [("before", earlier), ("now", ROOT)]
-    rates = {when: drains(path, scale) for when, path in (checkouts if turn % 2 == 0 else checkouts[::-1])}
-    found = {}
-    for place, shape in enumerate(SHAPES):
-        name, now, before = shape.replace("drain", "pairs", 1), rates["now"][place], rates["before"][place]
-        found[name] = now / before
-        figures.add(Reading(f"{name}, before", before, "tasks/s"))
-        figures.add(Reading(f"{name}, now", now, "tasks/s"))
-        figures.add(Reading(f"{name}, ratio", now / before, "share"))
-    return found
+def compared(chosen: argparse.Namespace, shape: str, n: int, figures: Figures) -> list[float]:
+    """Measure the pairs of one shape; return their ratios."""
+    name, ratios = shape.replace("drain", "pairs", 1), []
+    with checkout(chosen.earlier.resolve(), shape, n) as earlier, checkout(ROOT, shape, n) as this:
+        seconds(earlier), seconds(this)  # the first drain waits for the worker's start
+        for _ in range(chosen.pairs):
+            before = now = 0.0
+            for turn in range(chosen.rounds):
+                for side in (earlier, this) if turn % 2 == 0 else (this, earlier):
+                    side.stdin.write("again\n")
+                    side.stdin.flush()
+                    took = seconds(side)
+                    before, now = (before + took, now) if side is earlier else (before, now + took)
+            ratios.append(before / now)
+            figures.add(Reading(f"{name}, before", chosen.rounds * n / before, "tasks/s"))
+            figures.add(Reading(f"{name}, now", chosen.rounds * n / now, "tasks/s"))
+            figures.add(Reading(f"{name}, ratio", before / now, "share"))
+    return ratios
 
 
-def drains(checkout: Path, scale: float) -> list[float]:
-    """Run the drains of a checkout, and return their rates."""
+@contextmanager
+def checkout(path: Path, shape: str, n: int) -> Iterator[Any]:
+    """Run a checkout's server and worker meanwhile, as a process that drains ``n`` tasks each time that it reads a line."""
     environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PYTHONPATH")}
-    command = [sys.executable, "-c", DRAINS, str(scale), *SHAPES]  # -c: the working directory is searched first
-    done = subprocess.run(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return [float(line) for line in done.stdout.splitlines()]
+    command = [sys.executable, "-c", DRAINS, shape, str(n)]  # -c: the working directory is searched first
+    process = subprocess.Popen(
+        command, cwd=path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.communicate("enough\n")
+
+
+def seconds(side: Any) -> float:
+    """Return what a checkout's drain took. Raises RuntimeError if it failed."""
+    line = side.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the checkout's drain ended with exit code {side.wait()}")
+    return float(line)
 
 
 def lower_bound(ratios: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""The statuses of a task. Only SQL statements change them."""
+"""The statuses of tasks, workflow runs and their nodes. Only SQL statements change them."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ class Status(enum.StrEnum):
 
 
 TERMINAL: frozenset[Status] = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
+
+UNFINISHED_RUNS = ("RUNNING", "PAUSED")
+RUN_STATUSES = (*UNFINISHED_RUNS, "COMPLETED", "FAILED", "CANCELLED")
+UNFINISHED_NODES = ("ADDED", "PENDING", "READY", "ENQUEUED")
+NODE_STATUSES = (*UNFINISHED_NODES, "COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "SKIPPED")

@@ -25,7 +25,7 @@ class WorkflowRun(ReadOnlyRow):
     name = models.CharField(_("name"), max_length=255)
     key = models.CharField(_("key"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
     graph_hash = models.CharField(_("hash of the graph"), max_length=64, null=True)  # noqa: DJ001 - NULL: no key
-    status = models.CharField(_("status"), max_length=10, default="RUNNING", db_default="RUNNING")
+    status = models.CharField(_("status"), max_length=12, default="RUNNING", db_default="RUNNING")
     on_error = models.CharField(_("on error"), max_length=5)
     output = models.BigIntegerField(_("output node"), null=True)
     max_in_flight = models.IntegerField(_("tasks in flight"), null=True)
@@ -120,6 +120,13 @@ class WorkflowNode(ReadOnlyRow):
     in_flight = models.IntegerField(_("elements in flight"), default=0, db_default=0)
     items_ok = models.IntegerField(_("elements completed"), default=0, db_default=0)
     items_bad = models.IntegerField(_("elements not completed"), default=0, db_default=0)
+    signal = models.CharField(_("signal"), max_length=200, null=True)  # noqa: DJ001 - NULL: waits for none
+    signal_key = models.CharField(_("key of the signal"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
+    due_at = models.DateTimeField(_("waits until"), null=True)
+    on_timeout = models.CharField(_("after the timeout"), max_length=8, null=True)  # noqa: DJ001 - NULL: not a wait
+    permission = models.CharField(_("permission"), max_length=255, null=True)  # noqa: DJ001 - NULL: not a gate
+    undo = StoredJSON(_("undo"), null=True)
+    undoes = models.BigIntegerField(_("undoes node"), null=True)
     task_id = models.UUIDField(_("task or run"), null=True)
     finished_at = models.DateTimeField(_("finished"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error

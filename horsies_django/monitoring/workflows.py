@@ -12,14 +12,10 @@ from django.db.models import DateTimeField, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Cast, Coalesce
 
 from horsies_django.conf import config
+from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.store.workflows import Progress, WorkflowStore
 
-UNFINISHED = ("RUNNING", "PAUSED")
-RUN_STATUSES = (*UNFINISHED, "COMPLETED", "FAILED", "CANCELLED")
-NODE_STATUSES = (
-    "ADDED", "PENDING", "READY", "ENQUEUED", "COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "SKIPPED",
-)  # fmt: skip
 DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
 SAME_KEY = 1_000
 
@@ -131,7 +127,7 @@ def newest(
     nodes of other runs, or only those that are not.
     """
     indexed, other = Q(), Q()
-    if status in UNFINISHED:
+    if status in UNFINISHED_RUNS:
         indexed, other = Q(finished_at__isnull=True), Q(status=status)
     elif status is not None:
         other = Q(status=status, finished_at__isnull=False)

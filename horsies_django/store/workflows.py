@@ -122,10 +122,6 @@ class WorkflowStore:
         ]
         return before, after
 
-    def status(self, workflow: uuid.UUID) -> str | None:
-        """Return the status of a run, after whoever is changing it; None if there is no such run."""
-        return self.control(workflow, "look")[0]
-
     def retry(self, workflow: uuid.UUID, *, nested: bool) -> tuple[str | None, list[uuid.UUID]]:
         """Run the failed nodes of a run again; return the verdict and the child runs to retry."""
         rows = run(self.connection, "workflows/retry", {"workflow": workflow, "nested": nested, **self.shared})
@@ -153,9 +149,9 @@ class WorkflowStore:
         rows = run(self.connection, "workflows/named", params)
         return rows[0][0] if rows else None
 
-    def numbers(self, many: int) -> list[int]:
-        """Return numbers for nodes that a running task adds."""
-        return [row[0] for row in run(self.connection, "workflows/numbers", {"many": many})]
+    def number(self) -> int:
+        """Return a number for a node that a running task adds."""
+        return int(run(self.connection, "workflows/number")[0][0])
 
     def place(self, task: uuid.UUID) -> Place | None:
         """Return where a task belongs, None if it is not part of a workflow."""

@@ -29,6 +29,11 @@ TURN_SECONDS = 0.02
 TOGETHER = 8  # runs per round trip
 FAILED_SECONDS = 5.0  # until a run that could not be advanced is tried again
 BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last one repeats
+HALTED = {
+    "stop": "workflow run %s: a node failed, and on_error is 'stop'",
+    "pause": "workflow run %s: a node failed, and on_error is 'pause'",
+    "parent": "workflow run %s: paused or cancelled, as its parent run is",
+}
 
 
 @dataclass
@@ -85,49 +90,45 @@ class Advancer:
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
         for start in range(0, len(due), TOGETHER):
-            some = due[start : start + TOGETHER]
-            try:
-                sent = self.advance(store, some) or sent
-            except (psycopg.Error, DatabaseError) as error:
-                if getattr(store.connection, "closed", False):
-                    raise
-                sent = self.advance_singly(store, some, error) or sent
+            sent = self.attempt(store, due[start : start + TOGETHER]) or sent
             if time.monotonic() - now > seconds:
                 break
         return sent
 
+    def attempt(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
+        """Advance runs, one by one if that raises an error; log and put off those that cannot be advanced alone."""
+        try:
+            return self.advance(store, runs)
+        except (psycopg.Error, DatabaseError) as error:
+            if getattr(store.connection, "closed", False):
+                raise
+            if len(runs) > 1:
+                return sum(self.attempt(store, [run]) for run in runs) > 0  # all of them, not only until one sent tasks
+            logger.warning("workflow run %s could not be advanced; trying again: %s", runs[0], str(error).strip())
+            self.debt(runs[0]).at = time.monotonic() + FAILED_SECONDS
+            return False
+
     def advance(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
         """Advance runs, each in a transaction of its own, in one round trip if the driver can; return whether tasks were sent."""
+        debts = [self.debt(run) for run in runs]
         with ExitStack() as stack:
             pipeline = stack.enter_context(pipelined(store.connection)) if len(runs) > 1 else None
             cursors = []
-            for run in runs:
-                debt = self.owed[run]
+            for run, debt in zip(runs, debts, strict=True):
                 cursors.append(stack.enter_context(store.advancing(run, debt.tasks, debt.children, LIMIT)))
                 if pipeline is not None:
                     pipeline.sync()  # ends the transaction
             found = [Advanced(*cursor.fetchall()[0]) for cursor in cursors]
-        for run, advanced in zip(runs, found, strict=True):
-            self.learn(store, run, self.owed.pop(run), advanced)
+        for (
+            run
+        ) in runs:  # before anything is learned: what a child has done is owed to its parent, which may be among them
+            del self.owed[run]
+        for run, debt, advanced in zip(runs, debts, found, strict=True):
+            self.learn(store, run, debt, advanced)
         return any(advanced.many for advanced in found)
 
-    def advance_singly(self, store: WorkflowStore, runs: Sequence[uuid.UUID], error: Exception) -> bool:
-        """Advance runs one by one after an error, and put off those that raise it again; return whether tasks were sent."""
-        sent = False
-        for run in runs:
-            try:
-                if len(runs) == 1:
-                    raise error
-                sent = self.advance(store, [run]) or sent
-            except (psycopg.Error, DatabaseError) as again:
-                if getattr(store.connection, "closed", False):
-                    raise
-                logger.warning("workflow run %s could not be advanced; trying again: %s", run, str(again).strip())
-                self.owed[run].at = time.monotonic() + FAILED_SECONDS
-        return sent
-
     def learn(self, store: WorkflowStore, run: uuid.UUID, debt: Debt, advanced: Advanced) -> None:
-        """Note what a run still owes, and what its parent is owed."""
+        """Note what a run still owes, and what its parent and its children are owed."""
         if advanced.busy:
             again = self.debt(run)
             again.tasks |= debt.tasks
@@ -142,21 +143,9 @@ class Advancer:
         if advanced.finished and advanced.parent is not None:
             self.debt(advanced.parent).children.add(run)
         if advanced.halted is not None:
-            logger.info("workflow run %s: a node failed, and on_error is %r", run, advanced.halted)
+            logger.info(HALTED[advanced.halted], run)
             for child in store.children(run):
-                cascade(store, child, "cancel" if advanced.halted == "stop" else "pause")
-            if (
-                advanced.halted == "pause" and store.status(run) == "RUNNING"
-            ):  # it was resumed before its children were paused
-                for child in store.children(run):
-                    cascade(store, child, "resume")
-
-
-def cascade(store: WorkflowStore, run: uuid.UUID, verb: str) -> None:
-    """Pause, resume or cancel a child run and its children, each in a transaction of its own."""
-    store.control(run, verb)
-    for child in store.children(run):
-        cascade(store, child, verb)
+                self.debt(child)
 
 
 def pipelined(connection: Any) -> AbstractContextManager[Any]:

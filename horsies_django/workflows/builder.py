@@ -28,7 +28,6 @@ from horsies_django.workflows.nodes import Condition, Node, Quorum
 from horsies_django.workflows.send import send_graph
 
 MOST_NODES = 1_000_000
-ON_ERROR = ("fail", "stop", "pause")
 
 
 class Workflow:

@@ -17,6 +17,7 @@ from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.results import Results
 
 LONGEST_PATH = 10_000
+ON_ERROR = ("fail", "stop", "pause")
 
 
 def close_to(name: str, names: Iterable[str]) -> str:
@@ -149,7 +150,7 @@ def graph_problems(flow: Any) -> list[str]:
     problems = []
     if not isinstance(flow.name, str) or not flow.name.isprintable() or not 1 <= len(flow.name) <= 255:
         problems.append(f"a workflow's name must be a str of 1 to 255 printable characters, not {flow.name!r:.80}")
-    if flow.on_error not in ("fail", "stop", "pause"):
+    if flow.on_error not in ON_ERROR:
         problems.append(f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}")
     if flow.key is not None and (not isinstance(flow.key, str) or not 1 <= len(flow.key) <= 255):
         problems.append(f"key must be a str of 1 to 255 characters, not {flow.key!r:.80}")

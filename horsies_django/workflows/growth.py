@@ -10,17 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connections, transaction
 
-from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowDefinitionError, WorkflowError
-from horsies_django.store.notify import channel_prefix
-from horsies_django.store.workflows import Place, WorkflowStore
+from horsies_django.store.workflows import Place
 from horsies_django.tasks import context
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
 from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
+from horsies_django.workflows.database import writing
 from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.send import path_problem
 
@@ -64,10 +62,7 @@ class RunningWorkflow(Workflow):
             raise WorkflowDefinitionError(self.name, problems)
         task, attempt = self.current.task_id, self.current.attempt
         assert task is not None
-        conf = config()
-        connection = connections[conf.database]
-        with taken(), transaction.atomic(using=conf.database):
-            store = WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes)
+        with taken(), writing() as store:
             if node.when is not None and (problem := path_problem(store, node.when.path)):
                 raise WorkflowDefinitionError(self.name, [f"{node.name}: {problem}"])
             place = self.place = self.place or store.place(task)
@@ -75,7 +70,7 @@ class RunningWorkflow(Workflow):
                 raise WorkflowError(f"task {task} is not part of a workflow")
             if place.element is not None:
                 node.name = f"{node.name[:185]}[{place.element}]"
-            node.number = store.numbers(1)[0]
+            node.number = store.number()
             added = store.grow(task, attempt, f"[{node.json()}]")
             if added is None:
                 raise WorkflowError(

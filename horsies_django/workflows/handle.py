@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from horsies_django.conf import config
 from horsies_django.core.codec import ResultCodec
 from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.results import TaskResult
-from horsies_django.store.workflows import Progress, WorkflowStore
+from horsies_django.core.status import UNFINISHED_NODES
+from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, decode, id_of
 from horsies_django.workflows import operations
+from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import Node
-
-T = TypeVar("T")
 
 MOST = 2**31 - 1
 
@@ -101,19 +100,19 @@ class WorkflowHandle:
 
     def progress(self) -> Progress:
         """Return how far the run is. Raises LookupError if there is no such run."""
-        found = _store().progress([self.workflow_id])
+        found = reading().progress([self.workflow_id])
         if self.workflow_id not in found:
             raise operations.missing(self.workflow_id)
         return found[self.workflow_id]
 
     def results(self) -> dict[str, TaskResult[Any] | None]:
         """Return the results of all nodes by name, None for those that have not finished; of a map, a list of values."""
-        store = _store()
+        store = reading()
         found: dict[str, TaskResult[Any] | None] = {}
         for node in store.node_results(self.workflow_id):
             task = registry.find_or_import(node.task_name) if node.task_name else None
             codec = None if task is None else task.result
-            if node.status in ("PENDING", "READY", "ENQUEUED", "ADDED"):
+            if node.status in UNFINISHED_NODES:
                 found[node.name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
                 rows = store.map_results(self.workflow_id, node.number, 0, MOST)
@@ -157,39 +156,39 @@ class WorkflowHandle:
 
     async def astatus(self) -> str:
         """Return the status from async code."""
-        return await in_thread(self.status)
+        return await sync_to_async(self.status)()
 
     async def aprogress(self) -> Progress:
         """Return how far the run is, from async code."""
-        return await in_thread(self.progress)
+        return await sync_to_async(self.progress)()
 
     async def aresults(self) -> dict[str, TaskResult[Any] | None]:
         """Return the results of all nodes, from async code."""
-        return await in_thread(self.results)
+        return await sync_to_async(self.results)()
 
     async def ahistory(self) -> list[Change]:
         """Return the operations on the run, from async code."""
-        return await in_thread(self.history)
+        return await sync_to_async(self.history)()
 
     async def apause(self, *, actor: str = "code", reason: str | None = None) -> bool:
         """Pause from async code."""
-        return await in_thread(lambda: self.pause(actor=actor, reason=reason))
+        return await sync_to_async(self.pause)(actor=actor, reason=reason)
 
     async def aresume(self, *, actor: str = "code", reason: str | None = None) -> bool:
         """Resume from async code."""
-        return await in_thread(lambda: self.resume(actor=actor, reason=reason))
+        return await sync_to_async(self.resume)(actor=actor, reason=reason)
 
     async def acancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
         """Cancel from async code."""
-        return await in_thread(lambda: self.cancel(actor=actor, reason=reason))
+        return await sync_to_async(self.cancel)(actor=actor, reason=reason)
 
     async def aretry(self, *, actor: str = "code", reason: str | None = None) -> None:
         """Retry from async code."""
-        await in_thread(lambda: self.retry(actor=actor, reason=reason))
+        await sync_to_async(self.retry)(actor=actor, reason=reason)
 
     async def askip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
         """Skip a node from async code."""
-        await in_thread(lambda: self.skip(node, actor=actor, reason=reason))
+        await sync_to_async(self.skip)(node, actor=actor, reason=reason)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkflowHandle) and self.workflow_id == other.workflow_id
@@ -204,13 +203,3 @@ class WorkflowHandle:
 def get_workflow(workflow_id: uuid.UUID | str) -> WorkflowHandle:
     """Return the handle of a run; its value is plain JSON. Raises ValueError for an id that is not a UUID."""
     return WorkflowHandle(workflow_id)
-
-
-async def in_thread(call: Callable[[], T]) -> T:
-    """Call sync code from async code."""
-    return await sync_to_async(call)()
-
-
-def _store() -> WorkflowStore:
-    conf = config()
-    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)

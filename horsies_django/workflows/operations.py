@@ -6,27 +6,11 @@ Each runs in one transaction, with the child runs; it locks a run before its chi
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from django.db import connections, transaction
-
-from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
-from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
-
-PAST = {"pause": "PAUSED", "resume": "RUNNING", "cancel": "CANCELLED"}
-
-
-@contextmanager
-def opened() -> Iterator[WorkflowStore]:
-    """Yield a store in a transaction on the queue's database."""
-    conf = config()
-    connection = connections[conf.database]
-    with transaction.atomic(using=conf.database):
-        yield WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes)
+from horsies_django.workflows.database import writing
 
 
 def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None) -> bool:
@@ -34,7 +18,7 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
 
     A run that has finished stays as it is. Raises LookupError if there is no such run.
     """
-    with opened() as store:
+    with writing() as store:
         children = store.children(run)
         before, after = store.control(run, verb)
         if before is None:
@@ -52,7 +36,7 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
     Raises LookupError if there is no such run, WorkflowError if no node failed, if tasks of a cancelled run are still running,
     or if it is the finished child of another run, which is to be retried instead.
     """
-    with opened() as store:
+    with writing() as store:
         verdict, children = store.retry(run, nested=nested)
         if verdict is None:
             raise missing(run)
@@ -73,7 +57,7 @@ REFUSALS = {
 
 def skip(run: uuid.UUID, number: int, *, actor: str | None = None, reason: str | None = None) -> None:
     """Skip a node that has not begun. Raises LookupError if there is no such node, WorkflowError if it has begun or finished."""
-    with opened() as store:
+    with writing() as store:
         verdict = store.skip(run, number)
         if verdict is None:
             raise LookupError(f"there is no node {number} in the run {run}")

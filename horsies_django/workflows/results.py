@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 
-from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, Shape
 from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.errors import WorkflowError
-from horsies_django.store.workflows import WorkflowStore
+from horsies_django.workflows.database import reading
 
 T = TypeVar("T")
 
@@ -89,9 +87,7 @@ class Results(Sequence[T], Generic[T]):
             start = rows[-1][0] + 1
 
     def _read(self, start: int, many: int) -> list[tuple[int, str, str | None]]:
-        conf = config()
-        store = WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)
-        return store.results(self._workflow, self._node, self._parameter, start, many)
+        return reading().results(self._workflow, self._node, self._parameter, start, many)
 
     def _value(self, result: str | None) -> T:
         envelope = opened(result or "")

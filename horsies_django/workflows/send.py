@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.apps import apps
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionError, WorkflowError
 from horsies_django.store.base import said
-from horsies_django.store.notify import channel_prefix
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
 from horsies_django.workflows import checks
+from horsies_django.workflows.database import writing
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
 
 CHUNK = 5_000  # nodes per INSERT
@@ -36,10 +36,7 @@ def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
         for node in flow.nodes
         if node.kind == "input"
     ]
-    conf = config()
-    connection = connections[conf.database]
-    with taken(), transaction.atomic(using=conf.database):
-        store = WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes, simulated_now.get())
+    with taken(), writing(simulated_now.get()) as store:
         problems += path_problems(flow, store)
         if problems:
             raise WorkflowDefinitionError(str(flow.name), problems)

@@ -6,6 +6,7 @@ is read from pg_blocking_pids.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -354,7 +355,78 @@ def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine
     assert (advanced.halted, handle.status()) == ("pause", "PAUSED")
     handle.resume()
     one.advancer.learn(one.workflows, handle.workflow_id, Debt(), advanced)
+    one.advance()
     assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"RUNNING"}
+
+
+@pytest.mark.parametrize(("on_error", "status"), [("stop", "CANCELLED"), ("pause", "PAUSED")])
+def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_tell_them(
+    engine: Engines, on_error: str, status: str
+) -> None:
+    """Naive: only the engine's memory leads from the run that stopped to the runs inside."""
+    one = engine()
+    inner, child, flow = chain(), Workflow("child"), Workflow("parent", on_error=on_error)
+    child.add(inner)
+    child.add(flows.act, child.add(flows.act, name="early"), name="late")
+    flow.add(flows.act, name="bad")
+    flow.add(child)
+    handle = flow.send()
+    bad = WorkflowNode.objects.get(name="bad").task_id
+    claims = {claim.id: claim for claim in one.take()}
+    one.settle(claims.pop(bad), code="BROKEN")
+    assert one.workflows.advance(handle.workflow_id, [bad], [], 9).halted == on_error
+    one.start()
+    assert set(WorkflowRun.objects.filter(parent_id__isnull=False).values_list("status", flat=True)) == {"RUNNING"}
+    two = engine()
+    two.advancer.owe([(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())])  # any reason will do
+    two.advance()
+    assert set(WorkflowRun.objects.filter(parent_id__isnull=False).values_list("status", flat=True)) == {status}
+
+
+def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(engine: Engines) -> None:
+    """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed off with it."""
+    one = engine()
+    child = Workflow("child")
+    child.add(flows.act, name="inner")
+    flow = Workflow("parent")
+    flow.add(child)
+    flow.add(flows.act, name="other")
+    handle = flow.send()
+    run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
+    claims = {claim.id: claim for claim in one.take()}
+    one.settle(claims.pop(WorkflowNode.objects.get(name="inner").task_id))
+    one.settle(*claims.values())
+    one.advancer.turn(one.workflows)
+    assert one.advancer.owed[handle.workflow_id].children == {run}
+
+
+def test_an_error_after_the_commit_of_an_advance_puts_the_run_off_and_the_engine_lives(
+    engine: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Naive: the run is crossed off already, and the engine ends with a KeyError when it puts the run off."""
+    one = engine()
+    child = Workflow("child")
+    child.add(flows.act, name="inner")
+    flow = Workflow("parent")
+    flow.add(child)
+    handle = flow.send()
+    one.settle(*one.take())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not now'; END$$;"
+            "CREATE TRIGGER refuse BEFORE UPDATE OF advanced_at ON horsies_workflows FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+    try:
+        one.advancer.turn(one.workflows)
+        one.advancer.turn(one.workflows)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION refuse CASCADE")
+    assert f"workflow run {handle.workflow_id} could not be advanced; trying again: not now" in caplog.text
+    assert one.advancer.owed[handle.workflow_id].at > 0
+    engine().advance()
+    assert handle.status() == "COMPLETED"
+    assert not WorkflowRun.objects.filter(parent_id__isnull=False, advanced_at__isnull=True).exists()
 
 
 # growth

@@ -20,6 +20,7 @@ from horsies_django.admin import WorkflowAdmin
 from horsies_django.admin.base import readonly
 from horsies_django.admin.workflows import node_page, nodes
 from horsies_django.admin.workflows.cells import SHAPES
+from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.testing import drain
@@ -106,7 +107,7 @@ def test_a_status_is_told_by_shape_and_text_and_colour_also_one_of_a_newer_versi
     assert f'<span class="horsies-badge horsies-paused"><span aria-hidden="true">{shape}</span> {text}</span>' in body(
         boss, reverse(RUNS)
     )
-    assert set(SHAPES) >= {*workflows.RUN_STATUSES, *workflows.NODE_STATUSES}
+    assert set(SHAPES) >= {*RUN_STATUSES, *NODE_STATUSES}
     assert len({shape for shape, _text in SHAPES.values()}) >= len(SHAPES) - 1, (
         "READY and CLAIMED are of different tables"
     )

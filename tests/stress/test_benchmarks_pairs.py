@@ -30,7 +30,7 @@ def test_the_lower_bound_of_pairs_is_the_order_statistic_of_the_sign_test(
 
 @pytest.mark.timeout(180)
 def test_a_checkout_is_compared_with_itself() -> None:
-    command = [sys.executable, "-m", "benchmarks.pairs", str(ROOT), "--pairs=1", "--scale=0.001"]
+    command = [sys.executable, "-m", "benchmarks.pairs", str(ROOT), "--pairs=1", "--rounds=2", "--scale=0.01"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]

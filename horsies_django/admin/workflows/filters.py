@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.workflows.cells import SHAPES
 from horsies_django.conf import config
+from horsies_django.core.status import RUN_STATUSES
 from horsies_django.models import WorkflowRun
 from horsies_django.monitoring import workflows
 
@@ -44,7 +45,7 @@ class StatusFilter(RunFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return all statuses, whether or not there are such runs."""
-        return [(status, SHAPES[status][1]) for status in workflows.RUN_STATUSES]
+        return [(status, SHAPES[status][1]) for status in RUN_STATUSES]
 
 
 class NameFilter(RunFilter):

@@ -20,13 +20,12 @@ from horsies_django.admin.base.html import NOTHING, breakable
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.run_links import node_link
 from horsies_django.admin.workflows.cells import KINDS, SHAPES, badge_of
+from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
-from horsies_django.monitoring.workflows import NODE_STATUSES
 
 MANY = 500
 LARGEST = 2**63 - 1
 LONGEST_ERROR = 500
-OPEN = ("ADDED", "PENDING", "READY", "ENQUEUED")
 COLUMNS = (
     "workflow_id", "number", "name", "kind", "status", "task_name", "open", "ok", "bad", "total", "in_flight", "items_ok",
     "items_bad", "task_id", "finished_at", "error_code",
@@ -90,7 +89,11 @@ def filtered(nodes: Any, status: str) -> Any:
     """Return the nodes of a status, all for ""; unfinished ones have an index."""
     if not status:
         return nodes
-    return nodes.filter(status=status, finished_at__isnull=True) if status in OPEN else nodes.filter(status=status)
+    return (
+        nodes.filter(status=status, finished_at__isnull=True)
+        if status in UNFINISHED_NODES
+        else nodes.filter(status=status)
+    )
 
 
 def choices(counted: dict[str, int] | None, chosen: str) -> list[Choice]:

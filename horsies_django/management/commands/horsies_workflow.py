@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError
+from horsies_django.core.status import RUN_STATUSES
 from horsies_django.management.actor import actor
 from horsies_django.management.quantities import whole
 from horsies_django.management.reports import workflow as report
@@ -51,7 +52,7 @@ class Command(BaseCommand):
             return made
 
         made = verb("list", "list runs, the newest first")
-        made.add_argument("--status", choices=workflows.RUN_STATUSES, type=str.upper, help="only runs of this status")
+        made.add_argument("--status", choices=RUN_STATUSES, type=str.upper, help="only runs of this status")
         made.add_argument("--name", metavar="NAME", help="only runs of the workflow of this name")
         made.add_argument("--key", metavar="KEY", help="only runs with this key")
         made.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of runs (50)")

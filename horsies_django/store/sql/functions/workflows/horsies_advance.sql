@@ -1,7 +1,8 @@
 -- Advances a run after some of its tasks, or of its child runs, have finished. busy: another transaction holds the run; try again soon,
--- because its snapshot may be older than these tasks. many to halted: see horsies_move_run.
+-- because its snapshot may be older than these tasks. many to halted: see horsies_move_run. A run whose parent was paused, stopped or
+-- cancelled does the same first: halted is then 'parent'.
 -- Its commit does not wait for the disk: a lost advance is found and done again, and what follows from one is written after it.
--- Moves nodes and the run as horsies_move_run.
+-- Moves nodes and the run as horsies_move_run and horsies_control_run.
 -- Locks: the row of the run, skipping a locked one; then rows as horsies_take_tasks. Index: primary keys.
 CREATE FUNCTION horsies_advance(p_workflow uuid, p_tasks uuid[], p_children uuid[], p_limit int, p_max_bytes int, p_channel text,
                                 p_now timestamptz,
@@ -12,6 +13,7 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_moved bigint[];
   v_children bigint[];
+  v_verb text;
   v_run record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
@@ -24,6 +26,14 @@ BEGIN
     RETURN;
   END IF;
   busy := false;
+  SELECT CASE WHEN p.status = 'CANCELLED' OR p.on_error = 'stop' AND p.error_code IS NOT NULL THEN 'cancel'
+              WHEN p.status = 'PAUSED' AND w.status = 'RUNNING' THEN 'pause' END
+  INTO v_verb
+  FROM horsies_workflows w JOIN horsies_workflows p ON p.id = w.parent_id
+  WHERE w.id = p_workflow AND w.finished_at IS NULL;
+  IF v_verb IS NOT NULL THEN
+    PERFORM horsies_control_run(p_workflow, v_verb, p_max_bytes, p_channel, p_now);
+  END IF;
   v_moved := horsies_take_tasks(p_workflow, p_tasks, v_now);
   IF p_children <> '{}' THEN
     WITH ended AS (
@@ -43,6 +53,6 @@ BEGIN
   more := v_run.more;
   finished := v_run.finished;
   parent := v_run.parent;
-  halted := v_run.halted;
+  halted := CASE WHEN v_verb IS NULL THEN v_run.halted ELSE 'parent' END;
 END
 $$;

@@ -1,5 +1,4 @@
--- Pauses, resumes or cancels a run, or with another verb only looks; waits for its lock. Returns its status before and after; NULL if
--- there is no such run.
+-- Pauses, resumes or cancels a run; waits for its lock. Returns its status before and after; NULL if there is no such run.
 -- Moves RUNNING -> PAUSED and withdraws its untried tasks; PAUSED -> RUNNING; RUNNING, PAUSED -> CANCELLED with its nodes and tasks.
 -- Locks: the row of the run, then task rows. Index: primary key.
 CREATE FUNCTION horsies_control_run(p_workflow uuid, p_verb text, p_max_bytes int, p_channel text, p_now timestamptz,

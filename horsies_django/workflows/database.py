@@ -1,0 +1,28 @@
+"""The statements about workflows, on Django's connection to the queue's database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from django.db import connections, transaction
+
+from horsies_django.conf import config
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.workflows import WorkflowStore
+
+
+def reading() -> WorkflowStore:
+    """Return the statements that only read."""
+    conf = config()
+    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)
+
+
+@contextmanager
+def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
+    """Yield the statements within a transaction. Tests pass ``now`` in place of the database's clock."""
+    conf = config()
+    connection = connections[conf.database]
+    with transaction.atomic(using=conf.database):
+        yield WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes, now)

@@ -560,7 +560,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "edges",
                 "db_table": "horsies_workflow_edges",
                 "default_permissions": (),
-                "indexes": [models.Index(fields=["workflow_id", "downstream"], name="horsies_workflow_edges_down")],
+                "indexes": [models.Index(fields=["downstream", "workflow_id"], name="horsies_workflow_edges_down")],
             },
         ),
         migrations.CreateModel(
@@ -638,7 +638,7 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=["workflow_id", "added_by", "name"], name="horsies_workflow_nodes_name"
+                        fields=["name", "workflow_id", "added_by"], name="horsies_workflow_nodes_name"
                     )
                 ],
             },

@@ -138,7 +138,7 @@ class WorkflowNode(ReadOnlyRow):
         verbose_name_plural = _("nodes")
         default_permissions = ()
         constraints = (
-            models.UniqueConstraint(fields=["workflow_id", "added_by", "name"], name="horsies_workflow_nodes_name"),
+            models.UniqueConstraint(fields=["name", "workflow_id", "added_by"], name="horsies_workflow_nodes_name"),
         )
         indexes = (
             models.Index(
@@ -166,7 +166,7 @@ class WorkflowEdge(ReadOnlyRow):
         verbose_name = _("edge")
         verbose_name_plural = _("edges")
         default_permissions = ()
-        indexes = (models.Index(fields=["workflow_id", "downstream"], name="horsies_workflow_edges_down"),)
+        indexes = (models.Index(fields=["downstream", "workflow_id"], name="horsies_workflow_edges_down"),)
 
     def __str__(self) -> str:
         return f"{self.upstream} -> {self.downstream}"

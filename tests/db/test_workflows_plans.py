@@ -29,11 +29,18 @@ TABLES = (
     "horsies_workflow_edges",
 )
 
+POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
+ADVANCE = """
+EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_advance(%s, ARRAY[%s], '{}', 200, 1000000, %s, NULL)"""
+
 
 def fill(state: str, admin: Any) -> None:
-    """Make the tables empty, large with statistics of empty ones, or large with their own."""
+    """Make the tables new, empty with statistics, large with statistics of empty ones, or large with their own."""
     for table in TABLES:
         admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    if state == "new":
+        return
+    for table in TABLES:
         admin.execute(f"ANALYZE {table}")
     if state != "empty":
         admin.execute("""
@@ -109,3 +116,38 @@ def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
     ):
         assert f"using {index}" in shown
     assert full_scans(notices) == set()
+
+
+def chain(length: int) -> Workflow:
+    flow = Workflow(f"chain of {length}")
+    node = flow.add(flows.number, 1)
+    for _ in range(length - 1):
+        node = flow.add(flows.number, 1, after=node)
+    return flow
+
+
+def pages(worker: Claimer, length: int) -> int:
+    """Return how many pages the cheapest of some advances of a chain reads."""
+    run = chain(length).send().workflow_id
+    found = []
+    for _ in range(5):
+        (claim,) = worker.run_pass(sync=1).claims
+        settle(worker, [claim], [1])
+        plan = worker.conn.execute(ADVANCE, [run, claim.id, worker.channel]).fetchall()[0][0][0]["Plan"]
+        found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    worker.conn.execute(POSTPONE)
+    return min(found)
+
+
+@pytest.mark.parametrize("state", ["new", "stale", "large"])
+def test_an_advance_reads_no_more_in_a_large_run_among_many_unfinished_ones(
+    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+) -> None:
+    """Naive: a join whose plan reads all nodes of the run, or all unfinished nodes there are, for each finished task."""
+    fill(state, connect())
+    worker = claimer()
+    small = pages(worker, 10)
+    for _ in range(10):
+        chain(200).send()
+    worker.conn.execute(POSTPONE)
+    assert pages(worker, 2_000) < small + 50

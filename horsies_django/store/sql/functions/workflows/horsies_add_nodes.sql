@@ -2,7 +2,7 @@
 -- Nodes without upstream nodes are READY, the others PENDING. With p_added_by, by a running task, all are ADDED: they are counted when the
 -- run is advanced, under its lock. A node whose name this adder has used already is not inserted again. Returns the numbers inserted.
 -- Values of inputs are in p_values. good_for counts from p_now.
--- Locks: none but the new rows. Index: unique (workflow_id, added_by, name).
+-- Locks: none but the new rows. Index: horsies_workflow_nodes_name.
 CREATE FUNCTION horsies_add_nodes(p_workflow uuid, p_added_by bigint, p_nodes jsonb, p_values jsonb, p_now timestamptz)
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

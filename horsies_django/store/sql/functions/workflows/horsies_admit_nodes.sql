@@ -17,26 +17,28 @@ BEGIN
     SELECT array_agg(e.number) INTO v_moved FROM ended e;
     RETURN coalesce(v_moved, '{}');
   END IF;
-  WITH counted AS MATERIALIZED (
-    SELECT n.number, count(u.number) FILTER (WHERE u.finished_at IS NULL)::int AS open,
+  WITH added AS MATERIALIZED (
+    SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
+    WHERE n.workflow_id = p_workflow AND n.status = 'ADDED' AND n.finished_at IS NULL
+  ), counted AS MATERIALIZED (
+    SELECT a.workflow_id, a.number, count(u.number) FILTER (WHERE u.finished_at IS NULL)::int AS open,
            count(u.number) FILTER (WHERE u.status = 'COMPLETED')::int AS ok,
            count(u.number) FILTER (WHERE u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
-    FROM horsies_workflow_nodes n
-    LEFT JOIN horsies_workflow_edges e ON e.workflow_id = p_workflow AND e.downstream = n.number
-    LEFT JOIN horsies_workflow_nodes u ON u.workflow_id = p_workflow AND u.number = e.upstream
-    WHERE n.workflow_id = p_workflow AND n.status = 'ADDED' AND n.finished_at IS NULL
-    GROUP BY n.number
+    FROM added a
+    LEFT JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.downstream = a.number
+    LEFT JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
+    GROUP BY a.workflow_id, a.number
   ), decided AS MATERIALIZED (
     SELECT c.*, CASE WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
                        CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
                      ELSE v.verdict END AS status
-    FROM counted c JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = c.number
+    FROM counted c JOIN horsies_workflow_nodes n ON n.workflow_id = c.workflow_id AND n.number = c.number
     CROSS JOIN LATERAL (SELECT horsies_join_verdict(
       p_workflow, n.number, n.rule, n.needs, n.allow_failed, c.open, c.ok, c.bad) AS verdict) AS v
   ), admitted AS (
     UPDATE horsies_workflow_nodes n
     SET open = d.open, ok = d.ok, bad = d.bad, status = d.status, finished_at = CASE WHEN d.status = 'SKIPPED' THEN p_now END
-    FROM decided d WHERE n.workflow_id = p_workflow AND n.number = d.number
+    FROM decided d WHERE n.workflow_id = d.workflow_id AND n.number = d.number
     RETURNING n.number, n.status
   )
   SELECT array_agg(a.number) FILTER (WHERE a.status = 'SKIPPED') INTO v_moved FROM admitted a;

@@ -13,11 +13,12 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_moved bigint[];
   v_children bigint[];
+  v_own record;
   v_verb text;
   v_run record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
-  PERFORM FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE SKIP LOCKED;
+  SELECT w.status, w.parent_id INTO v_own FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     busy := EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow);
     IF NOT busy THEN  -- the run was deleted by hand
@@ -26,13 +27,13 @@ BEGIN
     RETURN;
   END IF;
   busy := false;
-  SELECT CASE WHEN p.status = 'CANCELLED' OR p.on_error = 'stop' AND p.error_code IS NOT NULL THEN 'cancel'
-              WHEN p.status = 'PAUSED' AND w.status = 'RUNNING' THEN 'pause' END
-  INTO v_verb
-  FROM horsies_workflows w JOIN horsies_workflows p ON p.id = w.parent_id
-  WHERE w.id = p_workflow AND w.finished_at IS NULL;
-  IF v_verb IS NOT NULL THEN
-    PERFORM horsies_control_run(p_workflow, v_verb, p_max_bytes, p_channel, p_now);
+  IF v_own.parent_id IS NOT NULL AND v_own.status IN ('RUNNING', 'PAUSED') THEN
+    SELECT CASE WHEN w.status = 'CANCELLED' OR w.on_error = 'stop' AND w.error_code IS NOT NULL THEN 'cancel'
+                WHEN w.status = 'PAUSED' AND v_own.status = 'RUNNING' THEN 'pause' END
+    INTO v_verb FROM horsies_workflows w WHERE w.id = v_own.parent_id;
+    IF v_verb IS NOT NULL THEN
+      PERFORM horsies_control_run(p_workflow, v_verb, p_max_bytes, p_channel, p_now);
+    END IF;
   END IF;
   v_moved := horsies_take_tasks(p_workflow, p_tasks, v_now);
   IF p_children <> '{}' THEN
@@ -42,7 +43,7 @@ BEGIN
           error_code = CASE WHEN c.status <> 'COMPLETED' THEN 'SUBWORKFLOW_FAILED' END, error = c.result #>> '{err,message}'
       FROM horsies_workflows c
       WHERE c.id = ANY (p_children) AND c.finished_at IS NOT NULL
-        AND n.workflow_id = p_workflow AND n.number = c.parent_node AND n.task_id = c.id AND n.status = 'ENQUEUED'
+        AND n.workflow_id = c.parent_id AND n.number = c.parent_node AND n.task_id = c.id AND n.status = 'ENQUEUED'
       RETURNING n.number
     )
     SELECT array_agg(e.number) INTO v_children FROM ended e;

@@ -5,15 +5,18 @@ CREATE FUNCTION horsies_close_maps(p_workflow uuid, p_numbers bigint[], p_now ti
 DECLARE
   v_moved bigint[];
 BEGIN
-  WITH closed AS (
+  WITH maps AS MATERIALIZED (
+    SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number
+  ), closed AS (
     UPDATE horsies_workflow_nodes n
     SET status = CASE WHEN n.in_flight > 0 THEN 'ENQUEUED' WHEN n.items_bad = 0 THEN 'COMPLETED' ELSE 'FAILED' END,
         finished_at = CASE WHEN n.in_flight = 0 THEN p_now END,
         error_code = CASE WHEN n.in_flight = 0 AND n.items_bad > 0 THEN 'MAP_FAILED' END,
         error = CASE WHEN n.in_flight = 0 AND n.items_bad > 0
                   THEN format('%s of %s tasks did not complete', n.items_bad, n.total) END
-    WHERE n.workflow_id = p_workflow AND n.number = ANY (p_numbers) AND n.kind = 'map' AND n.finished_at IS NULL
-      AND n.expanded >= n.total AND (n.status = 'READY' OR n.in_flight = 0)
+    FROM maps m
+    WHERE n.workflow_id = m.workflow_id AND n.number = m.number AND n.kind = 'map' AND n.expanded >= n.total
+      AND (n.status = 'READY' OR n.status = 'ENQUEUED' AND n.in_flight = 0)
     RETURNING n.number, n.finished_at
   )
   SELECT array_agg(c.number) FILTER (WHERE c.finished_at IS NOT NULL) INTO v_moved FROM closed c;

@@ -36,6 +36,7 @@ BEGIN
     END IF;
     IF v_moved <> '{}' THEN
       IF v_run.finished_at IS NULL AND (v_failures OR v_refused) THEN
+        WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number)
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
                bool_or(NOT EXISTS (
                  SELECT FROM horsies_workflow_edges e
@@ -43,8 +44,8 @@ BEGIN
                  WHERE e.workflow_id = p_workflow AND e.upstream = n.number
                    AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed))) AS fatal
         INTO v_failed
-        FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_workflow AND n.number = ANY (v_moved) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
+        FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
+        WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
         v_moved := '{}';
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);
         IF (v_failed.fatal OR v_refused) AND v_run.error_code IS NULL THEN

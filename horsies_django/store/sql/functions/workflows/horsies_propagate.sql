@@ -3,6 +3,7 @@
 -- ADDED nodes are not told: they are counted when they are admitted.
 -- Moves PENDING -> READY, SKIPPED. failed: whether one of p_moved failed. refused: whether a node with a quorum was skipped and some
 -- upstream nodes had failed.
+-- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
 -- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
 CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_now timestamptz, OUT failed boolean, OUT refused boolean)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -11,15 +12,19 @@ DECLARE
   v_refused boolean;
 BEGIN
   refused := false;
-  failed := EXISTS (SELECT FROM horsies_workflow_nodes n
-                    WHERE n.workflow_id = p_workflow AND n.number = ANY (p_moved) AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED'));
+  failed := EXISTS (
+    WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(p_moved) AS number)
+    SELECT FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
+    WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED'));
   WHILE v_moved <> '{}' LOOP
-    WITH told AS MATERIALIZED (
-      SELECT e.downstream AS number, count(*)::int AS many, count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok
-      FROM unnest(v_moved) AS m (number)
-      JOIN horsies_workflow_nodes u ON u.workflow_id = p_workflow AND u.number = m.number
-      JOIN horsies_workflow_edges e ON e.workflow_id = p_workflow AND e.upstream = m.number
-      GROUP BY e.downstream
+    WITH final AS MATERIALIZED (
+      SELECT p_workflow AS workflow_id, unnest(v_moved) AS number
+    ), told AS MATERIALIZED (
+      SELECT e.workflow_id, e.downstream AS number, count(*)::int AS many, count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok
+      FROM final f
+      JOIN horsies_workflow_nodes u ON u.workflow_id = f.workflow_id AND u.number = f.number
+      JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
+      GROUP BY e.workflow_id, e.downstream
     ), decided AS MATERIALIZED (
       SELECT t.*, n.rule, n.allow_failed, v.verdict,
              CASE WHEN n.status <> 'PENDING' THEN n.status
@@ -27,14 +32,14 @@ BEGIN
                       CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
                   ELSE v.verdict END AS status,
              n.status = 'PENDING' AS waited
-      FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = t.number AND n.status <> 'ADDED'
+      FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.number AND n.status <> 'ADDED'
       CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' THEN horsies_join_verdict(
         p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.open - t.many, n.ok + t.ok, n.bad + t.many - t.ok) END AS verdict) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n
       SET open = n.open - d.many, ok = n.ok + d.ok, bad = n.bad + d.many - d.ok, status = d.status,
           finished_at = CASE WHEN d.waited AND d.status = 'SKIPPED' THEN p_now ELSE n.finished_at END
-      FROM decided d WHERE n.workflow_id = p_workflow AND n.number = d.number
+      FROM decided d WHERE n.workflow_id = d.workflow_id AND n.number = d.number
       RETURNING n.number, d.waited AND d.status = 'SKIPPED' AS skipped,
                 d.verdict = 'SKIPPED' AND d.rule = 'quorum' AND horsies_has_failed_upstream(p_workflow, d.number) AS refused
     )

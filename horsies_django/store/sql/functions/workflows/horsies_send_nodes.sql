@@ -7,7 +7,9 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_many int;
 BEGIN
-  WITH made AS (
+  WITH wanted AS MATERIALIZED (
+    SELECT p_run.id AS workflow_id, unnest(p_numbers) AS number
+  ), made AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
                                partition_key, partition_version, max_retries, options, workflow_id, node, node_index)
     SELECT horsies_uuid7(row_number() OVER (ORDER BY n.number)::int), n.task_name, n.queue_name, n.lane, n.priority, k.kwargs,
@@ -15,14 +17,14 @@ BEGIN
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
                 THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name) END,
            q.partition_version, n.max_retries, n.options, p_run.id, n.number, 0
-    FROM horsies_workflow_nodes n
+    FROM wanted w
+    JOIN horsies_workflow_nodes n ON n.workflow_id = w.workflow_id AND n.number = w.number
     LEFT JOIN horsies_queues q ON q.name = n.queue_name
     CROSS JOIN LATERAL (SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs) AS k
-    WHERE n.workflow_id = p_run.id AND n.number = ANY (p_numbers)
-    RETURNING id, node
+    RETURNING id, workflow_id, node
   )
   UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED', task_id = made.id
-  FROM made WHERE n.workflow_id = p_run.id AND n.number = made.node;
+  FROM made WHERE n.workflow_id = made.workflow_id AND n.number = made.node;
   GET DIAGNOSTICS v_many = ROW_COUNT;
   RETURN v_many;
 END

@@ -17,23 +17,24 @@ BEGIN
   END IF;
   WITH done AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
-    WHERE t.id = ANY (v_tasks) AND t.workflow_id = p_workflow AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL
+    WHERE t.id = ANY (v_tasks) AND t.workflow_id IS NOT DISTINCT FROM p_workflow  -- no index: found by their ids
+      AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL
     FOR NO KEY UPDATE SKIP LOCKED
   ), taken AS (
     UPDATE horsies_tasks t SET advanced_at = p_now WHERE t.id = ANY (ARRAY(SELECT d.id FROM done d))
-    RETURNING t.id, t.node, t.status, t.error_code, t.result #>> '{err,message}' AS message
+    RETURNING t.workflow_id, t.id, t.node, t.status, t.error_code, t.result #>> '{err,message}' AS message
   ), of_tasks AS (
     UPDATE horsies_workflow_nodes n
     SET status = CASE WHEN t.error_code = 'TASK_SKIPPED' THEN 'SKIPPED' ELSE t.status END, finished_at = p_now,
         error_code = t.error_code, error = t.message
     FROM taken t
-    WHERE n.workflow_id = p_workflow AND n.number = t.node AND n.kind = 'task' AND n.task_id = t.id AND n.status = 'ENQUEUED'
+    WHERE n.workflow_id = t.workflow_id AND n.number = t.node AND n.kind = 'task' AND n.task_id = t.id AND n.status = 'ENQUEUED'
     RETURNING n.number
   ), of_maps AS (
     UPDATE horsies_workflow_nodes n SET in_flight = n.in_flight - c.many, items_ok = n.items_ok + c.ok, items_bad = n.items_bad + c.many - c.ok
-    FROM (SELECT t.node, count(*)::int AS many, count(*) FILTER (WHERE t.status = 'COMPLETED' OR t.error_code = 'TASK_SKIPPED')::int AS ok
-          FROM taken t GROUP BY t.node) AS c
-    WHERE n.workflow_id = p_workflow AND n.number = c.node AND n.kind = 'map' AND n.finished_at IS NULL
+    FROM (SELECT t.workflow_id, t.node, count(*)::int AS many, count(*) FILTER (WHERE t.status = 'COMPLETED' OR t.error_code = 'TASK_SKIPPED')::int AS ok
+          FROM taken t GROUP BY t.workflow_id, t.node) AS c
+    WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.kind = 'map' AND n.status IN ('READY', 'ENQUEUED')
     RETURNING n.number
   )
   SELECT ARRAY(SELECT o.number FROM of_tasks o), ARRAY(SELECT o.number FROM of_maps o) INTO v_moved, v_maps;

@@ -11,14 +11,14 @@ BEGIN
       AND t.status = 'PENDING' AND t.retry_count = 0
     FOR UPDATE SKIP LOCKED
   ), withdrawn AS (
-    DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w)) RETURNING t.node, t.node_index
+    DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w)) RETURNING t.workflow_id, t.node, t.node_index
   ), counted AS (
-    SELECT w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.node
+    SELECT w.workflow_id, w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.workflow_id, w.node
   ), freed AS (
     UPDATE horsies_workflow_nodes n
     SET status = 'READY', task_id = NULL, expanded = CASE WHEN n.kind = 'map' THEN least(n.expanded, c.first) ELSE 0 END,
         in_flight = CASE WHEN n.kind = 'map' THEN n.in_flight - c.many ELSE 0 END
-    FROM counted c WHERE n.workflow_id = p_workflow AND n.number = c.node AND n.finished_at IS NULL
+    FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.status IN ('READY', 'ENQUEUED')
   )
   SELECT coalesce(sum(c.many), 0) INTO v_many FROM counted c;
   RETURN v_many;

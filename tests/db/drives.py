@@ -47,6 +47,7 @@ FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id A
   FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
   WHERE e.workflow_id = n.workflow_id AND e.downstream = n.number) AS c
 WHERE n.status <> 'ADDED' AND (n.open, n.ok, n.bad) <> (c.open, c.ok, c.bad)
+  AND NOT (n.added_by >= 0 AND n.status = 'CANCELLED')  -- the run ended before it was admitted, so it was never counted
 """
 CROWDED = """
 SELECT w.id, w.max_in_flight, c.many FROM horsies_workflows w CROSS JOIN LATERAL (

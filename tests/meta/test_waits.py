@@ -22,6 +22,7 @@ ALLOWED = {
     "tests/support/starter.py::Started.wait": "the end of a process",
     "tests/apps/project/tasks.py": "bodies of tasks: what a worker runs takes time",
     "tests/apps/project/points.py": "bodies of tasks that stand still at a crash point until somebody kills them",
+    "tests/apps/project/stepping.py": "bodies of tasks that stand still in a step until a test lets them go on",
     "tests/apps/project/traps.py": "bodies of tasks that do what tasks should not do",
     "tests/stress/chaos/tasks.py": "bodies of tasks",
     "tests/stress/oracle/tasks.py": "bodies of tasks",

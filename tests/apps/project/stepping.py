@@ -99,3 +99,33 @@ async def call_outside(step: str) -> int:
     """Call somebody outside."""
     await asyncio.sleep(0)
     return current_task().attempt
+
+
+STORMY = RetryPolicy.exponential(base_seconds=0.1, max_delay_seconds=0.1, max_retries=100)
+
+
+def write_slowly(step: str, milliseconds: float) -> int:
+    """Write a row, and keep its transaction open for a while."""
+    process = write(step)
+    time.sleep(milliseconds / 1_000)
+    return process
+
+
+@task(retry_policy=STORMY)
+def ten_steps(milliseconds: float, notes: str) -> list[int]:
+    """Take ten steps; return the processes that ran them. An attempt that was given up writes that down."""
+    try:
+        return [current_task().step(str(n), write_slowly, str(n), milliseconds) for n in range(10)]
+    except StaleAttempt:
+        note(notes, "stale")
+        raise
+
+
+@task(retry_policy=STORMY)
+async def aten_steps(milliseconds: float, notes: str) -> list[int]:
+    """Do the same in async code."""
+    try:
+        return [await current_task().astep(str(n), write_slowly, str(n), milliseconds) for n in range(10)]
+    except StaleAttempt:
+        note(notes, "stale")
+        raise

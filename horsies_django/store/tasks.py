@@ -205,6 +205,10 @@ class TaskStore:
         rows = run(self.connection, "tasks/find", {"ids": list(ids)})
         return {id_: Found(status, result) for id_, status, result in rows}
 
+    def step_names(self, task: uuid.UUID) -> set[str]:
+        """Return the names of the recorded steps of a task."""
+        return {name for (name,) in run(self.connection, "tasks/step_names", {"task": task})}
+
     def step(self, task: uuid.UUID, name: str) -> tuple[str, str] | None:
         """Return the digest of the arguments and the result, as JSON text, of a recorded step, None if there is none."""
         rows = run(self.connection, "tasks/step", {"task": task, "name": name})
@@ -213,7 +217,8 @@ class TaskStore:
     def record_step(self, fence: Fence, name: str, digest: str, result: str) -> bool:
         """Record a step of a running task; return False if the task no longer belongs to that claim."""
         params = {**fence._asdict(), "name": name, "digest": digest, "result": result}
-        return execute(self.connection, "tasks/record_step", params) == 1
+        ((recorded,),) = run(self.connection, "tasks/record_step", params)
+        return bool(recorded)
 
 
 def array_element(text: str) -> str:

@@ -4,7 +4,8 @@ An atomic step is one transaction on the alias HORSIES["DATABASE"]: the function
 the task still belongs to this worker and claim, and it locks the task until the commit. So if two attempts run a step at the same
 time, only the current one commits it; and no attempt begins while an earlier one commits a step.
 
-Under the first claim of a task no earlier attempt can have recorded anything, so nothing is looked up.
+The names of recorded steps are read once per attempt, because nobody else can record one meanwhile. Under the first claim of a
+task there are none.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Steps:
 
     def __init__(self, fence: Fence | None) -> None:
         self.fence = fence
-        self.own: set[str] = set()  # the names of steps that this attempt may have recorded
+        # The names of steps that may be recorded; None: not read yet
+        self.recorded: set[str] | None = set() if fence is None or fence.generation == FIRST_GENERATION else None
 
     def run(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, atomic: bool
@@ -154,11 +156,12 @@ class Steps:
                 f"step {call.name!r} was called in an open transaction on the alias {alias!r}, which could undo it after it was "
                 "recorded: call it outside of atomic(). All that its function does is one transaction anyway"
             )
-        fence = self.fence
-        if fence is None or (fence.generation == FIRST_GENERATION and call.name not in self.own):
+        fence, store = self.fence, TaskStore(connections[alias])
+        if fence is None:
             return None
-        found = TaskStore(connections[alias]).step(fence.task, call.name)
-        if found is None:
+        if self.recorded is None:
+            self.recorded = store.step_names(fence.task)
+        if call.name not in self.recorded or (found := store.step(fence.task, call.name)) is None:
             return None
         digest, result = found
         if digest != call.digest:
@@ -173,9 +176,11 @@ class Steps:
         text = call.encode(value)
         fence = self.fence
         if fence is not None:
-            self.own.add(call.name)
+            if self.recorded is not None:
+                self.recorded.add(call.name)
+            store = TaskStore(connections[config().database])
             try:
-                recorded = TaskStore(connections[config().database]).record_step(fence, call.name, call.digest, text)
+                recorded = store.record_step(fence, call.name, call.digest, text)
             except IntegrityError as error:
                 raise StepError(
                     f"step {call.name!r} of task {fence.task} has been recorded meanwhile: another thread or coroutine of this "

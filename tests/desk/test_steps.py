@@ -73,18 +73,21 @@ def steps() -> dict[str, Any]:
 
 
 @transactional
-@pytest.mark.parametrize(("generation", "looks"), [(1, 0), (2, 1)])
-def test_a_step_is_one_transaction_and_looks_for_nothing_under_the_first_claim(generation: int, looks: int) -> None:
-    current = attempt(generation)
-    with CaptureQueriesContext(connection) as queries:
-        assert current.step("make", make, "a") == "a"
-    statements = [query["sql"] for query in queries]
-    assert [sql for sql in statements[:looks] if "FROM horsies_task_steps" not in sql] == []
-    begin, insert, record, commit = statements[looks:]
-    assert (begin, commit) == ("BEGIN", "COMMIT")
-    assert "auth_group" in insert
-    assert "INSERT INTO horsies_task_steps" in record
-    assert (names(), steps()) == (["a"], {"make": "a"})
+def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks_for_recorded_ones() -> None:
+    task = TaskFactory(status="RUNNING")
+    for generation, looks in ((1, 0), (2, 1)):
+        current = attempt(generation, task)
+        for name in (f"{generation} first", f"{generation} second"):
+            with CaptureQueriesContext(connection) as queries:
+                assert current.step(name, make, name) == name
+            statements = [query["sql"] for query in queries]
+            assert [sql for sql in statements[:looks] if "FROM horsies_task_steps" not in sql] == []
+            begin, insert, record, commit = statements[looks:]
+            assert (begin, commit) == ("BEGIN", "COMMIT")
+            assert "auth_group" in insert
+            assert "horsies_record_step" in record
+            looks = 0
+    assert set(names()) == set(steps())
 
 
 @transactional

@@ -35,6 +35,7 @@ SCENARIOS = (
     "mixed",
     "schedule",
     "workflow",
+    "steps",
 )
 STORMS = ("caps", "chaos")  # they keep their own options and lines
 NAMES = (*SCENARIOS, *STORMS)

@@ -64,7 +64,7 @@ def empty_tables() -> None:
     """Begin a measurement with no task, no dead row and fresh statistics."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats, "
+            "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_task_steps, horsies_workers, horsies_heartbeats, "
             "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges"
         )
         cursor.execute("CHECKPOINT")

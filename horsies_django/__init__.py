@@ -9,6 +9,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from horsies_django.core.errors import (
         Skip,
+        StaleAttempt,
+        StepError,
         TaskCancelled,
         TaskDefinitionError,
         TaskNotCommitted,
@@ -38,6 +40,8 @@ _HOMES = {
     "Retry": "core.retry",
     "RetryPolicy": "core.retry",
     "Skip": "core.errors",
+    "StaleAttempt": "core.errors",
+    "StepError": "core.errors",
     "TaskCancelled": "core.errors",
     "TaskContextFilter": "tasks.context",
     "TaskDefinitionError": "core.errors",
@@ -68,6 +72,8 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Skip",
+    "StaleAttempt",
+    "StepError",
     "TaskCancelled",
     "TaskContextFilter",
     "TaskDefinitionError",

@@ -22,6 +22,7 @@ from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks import registry
+from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import simulated_now
 from horsies_django.worker.child.interrupts import Run
@@ -116,7 +117,7 @@ def run_due(
             return count
         claims = passed.claims
         count += len(claims)
-        outcomes = run_here(connection, claims)
+        outcomes = run_here(connection, worker, claims)
 
 
 def advance_all(advancer: Advancer, store: WorkflowStore) -> bool:
@@ -147,30 +148,31 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
     return failure
 
 
-def run_here(connection: Any, claims: list[Claim]) -> list[Outcome]:
+def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Outcome]:
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
     outcomes = []
     for claim in claims:
         if claim.lane == "sync":
             with usable_transaction(connection):
-                reply = contextvars.copy_context().run(run_sync, run_of(claim), claim.kwargs)
+                reply = contextvars.copy_context().run(run_sync, run_of(claim, worker), claim.kwargs)
             outcomes.append(Outcome.of(claim, reply))
     together = [claim for claim in claims if claim.lane == "async"]
     if together:
         with usable_transaction(connection):
-            replies = async_to_sync(run_together)(together)
+            replies = async_to_sync(run_together)(together, worker)
         outcomes += [Outcome.of(claim, reply) for claim, reply in zip(together, replies, strict=True)]
     return outcomes
 
 
-async def run_together(claims: list[Claim]) -> list[Reply]:
+async def run_together(claims: list[Claim], worker: uuid.UUID) -> list[Reply]:
     """Run async tasks concurrently."""
-    return await asyncio.gather(*(run_async(run_of(claim), claim.kwargs) for claim in claims))
+    return await asyncio.gather(*(run_async(run_of(claim, worker), claim.kwargs) for claim in claims))
 
 
-def run_of(claim: Claim) -> Run:
-    """Return the run of a claim, which is never interrupted here."""
-    return Run(str(claim.id), claim.task_name, claim.attempt, claim.queue_name)
+def run_of(claim: Claim, worker: uuid.UUID) -> Run:
+    """Return the run of a claim of ``worker``, which is never interrupted here."""
+    about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, str(worker), claim.generation)
+    return Run(CurrentTask(*about))
 
 
 @contextmanager

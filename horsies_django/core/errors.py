@@ -154,6 +154,14 @@ class WorkflowError(HorsiesError):
     """An operation on a workflow was refused, and changed nothing; the message says why."""
 
 
+class StepError(HorsiesError):
+    """A step of a task was refused, or failed outside of its function. Nothing of it was recorded; the message says why."""
+
+
+class StaleAttempt(StepError):  # noqa: N818 - a state of the attempt
+    """A step was not recorded, because the task no longer belongs to this attempt. An atomic step was rolled back."""
+
+
 class Skip(HorsiesError):  # noqa: N818 - requested, not an error
     """Raise it inside a task to end it as skipped: CANCELLED with the code TASK_SKIPPED, and its workflow node SKIPPED."""
 

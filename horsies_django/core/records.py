@@ -51,6 +51,14 @@ class Claim(NamedTuple):
     queue_name: str = ""
 
 
+class Fence(NamedTuple):
+    """What a write of running code names, so that it fails once the task belongs to another claim: task, worker, generation."""
+
+    task: uuid.UUID
+    worker: uuid.UUID
+    generation: int
+
+
 class Wanted(NamedTuple):
     """What a worker can claim in one pass: free slots by lane, tasks to prefetch, and the maximum in total and per queue.
 

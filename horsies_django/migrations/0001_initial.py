@@ -208,6 +208,31 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="TaskStep",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "task_id", "name", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("task_id", models.UUIDField(verbose_name="task")),
+                ("name", models.CharField(max_length=200, verbose_name="name")),
+                ("digest", models.CharField(max_length=32, verbose_name="digest of the arguments")),
+                ("result", models.JSONField(verbose_name="result")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="recorded"),
+                ),
+            ],
+            options={
+                "verbose_name": "step",
+                "verbose_name_plural": "steps",
+                "db_table": "horsies_task_steps",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="Queue",
             fields=[
                 ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),

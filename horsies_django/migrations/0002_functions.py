@@ -64,6 +64,7 @@ FUNCTIONS = (
     "settle/horsies_cancel",
     "tasks/horsies_prune",
     "tasks/horsies_redact",
+    "tasks/horsies_record_step",
     "monitoring/horsies_longest_waits",
     "monitoring/horsies_tasks_per_worker",
     "tasks/horsies_send",

@@ -6,12 +6,12 @@ from horsies_django.models.audit import AuditEntry
 from horsies_django.models.pruning import Pruning
 from horsies_django.models.queues import Queue, QueueLimits
 from horsies_django.models.schedules import Schedule, ScheduleTick
-from horsies_django.models.tasks import Task, TaskAttempt
+from horsies_django.models.tasks import Task, TaskAttempt, TaskStep
 from horsies_django.models.waiters import Waiter
 from horsies_django.models.workers import Heartbeat, Worker, WorkerState
 from horsies_django.models.workflows import WorkflowEdge, WorkflowNode, WorkflowRun
 
 __all__ = [
     "AuditEntry", "Heartbeat", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick", "Task", "TaskAttempt",
-    "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode", "WorkflowRun",
+    "TaskStep", "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode", "WorkflowRun",
 ]  # fmt: skip

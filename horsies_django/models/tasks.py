@@ -171,3 +171,23 @@ class TaskAttempt(ReadOnlyRow):
 
     def __str__(self) -> str:
         return f"{self.task_id} #{self.attempt}"
+
+
+class TaskStep(ReadOnlyRow):
+    """A recorded step of a task. Written by the attempt that ran it, never updated."""
+
+    pk = models.CompositePrimaryKey("task_id", "name")
+    task_id = models.UUIDField(_("task"))
+    name = models.CharField(_("name"), max_length=200)
+    digest = models.CharField(_("digest of the arguments"), max_length=32)
+    result = StoredJSON(_("result"))
+    created_at = models.DateTimeField(_("recorded"), db_default=Now())
+
+    class Meta:
+        db_table = "horsies_task_steps"
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name

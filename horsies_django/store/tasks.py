@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from horsies_django.core.records import Claim, NewTasks, Outcome, Wanted
+from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
 from horsies_django.store.base import Connection, Cursor, execute, executed, run
 from horsies_django.store.passes import Passed, PassRow, claims_json, claims_of, outcomes_json, passed_of
 
@@ -204,6 +204,21 @@ class TaskStore:
         """Return the tasks among ``ids`` that this connection can see."""
         rows = run(self.connection, "tasks/find", {"ids": list(ids)})
         return {id_: Found(status, result) for id_, status, result in rows}
+
+    def step_names(self, task: uuid.UUID) -> set[str]:
+        """Return the names of the recorded steps of a task."""
+        return {name for (name,) in run(self.connection, "tasks/step_names", {"task": task})}
+
+    def step(self, task: uuid.UUID, name: str) -> tuple[str, str] | None:
+        """Return the digest of the arguments and the result, as JSON text, of a recorded step, None if there is none."""
+        rows = run(self.connection, "tasks/step", {"task": task, "name": name})
+        return rows[0] if rows else None
+
+    def record_step(self, fence: Fence, name: str, digest: str, result: str) -> bool:
+        """Record a step of a running task; return False if the task no longer belongs to that claim."""
+        params = {**fence._asdict(), "name": name, "digest": digest, "result": result}
+        ((recorded,),) = run(self.connection, "tasks/record_step", params)
+        return bool(recorded)
 
 
 def array_element(text: str) -> str:

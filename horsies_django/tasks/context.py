@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from horsies_django.core.errors import TaskCancelled, WorkflowError
+from horsies_django.core.records import Fence
+from horsies_django.tasks.steps import Steps
+
+T = TypeVar("T")
 
 
 class CurrentTask:
@@ -19,10 +23,20 @@ class CurrentTask:
     None and ``cancel_requested`` stays False.
     """
 
-    __slots__ = ("_id", "attempt", "cancel_requested", "name", "queue_name", "workflow_cache")
+    __slots__ = ("_claim", "_id", "_steps", "attempt", "cancel_requested", "name", "queue_name", "workflow_cache")
 
-    def __init__(self, task_id: str | None = None, name: str = "", attempt: int = 1, queue_name: str = "") -> None:
+    def __init__(
+        self,
+        task_id: str | None = None,
+        name: str = "",
+        attempt: int = 1,
+        queue_name: str = "",
+        worker: str = "",
+        generation: int = 0,
+    ) -> None:
         self._id = task_id
+        self._claim = (worker, generation)
+        self._steps: Steps | None = None
         self.name = name
         self.attempt = attempt
         self.queue_name = queue_name
@@ -49,6 +63,39 @@ class CurrentTask:
         if self._id is None or workflow_of is None:
             raise WorkflowError("this code does not run in a task of a workflow")
         return workflow_of(self)
+
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool = True, **kwargs: Any) -> T:
+        """Call ``function(*args, **kwargs)`` once per task, and return the recorded result in later attempts.
+
+        With ``atomic``, the call and its record are one transaction on the alias HORSIES["DATABASE"]; without, no transaction is
+        open during the call, and the record is written after it. ``name`` identifies the step within the task. Outside a worker
+        nothing is recorded. Raises StepError in an open transaction, for the same name with other arguments, and for arguments
+        and results that cannot be encoded; StaleAttempt if the task was given to another attempt; and what the function raises.
+        """
+        return self._recorder().run(name, function, args, kwargs, atomic=atomic)  # type: ignore[no-any-return]
+
+    @overload
+    async def astep(
+        self, name: str, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, atomic: bool, **kwargs: Any
+    ) -> T: ...
+    @overload
+    async def astep(
+        self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool = True, **kwargs: Any
+    ) -> T: ...
+    async def astep(
+        self, name: str, function: Callable[..., Any], /, *args: Any, atomic: bool = True, **kwargs: Any
+    ) -> Any:
+        """Do the same from async code. A sync function runs in Django's thread for sync code; a coroutine function needs
+        ``atomic=False``, because Django's transactions are sync.
+        """
+        return await self._recorder().arun(name, function, args, kwargs, atomic=atomic)
+
+    def _recorder(self) -> Steps:
+        if self._steps is None:
+            worker, generation = self._claim
+            fence = Fence(uuid.UUID(self._id), uuid.UUID(worker), generation) if self._id and worker else None
+            self._steps = Steps(fence)
+        return self._steps
 
     def raise_if_cancelled(self) -> None:
         """Raise TaskCancelled if this task was cancelled; if not caught, the task ends as CANCELLED."""

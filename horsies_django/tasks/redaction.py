@@ -18,7 +18,7 @@ FINAL = frozenset(status.value for status in TERMINAL)
 
 
 def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
-    """Remove arguments, result, messages and a partition key made of arguments from a finished task. The operation is audited.
+    """Remove arguments, result, steps, messages and a partition key made of arguments from a finished task, and audit that.
 
     Returns False if the task is already redacted. Afterwards ``get()`` returns the error RESULT_REDACTED for a completed task,
     and the error of the task without message, data and exception for any other. Runs in the open transaction, if any. Raises

@@ -73,7 +73,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.kill_timer = KillTimer(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
         limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
-        self.pool = Pool(self.options, self.selector, self.kill_timer, limits, self.capacity.prefetch)
+        self.pool = Pool(self.options, self.selector, self.kill_timer, limits, self.capacity.prefetch, str(worker))
         self.outbox = Outbox(
             config.database,
             worker,

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from horsies_django import Workflow
-from horsies_django.models import Task, TaskAttempt, WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.models import Task, TaskAttempt, TaskStep, WorkflowEdge, WorkflowNode, WorkflowRun
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
@@ -53,6 +53,17 @@ def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() ->
     assert rows() == [count // 2 for count in both]
     assert young.get(0).is_ok()
     assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
+
+
+def test_steps_are_deleted_with_the_run_of_their_task_and_those_of_younger_runs_stay() -> None:
+    run()
+    age(2)
+    old = set(Task.objects.values_list("pk", flat=True))
+    run()
+    tasks = set(Task.objects.values_list("pk", flat=True))
+    TaskStep.objects.bulk_create(TaskStep(task_id=task, name="a", digest="d", result=1) for task in tasks)
+    RetentionStore(connection).prune_runs(DAY, 1_000)
+    assert set(TaskStep.objects.values_list("task_id", flat=True)) == tasks - old
 
 
 def test_the_row_of_a_large_run_is_the_last_to_go() -> None:

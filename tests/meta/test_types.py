@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 CODE = """
 from __future__ import annotations
 from datetime import UTC, datetime, timedelta
-from horsies_django import RetryPolicy, TaskResult, task
+from horsies_django import RetryPolicy, TaskResult, current_task, task
 from horsies_django.testing import drain
 
 @task
@@ -34,6 +34,10 @@ reveal_type(mail.schedule(timedelta(1), "a@b").get().ok_value)  # str
 reveal_type(add.with_options(delay=60, good_until=timedelta(1)).send(1))  # TaskHandle[int]
 reveal_type(add.with_options(delay=datetime.now(UTC)).send_many([{"a": 1}]))  # list[TaskHandle[int]]
 reveal_type(drain(until=timedelta(1), raise_errors=False))  # int
+def length(text: str) -> int:
+    return len(text)
+
+reveal_type(current_task().step("length", length, "a"))  # int
 add.send("1")  # incompatible type "str"; expected "int"
 add.with_options(delay=60).send(1, c=3)  # Unexpected keyword argument "c"
 add.with_options(delay="soon")  # incompatible type "str"

@@ -25,6 +25,10 @@ from tests.conftest import wait_until
 from tests.support.workers import WorkerProcess
 
 KEY = 6_180_339
+WAITS_AT_THE_GATE = f"""
+CREATE FUNCTION waits_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_advisory_xact_lock_shared({KEY}); RETURN NULL; END $$
+""".encode()
 PIDFD_GETFD = 438  # the system call has this number on every architecture
 RAN = b"\x03ran"  # how a reply begins, in the bytes of its pickle: a short text with its length
 MOVES = {
@@ -94,10 +98,7 @@ class Gate:
     def close(self, move: str) -> None:
         """Hold what makes that move from now on."""
         self.connection.execute("SELECT pg_advisory_lock(%s)", [KEY])
-        self.connection.execute(
-            "CREATE FUNCTION waits_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ BEGIN PERFORM pg_advisory_xact_lock_shared({KEY}); RETURN NULL; END $$"
-        )
+        self.connection.execute(WAITS_AT_THE_GATE)
         self.connection.execute(
             "CREATE CONSTRAINT TRIGGER gate AFTER UPDATE ON horsies_tasks DEFERRABLE INITIALLY DEFERRED "  # type: ignore[arg-type]
             f"FOR EACH ROW WHEN ({MOVES[move]}) EXECUTE FUNCTION waits_at_the_gate()"
@@ -129,6 +130,20 @@ class Gate:
         """Leave nothing behind."""
         self.connection.execute("SELECT pg_advisory_unlock_all()")
         self.connection.execute("DROP FUNCTION IF EXISTS waits_at_the_gate CASCADE")
+
+
+class StepGate(Gate):
+    """Holds the transaction of every step: at its record, which is not confirmed yet, or within its commit."""
+
+    def close(self, move: str) -> None:
+        """Hold steps from now on: at "record" or at "commit"."""
+        self.connection.execute("SELECT pg_advisory_lock(%s)", [KEY])
+        self.connection.execute(WAITS_AT_THE_GATE)
+        when = "DEFERRED" if move == "commit" else "IMMEDIATE"
+        self.connection.execute(
+            f"CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON horsies_task_steps DEFERRABLE INITIALLY {when} "  # type: ignore[arg-type]
+            "FOR EACH ROW EXECUTE FUNCTION waits_at_the_gate()"
+        )
 
 
 def kill_machine(worker: WorkerProcess) -> None:

@@ -50,7 +50,7 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: in
         for _, there in pairs:
             there.close()
         try:
-            jobs = pickle.dumps([(1, "0", "endless", "{}", 1, "default")])
+            jobs = pickle.dumps([(1, "{}", ("0", "endless", 1, "default", "", 1))])
             pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
             assert child.stdout is not None
             assert child.stdout.readline() == b"it runs\n"

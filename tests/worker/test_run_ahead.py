@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from horsies_django.core.records import Claim
+from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child.control import LONG_OVER, Control
 from horsies_django.worker.child.interrupts import CANCEL, SyncRun
 from horsies_django.worker.ipc.channel import memory_pair
@@ -81,7 +82,7 @@ def control() -> Control:
 
 def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does(control: Control) -> None:
     control.hear(CANCEL, "sync", 7)
-    others, mine = SyncRun("1", "tests.nothing", 1), SyncRun("2", "tests.nothing", 1)
+    others, mine = SyncRun(CurrentTask("1", "tests.nothing")), SyncRun(CurrentTask("2", "tests.nothing"))
     control.enter("sync", 6, others)
     control.enter("sync", 7, mine)
     assert (others.current.cancel_requested, mine.current.cancel_requested) == (False, True)
@@ -89,7 +90,7 @@ def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does(contro
 
 def test_what_was_said_to_a_task_that_is_over_is_forgotten_in_time(control: Control) -> None:
     control.hear(CANCEL, "sync", 7)
-    control.enter("async", 9 + LONG_OVER, SyncRun("1", "tests.nothing", 1))
+    control.enter("async", 9 + LONG_OVER, SyncRun(CurrentTask("1", "tests.nothing")))
     assert control.early
-    control.enter("sync", 8 + LONG_OVER, SyncRun("2", "tests.nothing", 1))
+    control.enter("sync", 8 + LONG_OVER, SyncRun(CurrentTask("2", "tests.nothing")))
     assert not control.early

@@ -3,7 +3,7 @@
 Each lane has its own channel, so no thread passes messages on to another: a sync task is received by the thread that runs it,
 the event loop reads its own socket, and a long sync task does not delay async tasks.
 
-Jobs arrive in lists of (number, task id, task name, JSON arguments, attempt, queue); ``None`` ends a lane. The sync lane replies
+Jobs arrive in lists of (number, JSON arguments, what CurrentTask takes); ``None`` ends a lane. The sync lane replies
 ``("ran", (number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])``
 returns tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its
 memory limit. Numbers increase per lane. ``started[lane]`` is the number of the last task whose user code may have begun; it is
@@ -24,6 +24,7 @@ from typing import Any
 
 from django.db import connections
 
+from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import async_thread, db_sessions, fork_guard
 from horsies_django.worker.child.control import Control
 from horsies_django.worker.child.interrupts import AsyncRun, SyncRun
@@ -47,7 +48,7 @@ logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
 PORTION = 64  # replies per message: the engine settles these while further tasks run
-Job = tuple[int, str, str, str, int, str]
+Job = tuple[int, str, tuple[str, str, int, str, str, int]]
 
 
 class SyncLane:
@@ -67,10 +68,11 @@ class SyncLane:
     def serve(self) -> None:
         """Run jobs in this thread until the lane ends. Raises EOFError if the parent is gone."""
         while (job := self._next()) is not None:
-            number, task_id, name, kwargs, attempt, queue = job
+            number, kwargs, about = job
+            task_id, name = about[:2]
             began = time.monotonic()
             self.process_state.enter()
-            run = SyncRun(task_id, name, attempt, queue)
+            run = SyncRun(CurrentTask(*about))
             self.control.enter("sync", number, run)
             reply = contextvars.copy_context().run(run_sync, run, kwargs)
             self.process_state.leave(name, task_id, reply)
@@ -170,12 +172,12 @@ class AsyncLane:
         task.add_done_callback(self._over)
 
     async def _run(self, job: Job) -> None:
-        number, task_id, name, kwargs, attempt, queue = job
+        number, kwargs, about = job
         began = time.monotonic()
         own_decimals()
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.before_task)
-        run = AsyncRun(task_id, name, attempt, queue)
+        run = AsyncRun(CurrentTask(*about))
         self.control.enter("async", number, run)
         reply = await run_async(run, kwargs)
         del self.control.runs["async", number]
@@ -203,7 +205,7 @@ class AsyncLane:
             del self.running[task]
             self._start(job)
         else:
-            logger.error("%s %s could not be run", job[2], job[1], exc_info=task.exception())
+            logger.error("%s %s could not be run", job[2][1], job[2][0], exc_info=task.exception())
             self._answer(task, job[0], untold(task.exception()), 0.0)
 
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:

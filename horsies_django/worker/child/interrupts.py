@@ -31,8 +31,8 @@ class Run:
 
     __slots__ = ("active", "current", "reason")
 
-    def __init__(self, task_id: str, name: str, attempt: int, queue_name: str = "") -> None:
-        self.current = CurrentTask(task_id, name, attempt, queue_name)
+    def __init__(self, current: CurrentTask) -> None:
+        self.current = current
         self.active = False
         self.reason: str | None = None
 
@@ -67,8 +67,8 @@ class SyncRun(Run):
 
     on_main: SyncRun | None = None  # the run in the main thread, for the signal handler
 
-    def __init__(self, task_id: str, name: str, attempt: int, queue_name: str = "") -> None:
-        super().__init__(task_id, name, attempt, queue_name)
+    def __init__(self, current: CurrentTask) -> None:
+        super().__init__(current)
         self.lock = threading.Lock()
         self.thread = threading.get_ident()
         if threading.current_thread() is threading.main_thread():
@@ -98,8 +98,8 @@ class AsyncRun(Run):
 
     __slots__ = ("loop", "task")
 
-    def __init__(self, task_id: str, name: str, attempt: int, queue_name: str = "") -> None:
-        super().__init__(task_id, name, attempt, queue_name)
+    def __init__(self, current: CurrentTask) -> None:
+        super().__init__(current)
         self.loop = asyncio.get_running_loop()
         self.task = asyncio.current_task()
 

@@ -44,8 +44,10 @@ class Pool:
         kill_timer: KillTimer | None = None,
         limits: TimeLimits = NO_LIMITS,
         prefetch: int = 0,
+        owner: str = "",
     ) -> None:
         self.options = options
+        self.owner = owner
         self.kill_timer = kill_timer
         self.selector = selector
         self.members: list[PoolProcess] = []
@@ -76,6 +78,7 @@ class Pool:
 
     def _add(self, member: PoolProcess) -> None:
         member.line = self.line
+        member.owner = self.owner
         self.members.append(member)
         for lane in LANES:
             self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, (self._talk, member, lane))

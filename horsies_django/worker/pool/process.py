@@ -53,6 +53,7 @@ class PoolProcess:
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was dispatched
         self.numbers = dict.fromkeys(LANES, 0)
         self.line = RunAhead()
+        self.owner = ""  # the worker that holds the claims, as its id
         self.moved_at = 0.0  # when a sync task last finished, or was dispatched to an idle lane
         self.stuck = False  # the run-ahead was called back since then: dispatch no more ahead until it moves
         self.lifetime = math.inf  # how many tasks it may take in all
@@ -105,7 +106,8 @@ class PoolProcess:
             number = self.numbers[lane]
             self.held[lane][number] = claim
             self.since[lane][number] = now
-            jobs.append((number, str(claim.id), claim.task_name, claim.kwargs, claim.attempt, claim.queue_name))
+            about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, self.owner, claim.generation)
+            jobs.append((number, claim.kwargs, about))
         self.taken += len(jobs)
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()

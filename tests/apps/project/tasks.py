@@ -348,7 +348,7 @@ def eats_and_tells(megabytes: int) -> tuple[int, float, float]:
 
 eaten: list[bytearray] = []
 
-from tests.apps.project import flows, points, traps, unspeakable  # noqa: E402, F401 - tasks of other modules, found through this one
+from tests.apps.project import flows, points, stepping, traps, unspeakable  # noqa: E402, F401 - tasks of other modules, found through this one
 
 
 @task(queue="mail")

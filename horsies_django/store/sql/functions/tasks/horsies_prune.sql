@@ -1,5 +1,5 @@
--- Deletes finished tasks of some queues that are older than p_age, with their attempts: one batch of at most p_many tasks. p_others: all
--- queues except p_queues. Tasks of workflows go with these. One caller at a time; others do nothing.
+-- Deletes finished tasks of some queues that are older than p_age, with their attempts and steps: one batch of at most p_many tasks.
+-- p_others: all queues except p_queues. Tasks of workflows go with these. One caller at a time; others do nothing.
 -- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
 -- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. The window
 -- stays while batches are full; if rows in it are locked, the next round starts there again.
@@ -56,6 +56,7 @@ BEGIN
     LIMIT p_many FOR UPDATE SKIP LOCKED);
   DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
   GET DIAGNOSTICS attempts = ROW_COUNT;
+  DELETE FROM horsies_task_steps s WHERE s.task_id = ANY (v_ids);
   DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids);
   GET DIAGNOSTICS tasks = ROW_COUNT;
   more := true;

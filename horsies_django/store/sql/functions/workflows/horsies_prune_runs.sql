@@ -1,5 +1,5 @@
--- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, tasks and attempts: at most p_many rows of tasks,
--- nodes and edges. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also in
+-- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, tasks, attempts and steps: at most p_many
+-- rows of tasks, nodes and edges. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also in
 -- child runs, stay.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
@@ -39,6 +39,7 @@ BEGIN
     DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
     GET DIAGNOSTICS v_count = ROW_COUNT;
     attempts := attempts + v_count;
+    DELETE FROM horsies_task_steps s WHERE s.task_id = ANY (v_ids);
     DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids);
     tasks := tasks + cardinality(v_ids);
     v_left := v_left - cardinality(v_ids);

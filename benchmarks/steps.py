@@ -1,0 +1,81 @@
+"""Steps: what a durable step costs beside a transaction that writes the same row, on the connection of the task's own code.
+
+A task is claimed, and its steps are taken in this process: blocks of steps take turns with blocks of bare transactions. Then come
+the same steps again, which return their recorded results.
+"""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from django.db import connection, transaction
+
+from benchmarks.enqueue import timed
+from benchmarks.figures import Case, Goal, Reading
+from benchmarks.load import tasks
+from benchmarks.machine import empty_tables
+from horsies_django import CurrentTask
+from horsies_django.core.records import Wanted
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.tasks import Served, TaskStore
+
+STEPS, BLOCK = 2_000, 50
+BARE, STEP, RECORDED = "steps bare transaction", "steps step", "steps recorded step"
+GOALS = (Goal("steps", STEP, 2, over=BARE, at_most=True),)
+
+
+def cases(scale: float) -> Sequence[Case]:
+    """Return the one case, whose parts take turns."""
+    return [Case("steps", partial(measure, max(4, round(STEPS * scale))))]
+
+
+def measure(n: int) -> list[Reading]:
+    """Write rows in bare transactions and in steps, and get the results of the same steps, in turns."""
+    empty_tables()
+    times: dict[str, list[float]] = {name: [] for name in (BARE, STEP, RECORDED)}
+    with table():
+        current = running()
+        for start in range(0, n, BLOCK):
+            numbers = range(start, min(start + BLOCK, n))
+            times[BARE] += timed(bare, numbers)
+            for name in (STEP, RECORDED):
+                times[name] += timed(lambda number: current.step(f"row {number}", write, number), numbers)
+    return [Reading(name, statistics.median(each) * 1e6, "us") for name, each in times.items()]
+
+
+@contextmanager
+def table() -> Iterator[None]:
+    """Have a table for the rows."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE rows_of_steps (id bigserial PRIMARY KEY, number int NOT NULL)")
+        try:
+            yield
+        finally:
+            cursor.execute("DROP TABLE rows_of_steps")
+
+
+def running() -> CurrentTask:
+    """Send a task and claim it; return what its code then gets as current_task()."""
+    worker = uuid.uuid4()
+    tasks.noop.send(0)
+    passed = TaskStore(connection).run_pass(worker, channel_prefix(connection), Served(["default"]), Wanted(1))
+    (claim,) = passed.claims
+    about = str(claim.id), claim.task_name, claim.attempt, claim.queue_name
+    return CurrentTask(*about, str(worker), claim.generation)
+
+
+def write(number: int) -> int:
+    """Write a row."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO rows_of_steps (number) VALUES (%s)", [number])
+    return number
+
+
+def bare(number: int) -> None:
+    """Write a row in a transaction."""
+    with transaction.atomic():
+        write(number)

@@ -1,0 +1,120 @@
+"""Calls of any function, as durable steps make them: a digest of the arguments, and the shape of the result.
+
+Unlike a task, such a function needs no annotations. Its arguments are encoded by the types of their values, only to be compared.
+Its result is encoded by the return annotation if there is one, else it has to be plain JSON data.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from horsies_django.core.codec.annotations import UnsupportedType, shape_of
+from horsies_django.core.codec.arguments import parameter_shape
+from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.shapes import ANY, CodecError, Shape, check_key, key_step, misfit, too_deep
+from horsies_django.core.codec.signatures import EMPTY, origin_of, signature_of, unresolved
+from horsies_django.core.errors import TaskDefinitionError
+
+DIGEST_CHARACTERS = 32
+OWN = "atomic"  # the keyword that a step keeps for itself
+INSTEAD = (
+    "pass a key or plain values; what cannot be passed can be a variable of a function of your own that makes the call"
+)
+
+
+def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return a digest of the arguments of a call, with those that ``functools.partial`` holds.
+
+    An argument counts under its name, however it is passed. Raises CodecError for one that cannot be encoded, and TypeError if
+    the arguments do not fit the function.
+    """
+    while isinstance(function, functools.partial):
+        args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
+        function = function.func
+    stored = {}
+    for name, value in bound(function, args, kwargs).items():
+        try:
+            stored[name] = canonical(value)
+        except CodecError as error:
+            error.within(name)
+            raise
+        except RecursionError:
+            raise too_deep().within(name) from None
+    return hashlib.sha256(write_json(sorted(stored.items())).encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a call by name, or by position if the function does not tell its signature."""
+    try:
+        signature = signature_of(function)
+    except ValueError:  # some builtins
+        return {"args": args, **kwargs}
+    if OWN in signature.parameters and OWN not in signature.bind_partial(*args, **kwargs).arguments:
+        raise TypeError(
+            f"{function.__name__}() has a parameter {OWN!r} of its own, and step() takes a keyword of that name: write "
+            f"functools.partial({function.__name__}, {OWN}=...)"
+        )
+    return signature.bind(*args, **kwargs).arguments
+
+
+def canonical(value: Any) -> Any:
+    """Return an argument as JSON data that is equal for equal values. Raises CodecError."""
+    if isinstance(value, list | tuple):
+        return [canonical_item(item, f"[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, dict):
+        for key in value:
+            check_key(key)
+        return {key: canonical_item(value[key], key_step(key)) for key in sorted(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return ANY.dump(value)
+    if hasattr(value, "_meta") and hasattr(value, "pk"):
+        raise misfit("", value)
+    try:
+        return canonical(shape_of(type(value), "an argument").dump(value))
+    except (UnsupportedType, NameError) as error:
+        raise CodecError(f"{type(value).__name__} cannot be encoded as JSON: {INSTEAD}") from error
+
+
+def canonical_item(value: Any, step: str) -> Any:
+    """Do the same for an element of a container."""
+    try:
+        return canonical(value)
+    except CodecError as error:
+        error.within(step)
+        raise
+
+
+def result_shape(function: Callable[..., Any]) -> Shape:
+    """Return the shape of what a function returns: by its annotation, else any plain JSON data. Raises TaskDefinitionError.
+
+    Only the return annotation is resolved, because those of parameters may exist for type checkers alone.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        annotation = signature_of(function).return_annotation
+    except ValueError:  # some builtins
+        return ANY
+    if annotation is EMPTY:
+        return ANY
+    function = inspect.unwrap(getattr(function, "__func__", function))
+
+    def alone() -> None: ...
+
+    alone.__annotations__ = {"return": annotation}
+    try:
+        hints = typing.get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)
+        return parameter_shape(hints["return"], f"{origin_of(function)}: the return annotation")
+    except (NameError, AttributeError) as error:
+        raise unresolved(function, error) from error
+    except TaskDefinitionError:
+        raise
+    except Exception as error:  # an annotation may be any expression
+        raise TaskDefinitionError(
+            f"{origin_of(function)}: the return annotation cannot be evaluated: {error}"
+        ) from error

@@ -1,0 +1,210 @@
+"""Two attempts of a task in one step, and what deletes steps: every row exactly once, and nothing of a zombie."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+
+from horsies_django import CurrentTask, StaleAttempt, StepError
+from horsies_django.core.options import options_text
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.retry import RetryPolicy
+from horsies_django.models import Task, TaskStep
+from horsies_django.store.retention import RetentionStore
+from horsies_django.tasks.redaction import redact
+from tests.conftest import Claimer, put
+from tests.db.conftest import Aside
+from tests.db.test_retention import DAY, EVERYTHING, finished
+from tests.support.points import StepGate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Claimers = Callable[..., Claimer]
+AGAIN = RetryPolicy.fixed([0] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
+CRASH = '{"err": {"error_code": "WORKER_CRASHED"}}'
+
+
+def code_of(worker: Claimer, claim: Claim) -> CurrentTask:
+    """Return what the code of a claimed task gets as current_task()."""
+    about = str(claim.id), claim.task_name, claim.attempt, claim.queue_name
+    return CurrentTask(*about, str(worker.id), claim.generation)
+
+
+def claimed(worker: Claimer) -> Claim:
+    """Claim the only task."""
+    (claim,) = worker.run_pass(1).claims
+    return claim
+
+
+def sent() -> None:
+    """Send a task that is run again after a crash."""
+    put(max_retries=AGAIN.max_retries, options=options_text(AGAIN, None))
+
+
+def crash(worker: Claimer, claim: Claim) -> bool:
+    """Let the attempt end as a crash; return whether that could be written."""
+    outcome = Outcome(claim.id, claim.generation, "FAILED", CRASH, "WORKER_CRASHED", crashed=True)
+    return claim.id in worker.run_pass(outcomes=[outcome]).landed
+
+
+def make(name: str) -> str:
+    Group.objects.create(name=name)
+    return name
+
+
+def names() -> list[str]:
+    return sorted(Group.objects.values_list("name", flat=True))
+
+
+@pytest.fixture
+def aside_(aside: Aside) -> Aside:
+    """Give the same, with Django's connection of the thread closed at the end."""
+
+    def run(call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return call(*args)
+        finally:
+            connection.close()
+
+    return lambda call, *args: aside(run, call, *args)
+
+
+@pytest.fixture
+def gate(connect: Callable[[], Any]) -> Iterator[StepGate]:
+    made = StepGate(connect())
+    yield made
+    made.remove()
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
+    claimer: Claimers, aside_: Aside, atomic: bool
+) -> None:
+    """The zombie has run the function, the present attempt runs it and commits, then the zombie comes to its record."""
+    sent()
+    zombie, other = claimer(default=100), claimer(default=100)
+    old = claimed(zombie)
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(name: str) -> str:
+        make("by the zombie")
+        inside.set()
+        assert go.wait(30)
+        return name
+
+    running = aside_(lambda: code_of(zombie, old).step("make", slow, "a", atomic=atomic))
+    assert inside.wait(30)
+    assert crash(zombie, old)
+    new = claimed(other)
+    assert code_of(other, new).step("make", make, "a") == "a"
+    go.set()
+    with pytest.raises(StaleAttempt, match=rf"task {old.id} no longer belongs to worker {zombie.id}, generation 1"):
+        running.result(30)
+    assert names() == (["a"] if atomic else ["a", "by the zombie"])
+    assert list(TaskStep.objects.values_list("task_id", "name", "result")) == [(old.id, "make", "a")]
+
+
+def test_a_zombie_that_comes_first_writes_nothing_and_the_present_attempt_takes_its_step(claimer: Claimers) -> None:
+    sent()
+    zombie, other = claimer(default=100), claimer(default=100)
+    old = claimed(zombie)
+    assert crash(zombie, old)
+    with pytest.raises(StaleAttempt):
+        code_of(zombie, old).step("make", make, "before the other")
+    new = claimed(other)
+    with pytest.raises(StaleAttempt):
+        code_of(zombie, old).step("make", make, "beside the other")
+    assert names() == []
+    assert code_of(other, new).step("make", make, "a") == "a"
+
+
+def test_neither_another_worker_nor_another_generation_nor_a_finished_task_is_let_in(claimer: Claimers) -> None:
+    sent()
+    worker, other = claimer(default=100), claimer(default=100)
+    claim = claimed(worker)
+    for stale in (code_of(other, claim), code_of(worker, claim._replace(generation=2))):
+        with pytest.raises(StaleAttempt):
+            stale.step("make", make, "a")
+    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": 1}')])
+    with pytest.raises(StaleAttempt):
+        code_of(worker, claim).step("make", make, "a")
+    assert names() == []
+
+
+@pytest.mark.parametrize("place", ["record", "commit"])
+def test_a_task_is_not_given_to_another_worker_while_a_step_of_it_is_being_committed(
+    claimer: Claimers, aside_: Aside, gate: StepGate, place: str
+) -> None:
+    """Else the next attempt would look for the step before it is there, and take it again."""
+    sent()
+    zombie, other = claimer(default=100), claimer(default=100)
+    old = claimed(zombie)
+    gate.close(place)
+    running = aside_(lambda: code_of(zombie, old).step("make", make, "a"))
+    gate.held()
+    assert not crash(zombie, old)
+    gate.open()
+    assert running.result(30) == "a"
+    assert crash(zombie, old)
+    assert code_of(other, claimed(other)).step("make", lambda name: make("again"), "a") == "a"
+    assert names() == ["a"]
+
+
+def test_the_same_name_twice_at_once_is_recorded_once_and_the_other_call_rolled_back(
+    claimer: Claimers, aside_: Aside
+) -> None:
+    sent()
+    worker = claimer(default=100)
+    current = code_of(worker, claimed(worker))
+    barrier = threading.Barrier(2)
+
+    def both(name: str) -> str:
+        barrier.wait(30)
+        make(f"{name} {threading.get_ident()}")
+        return name
+
+    running = [aside_(lambda: current.step("make", both, "a")) for _ in range(2)]
+    errors = [one.exception(30) for one in running]
+    assert sorted(type(error) for error in errors if error) == [StepError]
+    assert "has been recorded meanwhile" in str(next(error for error in errors if error))
+    assert len(names()) == 1
+
+
+def test_a_cancelled_task_may_finish_its_step(claimer: Claimers) -> None:
+    """It is asked to stop, and still RUNNING."""
+    sent()
+    worker = claimer(default=100)
+    claim = claimed(worker)
+    assert worker.store.cancel([claim.id], worker.channel, terminate=False) == {claim.id: "REQUESTED"}
+    assert code_of(worker, claim).step("make", make, "a") == "a"
+
+
+# deleted with the task
+
+
+def record(*tasks: Any) -> None:
+    TaskStep.objects.bulk_create(
+        TaskStep(task_id=task, name=name, digest="d", result={"mail": "ann@example.org"})
+        for task in tasks
+        for name in ("a", "b")
+    )
+
+
+def test_steps_are_deleted_with_their_tasks_and_those_of_others_stay(connect: Callable[[], Any]) -> None:
+    old, young = finished(2 * DAY, 2), finished(DAY / 2)
+    record(*old, *young)
+    assert RetentionStore(connect()).prune_tasks(EVERYTHING, 50).tasks == 2
+    assert set(TaskStep.objects.values_list("task_id", flat=True)) == set(young)
+
+
+def test_a_redaction_removes_the_steps_of_a_task_and_those_of_others_stay() -> None:
+    told, other = finished(count=2)
+    record(told, other)
+    assert redact(told, actor="ada", reason="request 17")
+    assert set(TaskStep.objects.values_list("task_id", flat=True)) == {other}
+    assert Task.objects.get(pk=told).redacted_at is not None

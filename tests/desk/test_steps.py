@@ -1,0 +1,431 @@
+"""Durable steps as a project uses them: in its tasks under drain(), in its own tests, and all that is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+from django.test import TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import CurrentTask, StepError, TaskResult
+from horsies_django.conf import config
+from horsies_django.models import Task, TaskStep
+from horsies_django.testing import drain
+from tests.apps.project import stepping
+from tests.apps.project.stepping import Charge
+from tests.support.factories import TaskFactory
+
+HOUR = dt.timedelta(hours=1)
+transactional = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def rows(db: None) -> Iterator[Callable[[], list[str]]]:
+    """Have the table of the tasks for the time of a test; give a function that tells the steps that wrote into it."""
+    with connection.cursor() as cursor:
+        cursor.execute(stepping.TABLE)
+
+    def found() -> list[str]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT step FROM step_rows ORDER BY step")
+            return [row[0] for row in cursor.fetchall()]
+
+    yield found
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE step_rows")
+
+
+def attempt(generation: int = 1, task: Task | None = None) -> CurrentTask:
+    """Return the attempt of a running task under its newest claim, which has that number."""
+    task = task or TaskFactory(status="RUNNING")
+    Task.objects.filter(pk=task.pk).update(claim_generation=generation)
+    return CurrentTask(str(task.pk), "shop.tasks.pay", generation, "default", str(task.claimed_by), generation)
+
+
+def make(name: str) -> str:
+    Group.objects.create(name=name)
+    return name
+
+
+async def amake(name: str) -> str:
+    await Group.objects.acreate(name=name)
+    return name
+
+
+def names() -> list[str]:
+    return sorted(Group.objects.values_list("name", flat=True))
+
+
+def steps() -> dict[str, Any]:
+    return dict(TaskStep.objects.values_list("name", "result"))
+
+
+# what a step does
+
+
+@transactional
+def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks_for_recorded_ones() -> None:
+    task = TaskFactory(status="RUNNING")
+    for generation, looks in ((1, 0), (2, 1)):
+        current = attempt(generation, task)
+        for name in (f"{generation} first", f"{generation} second"):
+            with CaptureQueriesContext(connection) as queries:
+                assert current.step(name, make, name) == name
+            statements = [query["sql"] for query in queries]
+            assert [sql for sql in statements[:looks] if "FROM horsies_task_steps" not in sql] == []
+            begin, insert, record, commit = statements[looks:]
+            assert (begin, commit) == ("BEGIN", "COMMIT")
+            assert "auth_group" in insert
+            assert "horsies_record_step" in record
+            looks = 0
+    assert set(names()) == set(steps())
+
+
+@transactional
+def test_a_later_attempt_gets_the_recorded_result_in_the_type_of_the_annotation_and_runs_nothing(
+    rows: Callable[[], list[str]],
+) -> None:
+    task = TaskFactory(status="RUNNING")
+    first = attempt(1, task).step("charge", stepping.charge, 5)
+    assert attempt(2, task).step("charge", stepping.charge, amount=5) == first == Charge(5, first.process)
+    assert rows() == ["charge 5"]
+
+
+@transactional
+def test_a_step_that_is_repeated_within_an_attempt_is_not_run_again() -> None:
+    current = attempt()
+    assert [current.step("make", make, "a") for _ in range(2)] == ["a", "a"]
+    assert names() == ["a"]
+
+
+@transactional
+def test_a_step_of_another_task_is_another_step() -> None:
+    assert [attempt().step("make", make, name) for name in ("a", "b")] == ["a", "b"]
+    assert names() == ["a", "b"]
+
+
+@transactional
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_function_that_raises_is_not_recorded_and_is_run_again(atomic: bool) -> None:
+    def fails(name: str) -> None:
+        make(name)
+        raise LookupError(name)
+
+    task = TaskFactory(status="RUNNING")
+    with pytest.raises(LookupError, match="a"):
+        attempt(1, task).step("make", fails, "a", atomic=atomic)
+    assert (names(), steps()) == ([] if atomic else ["a"], {})
+    assert attempt(2, task).step("make", make, "b") == "b"
+
+
+@transactional
+def test_no_transaction_is_open_during_a_call_to_the_outside() -> None:
+    def outside() -> bool:
+        return connection.in_atomic_block
+
+    assert attempt().step("outside", outside, atomic=False) is False
+    assert attempt().step("inside", outside) is True
+    assert steps() == {"outside": False, "inside": True}
+
+
+@transactional
+def test_what_a_step_sends_and_what_it_writes_are_there_together_or_not_at_all() -> None:
+    def send(fails: bool) -> str:
+        handle = stepping.steps.send()
+        if fails:
+            raise LookupError
+        return str(handle.task_id)
+
+    with pytest.raises(LookupError):
+        attempt().step("send", send, True)
+    assert Task.objects.filter(status="PENDING").count() == 0
+    sent = attempt().step("send", send, False)
+    assert str(Task.objects.get(status="PENDING").pk) == sent
+
+
+@transactional
+def test_a_function_that_asks_for_a_rollback_leaves_no_record_of_what_was_rolled_back() -> None:
+    def unwanted(name: str) -> str:
+        make(name)
+        transaction.set_rollback(True)
+        return name
+
+    current = attempt()
+    with pytest.raises(transaction.TransactionManagementError):
+        current.step("make", unwanted, "a")
+    assert (names(), steps()) == ([], {})
+    assert current.step("make", make, "b") == "b"
+
+
+@transactional
+def test_results_are_the_same_in_every_attempt() -> None:
+    """A value that would come back as another one has to show in the first attempt, not in a retry."""
+    task = TaskFactory(status="RUNNING")
+
+    def several() -> list[Decimal]:
+        return [Decimal("1.50")]
+
+    for generation in (1, 2):
+        assert attempt(generation, task).step("several", several) == [Decimal("1.50")]
+        assert attempt(generation, task).step("nothing", lambda: None) is None
+
+
+# in tasks, and in tests
+
+
+class InsideATestCase(TestCase):
+    @classmethod
+    def setUpTestData(cls) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(stepping.TABLE)
+
+    def written(self) -> list[str]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT step FROM step_rows ORDER BY step")
+            return [row[0] for row in cursor.fetchall()]
+
+    def test_drain_runs_steps_once_over_all_attempts_in_the_transaction_of_the_test(self) -> None:
+        handle = stepping.steps.send(fails=2)
+        assert drain(until=HOUR) == 3
+        assert [each.amount for each in handle.get().ok_value] == [0, 1, 2]
+        assert self.written() == ["charge 0", "charge 1", "charge 2"]
+        assert TaskStep.objects.filter(task_id=handle.task_id).count() == 3
+
+    def test_async_tasks_take_steps_too(self) -> None:
+        handle = stepping.asteps.send(fails=1)
+        assert drain(until=HOUR) == 2
+        inside, outside, attempt = handle.get().ok_value
+        assert (outside, attempt) == (1, 2)
+        assert self.written() == ["inside"]
+        assert set(TaskStep.objects.values_list("name", flat=True)) == {"inside", "outside"}
+
+    def test_a_task_that_is_called_runs_its_steps_and_records_nothing(self) -> None:
+        assert [each.amount for each in stepping.steps()] == [0, 1, 2]
+        assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
+        assert self.written() == ["charge 0", "charge 1", "charge 2", "inside"]
+        assert TaskStep.objects.count() == 0
+
+    def test_an_atomic_block_of_the_test_itself_is_refused_as_in_production(self) -> None:
+        with transaction.atomic(), pytest.raises(StepError, match="open transaction"):
+            attempt().step("make", make, "a")
+        assert names() == []
+
+
+@transactional
+def test_drain_runs_steps_without_a_transaction_around_it(rows: Callable[[], list[str]]) -> None:
+    handle = stepping.steps.send(fails=1)
+    assert drain(until=HOUR) == 2
+    assert handle.get().is_ok()
+    assert rows() == ["charge 0", "charge 1", "charge 2"]
+
+
+@transactional
+def test_a_task_that_is_run_again_is_another_task_and_takes_its_steps_anew(rows: Callable[[], list[str]]) -> None:
+    from horsies_django.tasks.operations import retry
+
+    handle = stepping.steps.send(fails=99)
+    drain(until=HOUR, raise_errors=False)
+    assert handle.get() != TaskResult(ok=None)
+    retry(handle.task_id, actor="ada")
+    drain(until=HOUR, raise_errors=False)
+    assert rows() == ["charge 0", "charge 0", "charge 1", "charge 1"]
+
+
+# what is refused
+
+
+def refused(words: str, *args: Any, current: CurrentTask | None = None, **kwargs: Any) -> None:
+    """Assert that a step is refused with these words, before anything ran."""
+    with pytest.raises(StepError, match=words):
+        (current or attempt()).step(*args, **kwargs)
+    assert (names(), steps()) == ([], {})
+
+
+@transactional
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", 7, None, "\x00", "\udcff"])
+def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:
+    refused("a step's name must be a str of 1 to 200 printable characters", name, make, "a")
+    assert attempt().step("x" * 200, make, "a") == "a"
+
+
+@transactional
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(atomic: bool) -> None:
+    current = attempt()
+    with transaction.atomic():
+        refused(r"open transaction on the alias 'default'.*call it outside of atomic\(\)", "make", make, "a",
+                current=current, atomic=atomic)  # fmt: skip
+    transaction.set_autocommit(False)
+    try:
+        refused("open transaction", "make", make, "a", current=current, atomic=atomic)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            refused("open transaction", "make", make, "a", current=current, atomic=atomic)
+        finally:
+            cursor.execute("ROLLBACK")
+    assert current.step("make", make, "a", atomic=atomic) == "a"
+
+
+@transactional
+def test_a_step_within_a_step_is_refused_and_the_outer_one_rolled_back() -> None:
+    current = attempt()
+
+    def outer() -> str:
+        make("outer")
+        return current.step("inner", make, "inner")
+
+    refused("step 'inner' was called in an open transaction", "outer", outer, current=current)
+
+
+@transactional
+def test_a_call_to_the_outside_that_leaves_a_transaction_open_is_not_recorded() -> None:
+    def leaves_open() -> None:
+        transaction.set_autocommit(False)
+
+    current = attempt()
+    try:
+        with pytest.raises(StepError, match="its function left a transaction open"):
+            current.step("outside", leaves_open, atomic=False)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    assert steps() == {}
+
+
+@transactional
+def test_the_same_name_with_other_arguments_is_refused_and_both_are_named() -> None:
+    task = TaskFactory(status="RUNNING")
+    current = attempt(1, task)
+    current.step("make", make, "a")
+    later = attempt(2, task)
+    for again in (current, later):
+        with pytest.raises(
+            StepError, match=r"step 'make' of task .* other arguments \(digest \w{32}\).*\(\w{32}\).*page"
+        ):
+            again.step("make", make, "b")
+    assert (names(), steps()) == (["a"], {"make": "a"})
+    assert later.step("make b", make, "b") == "b"
+
+
+@transactional
+def test_arguments_that_cannot_be_compared_are_refused() -> None:
+    refused(r"step 'make': argument 'name' is a model instance \(Group\): pass name.pk", "make", make, Group(pk=1))
+    refused("step 'make': argument 'name': object cannot be encoded as JSON: pass a key", "make", make, object())
+    with pytest.raises(TypeError, match="missing a required argument: 'name'"):
+        attempt().step("make", make)
+    refused("the second argument is what it calls, not str", "make", "make")
+
+
+@transactional
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_is_recorded(atomic: bool) -> None:
+    def returns(value: Any) -> Callable[[], Any]:
+        def function() -> Any:
+            make("a")
+            return value
+
+        return function
+
+    def wrong() -> int:
+        make("a")
+        return "a"  # type: ignore[return-value]
+
+    async def coroutine() -> None: ...
+
+    for function, words in [
+        (returns(Decimal(1)), "got Decimal. Annotate what .*returns"),
+        (returns((1, 2)), "a tuple would come back as a list"),
+        (returns({"a": [Group(pk=1)]}), r"result '\[\"a\"\]\[0\]' is a model instance \(Group\): return its pk"),
+        (returns("\x00"), "NUL byte"),
+        (wrong, "expected int, got str"),
+        (lambda: coroutine(), "returned coroutine: pass a coroutine function to astep"),
+    ]:
+        with pytest.raises(StepError, match=words):
+            attempt().step("returns", function, atomic=atomic)
+        assert steps() == {}
+        assert names() == [] or not atomic
+        Group.objects.all().delete()
+
+
+@transactional
+def test_an_annotation_that_cannot_be_stored_is_refused_before_the_function_runs() -> None:
+    def returns_group() -> Group:
+        return Group.objects.create(name="a")
+
+    refused("step 'make': .*the return annotation: Group is a model", "make", returns_group)
+
+
+@transactional
+def test_a_result_that_is_too_large_is_refused_and_rolled_back() -> None:
+    with override_settings(HORSIES={"MAX_PAYLOAD_BYTES": 10_000}):
+        assert config().max_payload_bytes == 10_000
+        refused("result takes 10,001 bytes of JSON; .* allows 10,000", "large", lambda: make("x") * 9_999)
+        assert attempt().step("large", lambda: "é" * 4_999) == "é" * 4_999
+
+
+@transactional
+def test_a_recorded_result_that_the_present_code_does_not_take_is_told() -> None:
+    def number() -> int:
+        return 1
+
+    def text() -> str:
+        return "1"
+
+    task = TaskFactory(status="RUNNING")
+    attempt(1, task).step("result", number)
+    with pytest.raises(StepError, match="step 'result': recorded result: expected str, got int"):
+        attempt(2, task).step("result", text)
+
+
+# async
+
+
+async def astep(current: CurrentTask, *args: Any, **kwargs: Any) -> Any:
+    return await current.astep(*args, **kwargs)
+
+
+@transactional
+def test_sync_and_coroutine_functions_are_steps_of_async_code() -> None:
+    task = TaskFactory(status="RUNNING")
+    for generation in (1, 2):
+        current = attempt(generation, task)
+        assert async_to_sync(astep)(current, "sync", make, "a") == "a"
+        assert async_to_sync(astep)(current, "async", amake, "b", atomic=False) == "b"
+    assert names() == ["a", "b"]
+
+
+@transactional
+def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
+    current = attempt()
+    with pytest.raises(StepError, match="'amake'|amake is a coroutine function.*pass atomic=False, or a sync function"):
+        async_to_sync(astep)(current, "make", amake, "a")
+    refused(r"amake is a coroutine function.*astep\(\.\.\., atomic=False\)", "make", amake, "a", current=current)
+
+    async def sync_on_the_loop() -> None:
+        current.step("make", make, "a")
+
+    with pytest.raises(StepError, match=r"on a running event loop: use 'await current_task\(\)\.astep"):
+        asyncio.run(sync_on_the_loop())
+    assert (names(), steps()) == ([], {})
+
+
+@transactional
+def test_a_task_function_and_a_method_can_be_steps() -> None:
+    from tests.apps.project import tasks
+
+    assert attempt().step("add", tasks.add, 1, b=2) == 3
+    assert attempt().step("upper", "a".upper) == "A"
+    assert attempt().step("partial", functools.partial(make, "a")) == "a"

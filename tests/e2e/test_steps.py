@@ -1,0 +1,224 @@
+"""Durable steps in real workers: killed between any two statements, frozen and woken, timed out, cancelled: each row once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django import TaskHandle
+from horsies_django.models import Task, TaskAttempt, TaskStep
+from tests.apps.project import stepping
+from tests.conftest import wait_until
+from tests.support.points import StepGate, kill_machine
+from tests.support.workers import WorkerProcess
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
+LONG = {"HORSIES_TEST_STALE_MS": "60000"}  # so long the kernel lets the processes of a stopped worker live
+GATES = ("before", "begun", "written", "after")
+
+
+class Stepper:
+    """A ``steps_at_gates`` task, the file that it writes to, and its rows."""
+
+    def __init__(self, path: Path, **how: Any) -> None:
+        self.path = path
+        options = {name: how.pop(name) for name in ("timeout_ms",) if name in how}
+        self.handle: TaskHandle[int] = stepping.steps_at_gates.with_options(**options).send(str(path), **how)
+
+    def came_to(self, place: str) -> list[int]:
+        """Return the processes that came to a place."""
+        lines = [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return [int(process) for word, process in lines if word == place]
+
+    def stands(self, place: str, times: int = 1) -> int:
+        """Let it come to a place, wait until it is there for the given time, and return its process."""
+        self.may(*GATES[: GATES.index(place)])
+        return int(wait_until(lambda: self.came_to(place)[times - 1 :], f"it is {place}")[0])
+
+    def may(self, *gates: str) -> None:
+        """Open gates for all attempts."""
+        for gate in gates:
+            Path(f"{self.path}.{gate}").touch()
+
+    def end(self) -> tuple[int, list[int], list[str]]:
+        """Let it come to its end; return its result, the processes that wrote its rows, and the outcomes of its attempts."""
+        self.may(*GATES)
+        result = self.handle.get(timeout_ms=60_000)
+        attempts = TaskAttempt.objects.filter(task_id=self.handle.task_id).order_by("attempt")
+        return result.ok_value, self.rows(), list(attempts.values_list("outcome", flat=True))
+
+    def rows(self) -> list[int]:
+        """Return the processes that wrote the rows of its step."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT process FROM step_rows WHERE task = %s", [self.handle.task_id])
+            return [row[0] for row in cursor.fetchall()]
+
+    def recorded(self) -> list[Any]:
+        """Return the recorded results of its step."""
+        return list(TaskStep.objects.filter(task_id=self.handle.task_id).values_list("result", flat=True))
+
+
+@pytest.fixture(autouse=True)
+def rows(transactional_db: None, worker: Start) -> Iterator[None]:
+    """Have the table of the tasks for the time of a test."""
+    with connection.cursor() as cursor:
+        cursor.execute(stepping.TABLE)
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE step_rows")
+
+
+@pytest.fixture
+def gate(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[StepGate]:
+    made = StepGate(connect())
+    yield made
+    made.remove()
+
+
+CRASHED_ONCE = ["WORKER_FAILURE", "COMPLETED"]
+
+
+@pytest.mark.parametrize("place", GATES)
+def test_a_process_killed_before_in_or_after_a_step(worker: Start, tmp_path: Path, place: str) -> None:
+    worker("--processes=1").ready()
+    stepper = Stepper(tmp_path / "stepper")
+    killed = stepper.stands(place)
+    os.kill(killed, signal.SIGKILL)
+    result, rows, outcomes = stepper.end()
+    assert (rows, stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
+    assert (result == killed) == (place == "after")
+
+
+@pytest.mark.parametrize(
+    ("place", "commits"), [("record", False), ("commit", True), ("commit", False)], ids=["record", "commit", "cut"]
+)
+def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit(
+    worker: Start, tmp_path: Path, gate: StepGate, place: str, commits: bool
+) -> None:
+    """The server may have got the COMMIT: until it is done with it, no other attempt can begin."""
+    worker("--processes=1").ready()
+    stepper = Stepper(tmp_path / "stepper")
+    killed = stepper.stands("before")
+    gate.close(place)
+    stepper.may(*GATES[:3])
+    session = gate.held()
+    os.kill(killed, signal.SIGKILL)
+    wait_until(
+        lambda: Task.objects.get().retry_count == 0 and not stepper.came_to("after"), "it is not tried again yet"
+    )
+    gate.open(kill=session if place == "commit" and not commits else None)
+    result, rows, outcomes = stepper.end()
+    assert (rows, stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
+    assert (result == killed) == commits
+
+
+def test_a_machine_that_dies_in_a_step(worker: Start, tmp_path: Path) -> None:
+    first = worker("--processes=1", **SHORT).ready()
+    stepper = Stepper(tmp_path / "stepper")
+    killed = stepper.stands("written")
+    kill_machine(first)
+    worker("--processes=1", **SHORT).ready()
+    result, rows, outcomes = stepper.end()
+    assert (rows, stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
+    assert result != killed
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("place", ["begun", "written"])
+def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_records_nothing(
+    worker: Start, tmp_path: Path, place: str, atomic: bool
+) -> None:
+    zombie = worker("--processes=1", "--queues=default", **LONG).ready()
+    stepper = Stepper(tmp_path / "stepper", atomic=atomic)
+    frozen = stepper.stands(place)
+    os.killpg(zombie.process.pid, signal.SIGSTOP)
+    worker("--processes=1", **SHORT).ready()
+    stepper.stands(place, times=2)
+    result, rows, outcomes = stepper.end()
+    assert (result in rows, result != frozen, outcomes) == (True, True, CRASHED_ONCE)
+    os.kill(frozen, signal.SIGCONT)
+    wait_until(lambda: stepper.came_to("stale") == [frozen], "it hears that it was given up")
+    assert stepper.rows().count(frozen) == (0 if atomic else 1)  # without a transaction, at least once
+    assert (stepper.rows().count(result), stepper.recorded()) == (1, [result])
+    os.killpg(zombie.process.pid, signal.SIGCONT)
+    wait_until(
+        lambda: "dropping its outcome" in zombie.log or zombie.log.count("Worker started") == 2, "it starts anew"
+    )
+    assert Task.objects.get().result == {"ok": result}
+
+
+def test_a_worker_frozen_while_its_step_is_being_committed_keeps_the_step(
+    worker: Start, tmp_path: Path, gate: StepGate
+) -> None:
+    zombie = worker("--processes=1", "--queues=default", **LONG).ready()
+    stepper = Stepper(tmp_path / "stepper")
+    frozen = stepper.stands("before")
+    gate.close("commit")
+    stepper.may(*GATES[:3])
+    gate.held()
+    os.killpg(zombie.process.pid, signal.SIGSTOP)
+    worker("--processes=1", **SHORT).ready()
+    gate.open()
+    result, rows, outcomes = stepper.end()
+    assert (result, rows, outcomes) == (frozen, [frozen], CRASHED_ONCE)
+    os.killpg(zombie.process.pid, signal.SIGCONT)
+    wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
+    assert (stepper.rows(), stepper.recorded()) == ([frozen], [frozen])
+
+
+def test_a_stopped_worker_as_it_is_by_default_writes_no_row_when_it_is_continued(worker: Start, tmp_path: Path) -> None:
+    """Here the kernel kills its processes first."""
+    stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
+    stepper = Stepper(tmp_path / "stepper")
+    frozen = stepper.stands("written")
+    os.killpg(stopped.process.pid, signal.SIGSTOP)
+    worker("--processes=1", **SHORT).ready()
+    result, rows, outcomes = stepper.end()
+    os.killpg(stopped.process.pid, signal.SIGCONT)
+    wait_until(lambda: stopped.log.count("Worker started") == 2, "it starts anew")
+    assert (stepper.rows(), stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
+    assert result != frozen
+
+
+@pytest.mark.parametrize("options", [["--threads=1"], ["--threads=2"]], ids=["the main thread", "another thread"])
+def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
+    worker: Start, tmp_path: Path, options: list[str]
+) -> None:
+    worker("--processes=1", *options).ready()
+    stepper = Stepper(tmp_path / "stepper", timeout_ms=1_500)
+    stepper.stands("written")
+    wait_until(lambda: TaskAttempt.objects.exists(), "its time is over")
+    assert stepper.rows() == []
+    result, rows, outcomes = stepper.end()
+    assert (rows, stepper.recorded(), outcomes) == ([result], [result], ["FAILED", "COMPLETED"])
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(worker: Start, tmp_path: Path, terminate: bool) -> None:
+    worker("--processes=1", HORSIES_TEST_KILL_GRACE_MS="500").ready()
+    stepper = Stepper(tmp_path / "stepper")
+    stepper.stands("written")
+    assert stepper.handle.cancel(terminate=terminate) == "REQUESTED"
+    assert stepper.handle.get(timeout_ms=30_000).err_value.error_code == "TASK_CANCELLED"
+    assert (stepper.rows(), stepper.recorded()) == ([], [])
+
+
+def test_async_tasks_take_their_steps_once_over_all_attempts(worker: Start) -> None:
+    worker("--processes=1").ready()
+    handles = [stepping.asteps.send(fails=2) for _ in range(5)]
+    for handle in handles:
+        _, outside, attempt = handle.get(timeout_ms=60_000).ok_value
+        assert (outside, attempt) == (1, 3)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*), count(DISTINCT task), max(attempt) FROM step_rows")
+        assert cursor.fetchone() == (5, 5, 1)

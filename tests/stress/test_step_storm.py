@@ -1,0 +1,192 @@
+"""Durable steps in a storm: processes are killed at random moments, workers frozen until others run their tasks: each row once.
+
+The workers that are frozen have a long threshold of their own, so that the kernel lets their processes live: they wake up in the
+middle of their steps, and only the check before the record keeps them from writing. Each commit of a step takes a while, so that
+many kills come within one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django.models import Task, TaskAttempt, TaskStep
+from tests.apps.project import stepping
+from tests.conftest import wait_until
+from tests.support.points import kill_machine
+from tests.support.sizes import sized
+from tests.support.workers import WorkerProcess
+
+pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1_200)]
+
+KILLS, FREEZES, SEED = sized(25, 1_000), sized(2, 100), 16
+KILLED, FROZEN = sized(1, 2), sized(1, 4)  # workers whose processes are killed, and workers that are frozen together
+MACHINES = 50  # each so many-th kill is one of a whole worker
+BACKLOG = sized(30, 100)  # tasks that are unfinished at any time
+MOST_MILLISECONDS = 20.0  # in a step
+BREATH_SECONDS = 0.1  # between two kills at most
+SLOW_COMMITS = """
+CREATE FUNCTION commits_slowly() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep(random() / 100); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON horsies_task_steps DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION commits_slowly()
+"""
+AT_WORK = """
+SELECT count(DISTINCT b.pid) FROM horsies_heartbeats b JOIN horsies_tasks t ON t.claimed_by = b.id
+WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL AND t.status = 'RUNNING' AND t.finished_at IS NULL
+"""
+GIVEN_UP = """
+SELECT NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL)
+"""
+# What is wrong afterwards: rows that are missing or there twice, and results that are not those of the rows.
+WRONG = """
+SELECT t.id, t.status, array_agg(r.step ORDER BY r.step), array_agg(r.process ORDER BY r.step), t.result,
+       (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
+FROM horsies_tasks t LEFT JOIN step_rows r ON r.task = t.id
+GROUP BY t.id
+HAVING t.status <> 'COMPLETED' OR array_agg(r.step ORDER BY r.step) <> '{0,1,2,3,4,5,6,7,8,9}'
+  OR t.result -> 'ok' <> jsonb_agg(r.process ORDER BY r.step)
+  OR t.result -> 'ok' <> (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
+"""
+LATER = "SELECT count(*) FROM step_rows r JOIN horsies_tasks t ON t.id = r.task WHERE r.attempt <= t.retry_count"
+
+
+@pytest.fixture
+def rows(transactional_db: None, worker: Callable[..., WorkerProcess]) -> Iterator[None]:
+    """Have the table of the tasks, and commits that take a while."""
+    with connection.cursor() as cursor:
+        cursor.execute(stepping.TABLE)
+        cursor.execute(SLOW_COMMITS)
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION commits_slowly CASCADE")
+        cursor.execute("DROP TABLE step_rows")
+
+
+class Storm:
+    """Workers, tasks for them, and what befalls them."""
+
+    def __init__(self, start: Callable[..., WorkerProcess], watcher: psycopg.Connection[Any], notes: Path) -> None:
+        self.start = start
+        self.watcher = watcher
+        self.notes = notes
+        self.random = random.Random(SEED)
+        self.moment = threading.Event()
+        self.happened: Counter[str] = Counter()
+        self.killed = [self.fresh(2_000) for _ in range(KILLED)]
+        self.frozen = [self.fresh(600_000) for _ in range(FROZEN)]
+        self.send()
+        for each in (*self.killed, *self.frozen):
+            each.ready()
+
+    def fresh(self, threshold: int) -> WorkerProcess:
+        """Start a worker."""
+        recovery = json.dumps({"RUNNING_STALE_THRESHOLD_MS": threshold, "MAX_CRASHES": 0})
+        return self.start(
+            "--processes=2", "--async-concurrency=2", "--max-tasks-per-child=0",
+            DJANGO_SETTINGS_MODULE="tests.settings.outages", HORSIES_TEST_RECOVERY=recovery,
+        )  # fmt: skip
+
+    def send(self) -> None:
+        """Send as many tasks as finished."""
+        missing = BACKLOG - Task.objects.filter(finished_at=None).count()
+        for kind in (stepping.ten_steps, stepping.ten_steps, stepping.aten_steps):
+            kind.send_many(
+                {"milliseconds": self.random.uniform(0, MOST_MILLISECONDS), "notes": str(self.notes)}
+                for _ in range(missing // 3)
+            )
+
+    def kill_all_the_time(self, others: Future[None]) -> None:
+        """Kill processes that run tasks, and now and then a whole worker, until there were enough and the others are done."""
+        while self.happened["kills"] < KILLS or not others.done():
+            self.send()
+            place = self.random.randrange(KILLED)
+            if self.happened["kills"] % MACHINES == MACHINES - 1:
+                kill_machine(self.killed[place])
+                self.killed[place] = self.fresh(2_000).ready()
+                self.happened["kills"] += 1
+            else:
+                self.happened["kills"] += self.kill_a_runner(self.killed[place])
+            self.moment.wait(self.random.uniform(0, BREATH_SECONDS))
+
+    def kill_a_runner(self, worker: WorkerProcess) -> bool:
+        """Kill one of the processes that run a worker's tasks; return whether there was one."""
+        runners = runners_of(worker)
+        with suppress(psutil.NoSuchProcess):
+            if runners:
+                self.random.choice(runners).kill()
+        return bool(runners)
+
+    def freeze_all_the_time(self) -> None:
+        """Freeze workers that are at work until others have given them up, and wake them, their processes first."""
+        pids = [each.process.pid for each in self.frozen]
+        while self.happened["freezes"] < FREEZES:
+            wait_until(lambda: self.asked(AT_WORK, pids) == FROZEN, "all of them are at work")
+            runners = [runner for each in self.frozen for runner in runners_of(each)]
+            for pid in pids:
+                os.killpg(pid, signal.SIGSTOP)
+            wait_until(lambda: self.asked(GIVEN_UP, pids), "others have given them up")
+            for runner in runners:
+                with suppress(psutil.NoSuchProcess):
+                    runner.resume()
+            self.moment.wait(BREATH_SECONDS)
+            for pid in pids:
+                os.killpg(pid, signal.SIGCONT)
+            self.happened["freezes"] += FROZEN
+
+    def asked(self, query: str, pids: list[int]) -> Any:
+        """Return the answer to a query about workers."""
+        row = self.watcher.execute(query.encode(), [pids]).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def runners_of(worker: WorkerProcess) -> list[psutil.Process]:
+    """Return the processes that run a worker's tasks: children of its fork server."""
+    with suppress(psutil.NoSuchProcess):
+        below = psutil.Process(worker.process.pid).children(recursive=True)
+        return [one for one in below if one.is_running() and one.ppid() != worker.process.pid]
+    return []
+
+
+def test_every_row_of_every_step_is_written_exactly_once(
+    worker: Callable[..., WorkerProcess], rows: None, connect: Callable[[], psycopg.Connection[Any]], tmp_path: Path
+) -> None:
+    storm = Storm(worker, connect(), tmp_path / "notes")
+    with ThreadPoolExecutor(1) as aside:
+        freezing = aside.submit(storm.freeze_all_the_time)
+        storm.kill_all_the_time(freezing)
+        freezing.result()
+    wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all tasks have ended")
+    for each in (*storm.killed, *storm.frozen):
+        each.stop()
+    with connection.cursor() as cursor:
+        cursor.execute(WRONG)
+        assert cursor.fetchall() == []
+        cursor.execute(LATER)
+        (found,) = cursor.fetchone()
+    tasks, stale = Task.objects.count(), len(storm.notes.read_text().splitlines()) if storm.notes.exists() else 0
+    assert TaskStep.objects.count() == 10 * tasks
+    crashes = TaskAttempt.objects.filter(outcome="WORKER_FAILURE").count()
+    print(
+        f"{tasks} tasks, {dict(storm.happened)}, {crashes} crashed attempts, {found} steps kept, {stale} stale attempts"
+    )
+    assert storm.happened["kills"] >= KILLS
+    assert storm.happened["freezes"] >= FREEZES
+    assert crashes > KILLS // 4
+    assert found > 0, "no attempt found a step of an earlier one"
+    assert stale > 0 or FREEZES < 10, "no worker woke up in a step"

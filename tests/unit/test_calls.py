@@ -1,0 +1,167 @@
+"""What makes two calls of a step the same, and how what it returns is stored, for functions of any kind."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import functools
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horsies_django.core.codec import CodecError, UnsupportedType
+from horsies_django.core.codec.calls import digest_of, result_shape
+from horsies_django.core.errors import TaskDefinitionError
+
+if TYPE_CHECKING:
+    from nowhere import Client, Receipt  # type: ignore[import-not-found]
+
+
+@dataclass
+class Order:
+    number: int
+    total: Decimal
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Model:
+    """Looks like a model."""
+
+    _meta = pk = None
+
+
+class Shop:
+    def charge(self, order: int, *, total: int = 0) -> Order:
+        return Order(order, Decimal(total))
+
+
+def charge(order: Any, total: Any = 0, /, *more: Any, note: Any = "", **rest: Any) -> int:
+    return 0
+
+
+def of_a_client(client: Client, number: int) -> Order:
+    return Order(number, Decimal(1))
+
+
+def of_nobody() -> Receipt:
+    raise NotImplementedError
+
+
+def atomically(order: int, atomic: bool = False) -> None: ...
+
+
+def digest(*args: Any, function: Callable[..., Any] = charge, **kwargs: Any) -> str:
+    return digest_of(function, args, kwargs)
+
+
+MOMENT = dt.datetime(2026, 3, 4, tzinfo=dt.UTC)
+VALUES = [
+    None, True, 1, 1.5, "1", [1], {"a": 1}, {"b": 1}, Decimal("2.50"), uuid.UUID(int=7), MOMENT, MOMENT.date(),
+    dt.timedelta(1), Order(1, Decimal(2)), Order(2, Decimal(2)), Colour.RED, [Order(1, Decimal(3))], {"a": [Decimal(4)]},
+]  # fmt: skip
+
+
+def test_equal_arguments_have_one_digest_and_different_ones_have_others() -> None:
+    digests = [digest(value) for value in VALUES]
+    assert digests == [digest(value) for value in VALUES]
+    assert len(set(digests)) == len(VALUES)
+    assert {len(each) for each in digests} == {32}
+
+
+def test_the_order_of_keys_makes_no_difference() -> None:
+    assert digest({"a": 1, "b": {"x": 1, "y": 2}}) == digest({"b": {"y": 2, "x": 1}, "a": 1})
+    assert digest(1, a=1, b=2) == digest(1, b=2, a=1)
+
+
+def test_an_argument_counts_under_its_name_however_it_is_passed() -> None:
+    shop = Shop()
+    assert digest(7, function=shop.charge) == digest(order=7, function=shop.charge)
+    assert digest(7, function=functools.partial(of_a_client, "c")) == digest("c", 7, function=of_a_client)
+    assert digest("c", function=functools.partial(of_a_client, number=7)) == digest("c", 7, function=of_a_client)
+    assert digest(1, 2) != digest(2, 1)
+    assert digest(1, 2, 3) != digest(1, 2, note=3)
+
+
+def test_arguments_that_a_partial_holds_are_not_forgotten() -> None:
+    """A loop that makes a partial for each page would otherwise get the first page for all."""
+    assert digest(function=functools.partial(charge, 1)) != digest(function=functools.partial(charge, 2))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (Model(), "argument 'order' is a model instance (Model): pass order.pk"),
+        ([Model()], "argument 'order[0]' is a model instance"),
+        (Shop(), "argument 'order': Shop cannot be encoded as JSON: pass a key"),
+        ({"a": {1, 2}}, "argument 'order[\"a\"]': set cannot be encoded"),
+        ({1: 2}, "a key is of type int"),
+        (float("nan"), "argument 'order': NaN is not valid JSON"),
+        (b"x", "bytes cannot be encoded"),
+        (Order(1, Decimal("nan")), "a Decimal must be finite"),
+    ],
+)
+def test_an_argument_that_cannot_be_compared_is_named_with_what_to_do(value: Any, words: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        digest(value)
+    assert words in str(caught.value)
+
+
+def test_a_list_that_contains_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(CodecError, match="nested more than"):
+        digest(endless)
+
+
+def test_arguments_that_do_not_fit_the_function_are_refused_before_it_runs() -> None:
+    with pytest.raises(TypeError, match="missing a required argument: 'order'"):
+        digest()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        digest(1, function=Shop().charge, colour="red")
+
+
+def test_a_parameter_that_step_keeps_for_itself_has_to_be_given_otherwise() -> None:
+    with pytest.raises(TypeError, match=r"functools\.partial\(atomically, atomic=\.\.\.\)"):
+        digest(1, function=atomically)
+    by_position = digest(1, True, function=atomically)
+    assert by_position == digest(1, function=functools.partial(atomically, atomic=True))
+    assert by_position != digest(1, function=functools.partial(atomically, atomic=False))
+
+
+def test_a_builtin_without_a_signature_can_be_a_step() -> None:
+    assert digest(1, 2, function=max) != digest(1, 3, function=max)
+    assert result_shape(max).encode(3, "") == 3
+
+
+@pytest.mark.parametrize("function", [Shop().charge, Shop.charge, of_a_client, functools.partial(of_a_client, 1)])
+def test_a_result_is_stored_by_the_annotation_of_the_function(function: Callable[..., Any]) -> None:
+    """The annotation of a parameter may exist for type checkers alone."""
+    shape = result_shape(function)
+    stored = shape.encode(Order(1, Decimal("2.50")), "")
+    assert stored == {"number": 1, "total": "2.50"}
+    assert shape.decode(stored, "") == Order(1, Decimal("2.50"))
+
+
+def test_a_result_without_annotation_is_plain_data() -> None:
+    shape = result_shape(lambda: None)
+    assert shape.encode({"a": [1, None]}, "") == {"a": [1, None]}
+    for value in ((1, 2), Decimal(1), Order(1, Decimal(1))):
+        with pytest.raises(CodecError):
+            shape.encode(value, "")
+
+
+def test_an_annotation_that_cannot_be_stored_or_found_is_refused_before_the_function_runs() -> None:
+    def shop() -> Shop:
+        raise NotImplementedError
+
+    with pytest.raises(UnsupportedType, match="the return annotation: Shop"):
+        result_shape(shop)
+    with pytest.raises(TaskDefinitionError, match="'Receipt' is not defined"):
+        result_shape(of_nobody)

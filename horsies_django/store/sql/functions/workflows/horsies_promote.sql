@@ -61,7 +61,7 @@ BEGIN
     END;
   END LOOP;
   more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')
-    AND (p_run.max_in_flight IS NULL OR many >= p_limit)
+    AND (p_run.max_in_flight IS NULL OR many >= p_limit OR many < v_limit)  -- less than allowed: a map passed over elements
     AND EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL);
 END
 $$;

@@ -56,11 +56,13 @@ class Progress(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The run and the node of a task, and which element of a map it is."""
+    """Run and node of a task, which element of a map it is, the kind of the node, and whether its run is inside another."""
 
     workflow: uuid.UUID
     node: int
     element: int | None
+    kind: str
+    nested: bool
 
 
 class NodeResult(NamedTuple):

@@ -68,6 +68,13 @@ class RunningWorkflow(Workflow):
             place = self.place = self.place or store.place(task)
             if place is None:
                 raise WorkflowError(f"task {task} is not part of a workflow")
+            if place.kind == "undo":
+                raise WorkflowError(f"task {task} undoes a node: an undo adds no nodes")
+            if node.undo is not None and place.nested:
+                raise WorkflowDefinitionError(
+                    self.name,
+                    [f"{node.name}: its run is a node of another one, where nothing can be undone: remove undo="],
+                )
             if place.element is not None:
                 node.name = f"{node.name[:185]}[{place.element}]"
             node.number = store.number()

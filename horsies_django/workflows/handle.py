@@ -75,7 +75,8 @@ class WorkflowHandle:
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
 
         The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
-        first failed node, or WORKFLOW_CANCELLED. A paused run does not end before it is resumed.
+        first failed node, WORKFLOW_CANCELLED, or COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone. A
+        paused run does not end before it is resumed.
         """
         return self._waiting().get(timeout_ms)
 
@@ -88,7 +89,7 @@ class WorkflowHandle:
         return RunResult(self.workflow_id, self._codec)
 
     def status(self) -> str:
-        """Return RUNNING, PAUSED, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
+        """Return RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
         from horsies_django.models import WorkflowRun
 
         found = (
@@ -137,11 +138,17 @@ class WorkflowHandle:
         return operations.control(self.workflow_id, "resume", actor=actor, reason=reason)
 
     def cancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop. False: it had ended."""
+        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop. False: it had ended.
+
+        If nodes have an ``undo`` and have begun, the run is COMPENSATING until all of them are undone.
+        """
         return operations.control(self.workflow_id, "cancel", actor=actor, reason=reason)
 
     def retry(self, *, actor: str = "code", reason: str | None = None) -> None:
-        """Run the failed nodes again, and those skipped because of them; keep what completed. Raises WorkflowError."""
+        """Run the failed nodes again, and those skipped because of them; keep what completed. Raises WorkflowError.
+
+        Of a run whose nodes were undone, run only the failed undos again.
+        """
         operations.retry(self.workflow_id, actor=actor, reason=reason)
 
     def skip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:

@@ -17,10 +17,10 @@ BEGIN
   more := false;
   IF p_run.max_in_flight IS NOT NULL THEN
     SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
-             CASE WHEN n.kind = 'map' THEN n.in_flight ELSE 1 END), 0)::int)
+             CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight ELSE 1 END), 0)::int)
     INTO v_limit
     FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR (n.status = 'READY' AND n.kind = 'map'));
+    WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR (n.status = 'READY' AND n.kind IN ('map', 'undo')));
   END IF;
   SELECT coalesce(array_agg(r.number) FILTER (WHERE r.kind = 'task'), '{}'),
          coalesce(array_agg(r.number ORDER BY r.number) FILTER (WHERE r.kind <> 'task'), '{}')
@@ -39,8 +39,12 @@ BEGIN
     EXIT WHEN many >= v_limit;
     BEGIN
       SELECT n.kind INTO v_kind FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = v_number;
-      IF v_kind = 'map' THEN
-        v_found := horsies_expand_map(p_run, v_number, v_limit - many, p_max_bytes, p_now);
+      IF v_kind IN ('map', 'undo') THEN
+        IF v_kind = 'map' THEN
+          v_found := horsies_expand_map(p_run, v_number, v_limit - many, p_max_bytes, p_now);
+        ELSE
+          v_found := horsies_expand_undo(p_run, v_number, v_limit - many, p_max_bytes, p_now);
+        END IF;
         many := many + v_found.many;
         IF v_found.moved THEN
           moved := moved || v_number;

@@ -152,7 +152,9 @@ class NodeCase:
         unattended = list(self.unattended())
         yield from unattended
         if not unattended:
-            what = {"map": "its tasks", "undo": "its tasks", "workflow": "its run"}.get(node["kind"], "its task")
+            what = {"map": "its tasks", "undo": "its tasks", "workflow": "its run", "continue": "the next run"}.get(
+                node["kind"], "its task"
+            )
             yield Reason(
                 NodeReasonCode.READY, f"It is ready: a worker will send {what} when it next advances the run.", {}
             )

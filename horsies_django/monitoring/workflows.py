@@ -36,6 +36,8 @@ class RunOverview(NamedTuple):
     parent_id: uuid.UUID | None
     parent_node: int | None
     error_node: int | None
+    continues: uuid.UUID | None
+    continued_as: uuid.UUID | None
     progress: Progress | None
 
 

@@ -21,7 +21,7 @@ from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
 from horsies_django.workflows import checks, types
-from horsies_django.workflows.embed import embed
+from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
 from horsies_django.workflows.nodes import Condition, Node, Quorum
 from horsies_django.workflows.send import send_graph
@@ -126,6 +126,29 @@ class Workflow:
         """Add an input, whose value another workflow gives when this one is a node of it."""
         node = self._node(name, name, "input")
         node.type = types.plain(annotation)
+        return node
+
+    def continue_as(
+        self,
+        what: Workflow,
+        /,
+        *,
+        after: Node | Iterable[Node] = (),
+        join: str | Quorum = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+        name: str = "continue",
+        **kwargs: Any,
+    ) -> Node:
+        """Add a node that ends the run, as COMPLETED, and begins another one in the same transaction, which takes over its key.
+
+        Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword arguments are the inputs of
+        ``what``; for the others see ``add``. A loop is built by a task: ``current_task().workflow.continue_as(...)``.
+        """
+        node = self._node(name, name, "continue")
+        follow(self, node, what, kwargs)
+        self._join(node, after, join, allow_failed=allow_failed, when=when)
+        checks.judge_inputs(self, node)
         return node
 
     def returns(self, node: Node) -> None:

@@ -76,7 +76,7 @@ class WorkflowHandle:
 
         The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
         first failed node, WORKFLOW_CANCELLED, or COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone. A
-        paused run does not end before it is resumed.
+        paused run does not end before it is resumed. The value of a run that continued as another one is None; see ``latest``.
         """
         return self._waiting().get(timeout_ms)
 
@@ -98,6 +98,22 @@ class WorkflowHandle:
         if not found:
             raise operations.missing(self.workflow_id)
         return str(found[0])
+
+    def successor(self) -> WorkflowHandle | None:
+        """Return the run as which this one continued, None if it has not. Raises LookupError if there is no such run."""
+        found = self._followed(last=False)
+        return None if found is None else WorkflowHandle(found)
+
+    def latest(self) -> WorkflowHandle:
+        """Return the last of the runs that continued one another: this one if it has not. Raises LookupError."""
+        found = self._followed(last=True)
+        return self if found in (None, self.workflow_id) else WorkflowHandle(found)
+
+    def _followed(self, *, last: bool) -> uuid.UUID | None:
+        found = reading().successor(self.workflow_id, last=last)
+        if not found:
+            raise operations.missing(self.workflow_id)
+        return found[0]
 
     def progress(self) -> Progress:
         """Return how far the run is. Raises LookupError if there is no such run."""
@@ -164,6 +180,14 @@ class WorkflowHandle:
     async def astatus(self) -> str:
         """Return the status from async code."""
         return await sync_to_async(self.status)()
+
+    async def asuccessor(self) -> WorkflowHandle | None:
+        """Return the run as which this one continued, from async code."""
+        return await sync_to_async(self.successor)()
+
+    async def alatest(self) -> WorkflowHandle:
+        """Return the last of the runs that continued one another, from async code."""
+        return await sync_to_async(self.latest)()
 
     async def aprogress(self) -> Progress:
         """Return how far the run is, from async code."""

@@ -53,6 +53,7 @@ REFUSALS = {
     "NOTHING": "none of its nodes has failed",
     "STOPPING": "tasks of failed or cancelled nodes are still running; try again when they have ended",
     "CHILD": "it is a node of another run: retry that one",
+    "CONTINUED": "it continued as another run: retry that one, its handle is latest()",
     "UNDONE": "its nodes were undone; send it again",
     "UNDOING": "its nodes are being undone; undos that fail can be retried when it has ended",
 }

@@ -27,6 +27,7 @@ KINDS: dict[str, str | Promise] = {
     "workflow": gettext_lazy("workflow"),
     "input": gettext_lazy("input"),
     "undo": gettext_lazy("undo"),
+    "continue": gettext_lazy("continue"),
 }
 
 

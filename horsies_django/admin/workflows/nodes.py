@@ -112,7 +112,7 @@ def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
     shown: SafeString | str = ""
     if node.total and not node.task_id:
         shown = tasks_link(page, request, node.workflow_id, node.number, _("Tasks"))
-    elif node.kind == "workflow" and node.task_id:
+    elif node.kind in ("workflow", "continue") and node.task_id:
         shown = page.link(request, WorkflowRun, node.task_id, _("Run"))
     elif node.task_id:
         shown = page.link(request, Task, node.task_id, _("Task"))

@@ -6,7 +6,18 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 
-from horsies_django import Results, RetryPolicy, Skip, TaskError, TaskResult, WorkflowError, current_task, task
+from horsies_django import (
+    Results,
+    RetryPolicy,
+    Skip,
+    TaskError,
+    TaskResult,
+    Workflow,
+    WorkflowDefinitionError,
+    WorkflowError,
+    current_task,
+    task,
+)
 from tests.stress.chaos.notes import noted
 
 
@@ -184,3 +195,29 @@ def grows_undone() -> None:
 def undo_hold(name: str, result: int | None) -> None:
     """Undo ``tasks.hold``: note it in a group's name."""
     Group.objects.create(name=f"undone {name} {result}")
+
+
+def loop(place: int, until: int, key: str | None = None) -> Workflow:
+    """Return a workflow that continues as itself until it has done so often enough."""
+    flow = Workflow("loop", key=key)
+    flow.returns(flow.add(next_round, place, until))
+    return flow
+
+
+@task
+def next_round(place: int, until: int) -> int:
+    if place < until:
+        current_task().workflow.continue_as(loop(place + 1, until))
+    return place
+
+
+@task
+def continues_with(name: str) -> str:
+    """Let the run continue as a workflow of this name; return what that says."""
+    flow = Workflow(name)
+    flow.add(number, 1)
+    try:
+        current_task().workflow.continue_as(flow)
+    except WorkflowDefinitionError as error:
+        return error.problems[0]
+    return "continues"

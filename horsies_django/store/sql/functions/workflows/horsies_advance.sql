@@ -26,7 +26,7 @@ BEGIN
     RETURN;
   END IF;
   busy := false;
-  SELECT CASE WHEN p.status IN ('CANCELLED', 'COMPENSATING') OR p.on_error = 'stop' AND p.error_code IS NOT NULL THEN 'cancel'
+  SELECT CASE WHEN p.status IN ('CANCELLED', 'COMPENSATING') OR p.continued_as IS NOT NULL OR p.on_error = 'stop' AND p.error_code IS NOT NULL THEN 'cancel'
               WHEN p.status = 'PAUSED' AND w.status = 'RUNNING' THEN 'pause' END
   INTO v_verb
   FROM horsies_workflows w JOIN horsies_workflows p ON p.id = w.parent_id

@@ -1,7 +1,7 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
 -- ready nodes, and ends the run if it is done. Sends at most p_limit tasks, and stops sending after 20 ms.
 -- many: tasks sent. more: ready nodes are left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
--- failure made on_error act now.
+-- failure made on_error act now, 'continued' if its successor has begun.
 -- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
 -- Locks: the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_open.
 CREATE FUNCTION horsies_move_run(p_workflow uuid, p_moved bigint[], p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
@@ -71,6 +71,10 @@ BEGIN
       many := many + v_sent.many;
       more := v_sent.more;
       v_moved := v_sent.moved;
+      IF v_sent.continued THEN
+        halted := 'continued';
+        SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
+      END IF;
     END IF;
     IF v_moved = '{}' THEN
       v_end := CASE WHEN many = 0 OR halted IS NOT NULL THEN horsies_finish_run(p_workflow, p_channel, p_max_bytes, v_now)

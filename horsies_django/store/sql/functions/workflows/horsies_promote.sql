@@ -1,8 +1,9 @@
 -- Sends the tasks of ready nodes, at most p_limit, in the order of the nodes. A node that cannot be sent fails alone.
 -- Moves nodes READY -> ENQUEUED, COMPLETED, FAILED. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
+-- continued: the run has ended, as horsies_continue_run says.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, primary keys.
 CREATE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
-                                OUT many int, OUT moved bigint[], OUT more boolean) LANGUAGE plpgsql VOLATILE AS $$
+                                OUT many int, OUT moved bigint[], OUT more boolean, OUT continued boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limit int := p_limit;
   v_tasks bigint[];
@@ -15,6 +16,7 @@ BEGIN
   many := 0;
   moved := '{}';
   more := false;
+  continued := false;
   IF p_run.max_in_flight IS NOT NULL THEN
     SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
              CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight ELSE 1 END), 0)::int)
@@ -52,6 +54,11 @@ BEGIN
       ELSIF v_kind = 'workflow' THEN
         PERFORM horsies_start_child(p_run, v_number, p_max_bytes, p_channel, p_now);
         many := many + 1;
+      ELSIF v_kind = 'continue' THEN
+        moved := moved || horsies_continue_run(p_run, v_number, p_max_bytes, p_channel, p_now);
+        many := many + 1;
+        continued := true;
+        RETURN;
       ELSE
         many := many + horsies_send_nodes(p_run, ARRAY[v_number], p_max_bytes, p_now);
       END IF;

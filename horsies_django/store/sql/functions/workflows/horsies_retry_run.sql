@@ -1,7 +1,7 @@
 -- Runs the failed nodes of a run again, and the nodes that were skipped because of them; keeps what completed. Waits for the lock of the
 -- run. A failed map keeps its completed elements. verdict: 'RETRIED', 'NOTHING' (no node failed), 'STOPPING' (tasks are still running
 -- since a cancel), 'CHILD' (retry the parent run), or NULL if there is no such run. Of a run that was compensated, the failed undos run
--- again: else 'UNDONE' or 'UNDOING'. children: runs of failed nodes, for the caller to retry; a node that waits for others that run again
+-- again: else 'UNDONE' or 'UNDOING'. 'CONTINUED': retry its successor. children: runs of failed nodes, for the caller to retry; a node that waits for others that run again
 -- gets a new run, because its inputs may change.
 -- Moves nodes FAILED, CANCELLED, EXPIRED, SKIPPED -> ADDED, then as horsies_move_run; the run -> RUNNING.
 -- Locks: the row of the run, then task rows. Index: primary keys, horsies_tasks_node.
@@ -24,6 +24,10 @@ BEGIN
     RETURN;
   END IF;
   PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
+  IF EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow AND w.continued_as IS NOT NULL) THEN
+    verdict := 'CONTINUED';
+    RETURN;
+  END IF;
   verdict := horsies_retry_undo(p_workflow);
   IF verdict IS NOT NULL THEN
     IF verdict = 'RETRIED' THEN

@@ -104,7 +104,7 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyA
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
         """Return the fields of this run for this user."""
-        parent = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
+        parent: tuple[str, ...] = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
         parent += ("shown_before",) if obj is not None and obj.continues is not None else ()
         parent += ("shown_after",) if obj is not None and obj.continued_as is not None else ()
         failure = (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()

@@ -90,7 +90,7 @@ class Saga:
         dice = self.dice
         flow = Workflow(
             "saga",
-            on_error=dice.choice(["fail", "fail", "stop", "pause"]),
+            on_error=dice.choice(["fail", "stop", "pause", "pause"]),
             max_in_flight=dice.choice([None, None, 1, 3]),
         )
         made: list[Node] = []
@@ -116,7 +116,7 @@ class Saga:
         what = self.dice.choices(
             [self.work, self.advance, self.find, self.hold, self.die, self.control, self.retry, self.skip,
              self.cancel, self.grow],
-            [12, 6, 2, 2, 0.5, 1, 1, 0.4, 0.15, 0.5],
+            [12, 6, 2, 2, 0.5, 1, 2, 0.4, 0.15, 0.5],
         )[0]  # fmt: skip
         self.done.append(what.__name__)
         what(self.dice.choice(self.engines))

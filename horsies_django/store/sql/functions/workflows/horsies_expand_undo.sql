@@ -20,16 +20,14 @@ BEGIN
   v_until := least(v_node.expanded + greatest(p_many, 200), v_node.total);
   WITH element AS MATERIALIZED (
     SELECT b.place, k.kwargs,
-           CASE WHEN v_takes <> '{}' AND t.redacted_at IS NOT NULL THEN 'RESULT_REDACTED'
+           CASE WHEN v_takes <> '{}' AND b.redacted THEN 'RESULT_REDACTED'
                 WHEN octet_length(k.kwargs::text) > p_max_bytes THEN 'PAYLOAD_TOO_LARGE' END AS refused
-    FROM horsies_begun(p_run.id, v_node.undoes, v_node.expanded, v_until) AS b
-    JOIN horsies_tasks t ON t.id = b.task
+    FROM horsies_begun(p_run.id, v_undone.number, v_undone.undo -> 'begun', v_node.expanded, v_until) AS b
     CROSS JOIN LATERAL (
-      SELECT coalesce(jsonb_object_agg(g.key, g.value), '{}') AS given FROM jsonb_each(t.kwargs) AS g
+      SELECT coalesce(jsonb_object_agg(g.key, g.value), '{}') AS given FROM jsonb_each(b.kwargs) AS g
       WHERE g.key = ANY (v_takes) AND g.key <> 'result') AS g
     CROSS JOIN LATERAL (
-      SELECT g.given || CASE WHEN 'result' = ANY (v_takes) THEN jsonb_build_object('result', CASE WHEN t.status = 'COMPLETED' THEN t.result -> 'ok' END)
-                             ELSE '{}' END AS kwargs) AS k
+      SELECT g.given || CASE WHEN 'result' = ANY (v_takes) THEN jsonb_build_object('result', b.value) ELSE '{}' END AS kwargs) AS k
     WHERE NOT EXISTS (SELECT FROM horsies_tasks x WHERE x.workflow_id = p_run.id AND x.node = p_number AND x.node_index = b.place)
     ORDER BY b.place LIMIT p_many
   ), sent AS (

@@ -13,8 +13,9 @@ BEGIN
           SELECT t.error_code FROM horsies_tasks t
           WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.status <> 'COMPLETED' AND t.error_code <> 'TASK_SKIPPED'
           ORDER BY t.node_index LIMIT 1) END,
-        error = CASE WHEN n.in_flight = 0 AND n.items_bad > 0
-                  THEN format('%s of %s tasks did not complete', n.items_bad, CASE n.kind WHEN 'map' THEN n.total ELSE n.items_ok + n.items_bad END) END,
+        error = CASE WHEN n.in_flight > 0 OR n.items_bad = 0 THEN NULL
+                  WHEN n.task_id IS NOT NULL THEN (SELECT t.result #>> '{err,message}' FROM horsies_tasks t WHERE t.id = n.task_id)
+                  ELSE format('%s of %s tasks did not complete', n.items_bad, CASE n.kind WHEN 'map' THEN n.total ELSE n.items_ok + n.items_bad END) END,
         total = CASE WHEN n.kind = 'undo' AND n.in_flight = 0 THEN n.items_ok + n.items_bad ELSE n.total END  -- some did not begin
     WHERE n.workflow_id = p_workflow AND n.number = ANY (p_numbers) AND n.kind IN ('map', 'undo') AND n.finished_at IS NULL
       AND n.expanded >= n.total AND (n.status = 'READY' OR n.in_flight = 0)

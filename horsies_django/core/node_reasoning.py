@@ -46,6 +46,10 @@ class NodeCase:
             yield self.run_ended()
         elif self.run["status"] == "PAUSED" and status != "ENQUEUED":
             yield self.paused()
+        elif self.node["kind"] == "undo":
+            yield self.undoes()
+        elif self.run["status"] == "COMPENSATING":
+            yield self.compensating()
         if status == "ADDED":
             yield self.not_admitted()
             yield from self.unattended()
@@ -108,6 +112,14 @@ class NodeCase:
         text = f"The run is paused{why}. No other node starts until it is resumed."
         return Reason(NodeReasonCode.RUN_PAUSED, text, {"change": change, **pick(run, "error_node", "error_code")})
 
+    def undoes(self) -> Reason:
+        undone = self.facts["undoes"]
+        return Reason(NodeReasonCode.UNDO, f"It undoes {undone!r}.", {"node": undone, **pick(self.node, "undoes")})
+
+    def compensating(self) -> Reason:
+        text = "The run is to be undone: its task is asked to stop."
+        return Reason(NodeReasonCode.RUN_ENDED, text, pick(self.run, "status", "error_node", "error_code"))
+
     def not_admitted(self) -> Reason:
         text = f"Node {self.facts['added_by']!r} added it. It takes part as soon as a worker advances the run."
         return Reason(NodeReasonCode.NOT_ADMITTED, text, pick(self.node, "added_by"))
@@ -131,7 +143,7 @@ class NodeCase:
         limit, taken = run["max_in_flight"], self.facts["in_flight"]
         if node["kind"] == "map" and node["total"] is not None:
             yield self.map_running()
-        if run["status"] != "RUNNING":
+        if run["status"] not in ("RUNNING", "COMPENSATING"):
             return
         if limit is not None and taken >= limit:
             text = f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it has {taken:,}."
@@ -140,7 +152,9 @@ class NodeCase:
         unattended = list(self.unattended())
         yield from unattended
         if not unattended:
-            what = {"map": "its tasks", "workflow": "its run"}.get(node["kind"], "its task")
+            what = {"map": "its tasks", "undo": "its tasks", "workflow": "its run", "continue": "the next run"}.get(
+                node["kind"], "its task"
+            )
             yield Reason(
                 NodeReasonCode.READY, f"It is ready: a worker will send {what} when it next advances the run.", {}
             )
@@ -153,7 +167,7 @@ class NodeCase:
 
     def sent(self) -> Reason:
         node, child = self.node, self.facts["child"]
-        if node["kind"] == "map":
+        if node["kind"] == "map" or (node["kind"] == "undo" and node["task_id"] is None):
             return self.map_running()
         if node["kind"] == "workflow":
             state = f"is {child['status']}" if child else "was deleted"

@@ -685,6 +685,8 @@ class Migration(migrations.Migration):
                 ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
                 ("parent_id", models.UUIDField(null=True, verbose_name="parent run")),
                 ("parent_node", models.BigIntegerField(null=True, verbose_name="node of the parent run")),
+                ("continues", models.UUIDField(null=True, verbose_name="continues run")),
+                ("continued_as", models.UUIDField(null=True, verbose_name="continued as run")),
                 (
                     "sent_at",
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),

@@ -32,6 +32,8 @@ class WorkflowRun(ReadOnlyRow):
     good_until = models.DateTimeField(_("good until"), null=True)
     parent_id = models.UUIDField(_("parent run"), null=True)
     parent_node = models.BigIntegerField(_("node of the parent run"), null=True)
+    continues = models.UUIDField(_("continues run"), null=True)
+    continued_as = models.UUIDField(_("continued as run"), null=True)
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     owed_at = models.DateTimeField(_("to be advanced"), null=True)
     finished_at = models.DateTimeField(_("finished"), null=True)

@@ -36,14 +36,16 @@ class RunOverview(NamedTuple):
     parent_id: uuid.UUID | None
     parent_node: int | None
     error_node: int | None
+    continues: uuid.UUID | None
+    continued_as: uuid.UUID | None
     progress: Progress | None
 
 
 class NodeOverview(NamedTuple):
-    """A node of a run: a task, a map, a workflow or an input.
+    """A node of a run: a task, a map, a workflow, an input or an undo.
 
     ``open``, ``ok`` and ``bad`` count its upstream nodes; ``total`` to ``items_bad`` the tasks of a map. ``task_id`` is the id of
-    its task, or of its run. ``error`` is the message of its error.
+    its task, or of its run. ``error`` is the message of its error. ``undoes`` is the number of the node that it undoes.
     """
 
     number: int
@@ -62,6 +64,7 @@ class NodeOverview(NamedTuple):
     finished_at: dt.datetime | None
     error_code: str | None
     error: str | None
+    undoes: int | None
 
 
 RUN_COLUMNS = RunOverview._fields[:-1]

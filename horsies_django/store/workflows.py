@@ -56,11 +56,17 @@ class Progress(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The run and the node of a task, and which element of a map it is."""
+    """Where a task is: run, node, element of a map, and the kind of the node.
+
+    ``nested``: the run is a node of another one; ``keyed_name`` is its name if it has a key.
+    """
 
     workflow: uuid.UUID
     node: int
     element: int | None
+    kind: str
+    nested: bool
+    keyed_name: str | None
 
 
 class NodeResult(NamedTuple):
@@ -133,6 +139,10 @@ class WorkflowStore:
             self.connection, "workflows/skip", {"workflow": workflow, "number": number, **self.shared}
         )[0][0]
         return verdict
+
+    def successor(self, workflow: uuid.UUID, *, last: bool) -> list[uuid.UUID | None]:
+        """Return the run as which a run continued (None: it did not), or the last of those; empty if there is no such run."""
+        return [row[0] for row in run(self.connection, "workflows/successor", {"workflow": workflow, "last": last})]
 
     def children(self, workflow: uuid.UUID) -> list[uuid.UUID]:
         """Return the unfinished child runs of a run."""

@@ -32,6 +32,7 @@ BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last 
 HALTED = {
     "stop": "workflow run %s: a node failed, and on_error is 'stop'",
     "pause": "workflow run %s: a node failed, and on_error is 'pause'",
+    "continued": "workflow run %s: continued as another run",
     "parent": "workflow run %s: paused or cancelled, as its parent run is",
 }
 

@@ -9,23 +9,23 @@ import datetime as dt
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from horsies_django.core.codec import CodecError, shape_of
-from horsies_django.core.codec.jsontext import write_json
-from horsies_django.core.errors import TaskDefinitionError, TaskSendError, WorkflowDefinitionError
+from horsies_django.core.errors import TaskSendError, WorkflowDefinitionError
 from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
 from horsies_django.workflows import checks, types
+from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
 from horsies_django.workflows.nodes import Condition, Node, Quorum
 from horsies_django.workflows.send import send_graph
+from horsies_django.workflows.undo import take_undo
 
 MOST_NODES = 1_000_000
 
@@ -69,6 +69,7 @@ class Workflow:
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str | None = None,
+        undo: Any = None,
         **kwargs: Any,
     ) -> Node:
         """Add a node that runs a task, or another workflow as a run of its own, and return it.
@@ -77,11 +78,11 @@ class Workflow:
         arguments. An argument that is a node, or a list of nodes, becomes their results. The node waits for those nodes and for
         ``after``. ``join``: "all" of them must complete, "any", or ``quorum(n)``. ``allow_failed``: it runs even if some did not.
         ``when``: it is skipped unless the condition holds. ``name`` is unique in the workflow; without one, the name of the
-        function is used.
+        function is used. ``undo``: a task that undoes what this one did, if the run fails or is cancelled.
         """
         if isinstance(what, Workflow):
             node = self._node(what.name, name, "workflow")
-            self._embed(node, what, args, kwargs)
+            embed(self, node, what, args, kwargs)
         else:
             task, options = self._task(what)
             node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "task")
@@ -89,6 +90,7 @@ class Workflow:
             checks.take_arguments(self, node, args, kwargs)
         self._join(node, after, join, allow_failed=allow_failed, when=when)
         checks.judge_inputs(self, node)
+        take_undo(self, node, undo)
         return node
 
     def map(
@@ -101,12 +103,14 @@ class Workflow:
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str | None = None,
+        undo: Any = None,
         **kwargs: Any,
     ) -> Node:
         """Add a node that runs a task once per element of a list, and return it.
 
         The first keyword argument is the list: a node whose value is one, a map, a list of nodes, or plain values. The others are
-        the same for every element. The node completes if all its tasks do; its value is the list of their values.
+        the same for every element. The node completes if all its tasks do; its value is the list of their values. Its ``undo``
+        runs once per element.
         """
         task, options = self._task(what)
         node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "map")
@@ -115,12 +119,36 @@ class Workflow:
         checks.take_arguments(self, node, (), kwargs)
         self._join(node, after, join, allow_failed=allow_failed, when=when)
         checks.judge_inputs(self, node)
+        take_undo(self, node, undo)
         return node
 
     def input(self, name: str, annotation: Any = Any) -> Node:
         """Add an input, whose value another workflow gives when this one is a node of it."""
         node = self._node(name, name, "input")
         node.type = types.plain(annotation)
+        return node
+
+    def continue_as(
+        self,
+        what: Workflow,
+        /,
+        *,
+        after: Node | Iterable[Node] = (),
+        join: str | Quorum = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+        name: str = "continue",
+        **kwargs: Any,
+    ) -> Node:
+        """Add a node that ends the run, as COMPLETED, and begins another one in the same transaction, which takes over its key.
+
+        Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword arguments are the inputs of
+        ``what``; for the others see ``add``. A loop is built by a task: ``current_task().workflow.continue_as(...)``.
+        """
+        node = self._node(name, name, "continue")
+        follow(self, node, what, kwargs)
+        self._join(node, after, join, allow_failed=allow_failed, when=when)
+        checks.judge_inputs(self, node)
         return node
 
     def returns(self, node: Node) -> None:
@@ -231,40 +259,6 @@ class Workflow:
             node.new = prepare(task, options, None)
         except TaskSendError as error:
             self.problems.append(f"{node.name}: {error.message}")
-
-    def _embed(self, node: Node, child: Workflow, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Make a node of a workflow."""
-        if args:
-            self.problems.append(f"{node.name}: the inputs of a workflow are given by name")
-        if child is self:
-            self.problems.append(f"{node.name}: a workflow cannot be a node of itself")
-            return
-        child.finish()
-        if child.key is not None:
-            self.problems.append(f"{node.name}: a workflow that is a node has no key of its own")
-        self.problems += [f"{node.name}: {problem}" for problem in [*child.problems, *checks.graph_problems(child)]]
-        inputs = {each.name: each for each in child.nodes if each.kind == "input"}
-        for name in inputs.keys() - kwargs.keys():
-            self.problems.append(f"{node.name}: its input {name!r} is missing")
-        for name in kwargs.keys() - inputs.keys():
-            self.problems.append(f"{node.name}: it has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}")
-        constants = {}
-        for name, value in kwargs.items():
-            if name not in inputs:
-                continue
-            if isinstance(value, Node) or checks.has_nodes(value):
-                checks.connect(self, node, name, value, inputs[name].type)
-            else:
-                try:
-                    constants[name] = shape_of(inputs[name].type, name).encode(value, name)
-                except (CodecError, TaskDefinitionError) as error:
-                    self.problems.append(f"{node.name}: {error}")
-        node.kwargs = write_json(constants)
-        node.graph = child.json()
-        output = child.output
-        node.type = (
-            type(None) if output is None else types.list_of(output.type) if output.kind == "map" else output.type
-        )
 
     def _join(
         self,

@@ -161,6 +161,12 @@ def graph_problems(flow: Any) -> list[str]:
     if not any(node.kind != "input" for node in flow.nodes):
         problems.append("it has no nodes: add() gives it one")
     problems += cycle_problems(flow.nodes)
+    ends = {node.number for node in flow.nodes if node.kind == "continue"}
+    problems += [
+        f"{node.name}: the run ends at {flow.nodes[min(node.upstream & ends)].name}, so nothing can wait for that"
+        for node in flow.nodes
+        if node.upstream & ends
+    ]
     for node in flow.nodes:
         problems += node_problems(node)
     return problems

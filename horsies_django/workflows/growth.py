@@ -19,6 +19,7 @@ from horsies_django.tasks.enqueue import taken
 from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
+from horsies_django.workflows.embed import judge_name
 from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.send import path_problem
 
@@ -43,6 +44,14 @@ class RunningWorkflow(Workflow):
         """Add a map, as ``Workflow.map`` does, and insert it."""
         return self._insert(super().map(what, **kwargs))
 
+    def continue_as(self, what: Workflow, /, **kwargs: Any) -> Node:
+        """Let the run continue as another one, as ``Workflow.continue_as`` does, once the current task has completed."""
+        return self._insert(super().continue_as(what, **kwargs), what)
+
+    async def acontinue_as(self, what: Workflow, /, **kwargs: Any) -> Node:
+        """Let the run continue as another one, from async code."""
+        return await sync_to_async(self.continue_as)(what, **kwargs)
+
     async def aadd(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
         """Add a node from async code."""
         return await sync_to_async(self.add)(what, *args, **kwargs)
@@ -55,7 +64,7 @@ class RunningWorkflow(Workflow):
         """Refuse: the run was sent already. Raises WorkflowError."""
         raise WorkflowError("the workflow of the current task is running: add() and map() insert their nodes at once")
 
-    def _insert(self, node: Node) -> Node:
+    def _insert(self, node: Node, successor: Workflow | None = None) -> Node:
         problems = [*self.problems, *checks.node_problems(node)]
         if problems:
             self.problems = []
@@ -68,6 +77,7 @@ class RunningWorkflow(Workflow):
             place = self.place = self.place or store.place(task)
             if place is None:
                 raise WorkflowError(f"task {task} is not part of a workflow")
+            self._refuse_place(node, place, successor)
             if place.element is not None:
                 node.name = f"{node.name[:185]}[{place.element}]"
             node.number = store.number()
@@ -81,6 +91,23 @@ class RunningWorkflow(Workflow):
                 assert number is not None
                 node.number = number
         return node
+
+    def _refuse_place(self, node: Node, place: Place, successor: Workflow | None) -> None:
+        """Raise an error for a node that cannot be in this run. A successor waits for the current task."""
+        if place.kind == "undo":
+            raise WorkflowError(f"task {self.current.task_id} undoes a node: an undo adds no nodes")
+        if place.nested and node.undo is not None:
+            self.problems.append(
+                f"{node.name}: its run is a node of another one, where nothing can be undone: remove undo="
+            )
+        if successor is not None:
+            node.upstream.add(place.node)
+            judge_name(self, node, place.keyed_name, successor.name)
+            if place.nested:
+                self.problems.append(f"{node.name}: its run is a node of another one, and cannot continue as another")
+        if self.problems:
+            problems, self.problems = self.problems, []
+            raise WorkflowDefinitionError(self.name, problems)
 
 
 def workflow_of(current: CurrentTask) -> RunningWorkflow:

@@ -75,7 +75,8 @@ class WorkflowHandle:
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
 
         The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
-        first failed node, or WORKFLOW_CANCELLED. A paused run does not end before it is resumed.
+        first failed node, WORKFLOW_CANCELLED, or COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone. A
+        paused run does not end before it is resumed. The value of a run that continued as another one is None; see ``latest``.
         """
         return self._waiting().get(timeout_ms)
 
@@ -88,7 +89,7 @@ class WorkflowHandle:
         return RunResult(self.workflow_id, self._codec)
 
     def status(self) -> str:
-        """Return RUNNING, PAUSED, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
+        """Return RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
         from horsies_django.models import WorkflowRun
 
         found = (
@@ -97,6 +98,22 @@ class WorkflowHandle:
         if not found:
             raise operations.missing(self.workflow_id)
         return str(found[0])
+
+    def successor(self) -> WorkflowHandle | None:
+        """Return the run as which this one continued, None if it has not. Raises LookupError if there is no such run."""
+        found = self._followed(last=False)
+        return None if found is None else WorkflowHandle(found)
+
+    def latest(self) -> WorkflowHandle:
+        """Return the last of the runs that continued one another: this one if it has not. Raises LookupError."""
+        found = self._followed(last=True)
+        return self if found in (None, self.workflow_id) else WorkflowHandle(found)
+
+    def _followed(self, *, last: bool) -> uuid.UUID | None:
+        found = reading().successor(self.workflow_id, last=last)
+        if not found:
+            raise operations.missing(self.workflow_id)
+        return found[0]
 
     def progress(self) -> Progress:
         """Return how far the run is. Raises LookupError if there is no such run."""
@@ -137,11 +154,17 @@ class WorkflowHandle:
         return operations.control(self.workflow_id, "resume", actor=actor, reason=reason)
 
     def cancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop. False: it had ended."""
+        """End the run: nodes that have not started are CANCELLED, running tasks are asked to stop. False: it had ended.
+
+        If nodes have an ``undo`` and have begun, the run is COMPENSATING until all of them are undone.
+        """
         return operations.control(self.workflow_id, "cancel", actor=actor, reason=reason)
 
     def retry(self, *, actor: str = "code", reason: str | None = None) -> None:
-        """Run the failed nodes again, and those skipped because of them; keep what completed. Raises WorkflowError."""
+        """Run the failed nodes again, and those skipped because of them; keep what completed. Raises WorkflowError.
+
+        Of a run whose nodes were undone, run only the failed undos again.
+        """
         operations.retry(self.workflow_id, actor=actor, reason=reason)
 
     def skip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
@@ -157,6 +180,14 @@ class WorkflowHandle:
     async def astatus(self) -> str:
         """Return the status from async code."""
         return await sync_to_async(self.status)()
+
+    async def asuccessor(self) -> WorkflowHandle | None:
+        """Return the run as which this one continued, from async code."""
+        return await sync_to_async(self.successor)()
+
+    async def alatest(self) -> WorkflowHandle:
+        """Return the last of the runs that continued one another, from async code."""
+        return await sync_to_async(self.latest)()
 
     async def aprogress(self) -> Progress:
         """Return how far the run is, from async code."""

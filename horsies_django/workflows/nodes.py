@@ -46,6 +46,7 @@ class Node:
         self.over: str | None = None
         self.value: str | None = None
         self.graph: str | None = None
+        self.undo: str | None = None  # JSON, of the task that undoes it
         self.rule = "all"
         self.needs: int | None = None
         self.allow_failed = False
@@ -101,6 +102,8 @@ class Node:
             text += f',"options":{self.new.options}'
         if self.value is not None:
             text += f',"value":{self.value}'
+        if self.undo is not None:
+            text += f',"undo":{self.undo}'
         if self.graph is not None:
             text += f',"graph":{self.graph}'
         return f'{text},"kwargs":{self.kwargs}}}'

@@ -16,7 +16,7 @@ from horsies_django.workflows.database import writing
 def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None) -> bool:
     """Pause, resume or cancel a run and its children; return whether its status changed. With an ``actor`` it is audited.
 
-    A run that has finished stays as it is. Raises LookupError if there is no such run.
+    A run that has finished, or is being compensated, stays as it is. Raises LookupError if there is no such run.
     """
     with writing() as store:
         children = store.children(run)
@@ -33,8 +33,9 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
 def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None, nested: bool = False) -> None:
     """Run the failed nodes of a run again, and those that were skipped because of them; keep what completed.
 
-    Raises LookupError if there is no such run, WorkflowError if no node failed, if tasks of a cancelled run are still running,
-    or if it is the finished child of another run, which is to be retried instead.
+    Of a run whose nodes were undone, only the failed undos run again. Raises LookupError if there is no such run, WorkflowError
+    if no node failed, if all was undone, if tasks of a cancelled run are still running, or if it is the finished child of
+    another run, which is to be retried instead.
     """
     with writing() as store:
         verdict, children = store.retry(run, nested=nested)
@@ -52,6 +53,9 @@ REFUSALS = {
     "NOTHING": "none of its nodes has failed",
     "STOPPING": "tasks of failed or cancelled nodes are still running; try again when they have ended",
     "CHILD": "it is a node of another run: retry that one",
+    "CONTINUED": "it continued as another run: retry that one, its handle is latest()",
+    "UNDONE": "its nodes were undone; send it again",
+    "UNDOING": "its nodes are being undone; undos that fail can be retried when it has ended",
 }
 
 

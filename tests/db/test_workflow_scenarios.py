@@ -606,3 +606,16 @@ def test_every_element_of_a_map_adds_nodes_of_its_own() -> None:
         1,
         2,
     ]
+
+
+def test_a_map_that_keeps_more_elements_than_may_be_in_flight_is_retried(hand: Hand) -> None:
+    """Naive: the first elements have their tasks already, so nothing is sent, and nothing leads to the others."""
+    flow = Workflow("kept", max_in_flight=2)
+    flow.map(flows.act, value=[0, 1, 2, 3, 4])
+    handle = flow.send()
+    for place in range(5):
+        hand.take()
+        hand.end(f"element {place}", code="BROKEN" if place == 4 else None)
+    handle.retry()
+    hand.finish()
+    assert handle.status() == "COMPLETED"

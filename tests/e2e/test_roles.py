@@ -198,6 +198,14 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
     assert handle.progress().completed == 5
     assert not handle.cancel()
+    flow = Workflow("undone")
+    first = flow.add(flows.number, 1, undo=flows.note_undo)
+    flow.add(flows.number.with_options(delay=3_600), 2, after=first, name="late")
+    handle = flow.send()
+    wait_until(lambda: handle.progress().completed == 1, "its first node has completed")
+    wait_until(lambda: Task.objects.filter(workflow_id=handle.workflow_id).count() == 2, "the run was advanced")
+    assert handle.cancel()
+    assert handle.get(timeout_ms=30_000).err_value.data["undone"] == 1
     as_role(None)
     assert "permission denied" not in process.log
 

@@ -15,6 +15,7 @@ from horsies_django.store.workflows import Progress
 SHAPES: dict[str, tuple[str, str | Promise]] = {
     **{status.value: shape for status, shape in STATUSES.items()},
     "PAUSED": ("‖", gettext_lazy("Paused")),
+    "COMPENSATING": ("↶", gettext_lazy("Compensating")),
     "ADDED": ("+", gettext_lazy("Added")),
     "READY": ("◔", gettext_lazy("Ready")),
     "ENQUEUED": ("◐", gettext_lazy("Sent")),
@@ -25,6 +26,8 @@ KINDS: dict[str, str | Promise] = {
     "map": gettext_lazy("map"),
     "workflow": gettext_lazy("workflow"),
     "input": gettext_lazy("input"),
+    "undo": gettext_lazy("undo"),
+    "continue": gettext_lazy("continue"),
 }
 
 

@@ -115,6 +115,8 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Condition"), condition(page, request, run, node)),
         (_("Delay"), span(node.delay) if node.delay else ""),
         (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),
+        (_("Undo"), breakable(node.undo["task"]) if node.undo else ""),
+        (_("Undoes"), undoes(page, request, node)),
         (_("Added by"), added_by(page, request, node)),
         (_("Finished"), moment(node.finished_at, run.read_at) if node.finished_at else ""),
         (_("Error code"), node.error_code or ""),
@@ -129,8 +131,17 @@ def added_by(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
     return node_link(page, request, node.workflow_id, node.added_by, _("node %(n)s") % {"n": node.added_by})
 
 
+def undoes(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
+    """Return the node that this one undoes, "" if it undoes none."""
+    if node.undoes is None:
+        return ""
+    return node_link(page, request, node.workflow_id, node.undoes, node.name.removeprefix("undo "))
+
+
 def join(node: WorkflowNode) -> str:
     """Return what has to become of the upstream nodes, "" if all have to complete."""
+    if node.kind == "undo":
+        return ""
     if node.rule == "quorum":
         form = _("%(n)s have to finish") if node.allow_failed else _("%(n)s have to complete")
         return form % {"n": node.needs}

@@ -110,9 +110,9 @@ def choices(counted: dict[str, int] | None, chosen: str) -> list[Choice]:
 def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
     """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow."""
     shown: SafeString | str = ""
-    if node.kind == "map" and node.total:
+    if node.total and not node.task_id:
         shown = tasks_link(page, request, node.workflow_id, node.number, _("Tasks"))
-    elif node.kind == "workflow" and node.task_id:
+    elif node.kind in ("workflow", "continue") and node.task_id:
         shown = page.link(request, WorkflowRun, node.task_id, _("Run"))
     elif node.task_id:
         shown = page.link(request, Task, node.task_id, _("Task"))

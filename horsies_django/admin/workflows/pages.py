@@ -96,11 +96,17 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyA
             parent = self.link(request, WorkflowRun, run.parent_id, of or str(run.parent_id))
             node = node_link(self, request, run.parent_id, run.parent_node, _("node %(n)s") % {"n": run.parent_node})
             run.linked_parent = format_html("{}, {}", parent, node)
+        run.linked_before, run.linked_after = (
+            NOTHING if id_ is None else self.link(request, WorkflowRun, id_, str(id_))
+            for id_ in (run.continues, run.continued_as)
+        )
         run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show"))
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
         """Return the fields of this run for this user."""
-        parent = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
+        parent: tuple[str, ...] = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
+        parent += ("shown_before",) if obj is not None and obj.continues is not None else ()
+        parent += ("shown_after",) if obj is not None and obj.continued_as is not None else ()
         failure = (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()
         visible = request.user.has_perm("horsies.view_payload")
         result = "shown_result" if obj is not None and visible else "hidden_payload"
@@ -187,6 +193,18 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyA
     def shown_parent(self, obj: Any) -> SafeString | str:
         """Return the run that this one is a node of, as linked by ``get_object``."""
         shown: SafeString | str = obj.linked_parent
+        return shown
+
+    @admin.display(description=gettext_lazy("continues"))
+    def shown_before(self, obj: Any) -> SafeString | str:
+        """Return the run that this one continues, as linked by ``get_object``."""
+        shown: SafeString | str = obj.linked_before
+        return shown
+
+    @admin.display(description=gettext_lazy("continued as"))
+    def shown_after(self, obj: Any) -> SafeString | str:
+        """Return the run as which this one continued, as linked by ``get_object``."""
+        shown: SafeString | str = obj.linked_after
         return shown
 
     @admin.display(description=gettext_lazy("tasks in flight at most"))

@@ -71,7 +71,10 @@ class CancelForm(RunForm):
     title = gettext_lazy("Cancel %(name)s")
     button = gettext_lazy("Cancel the run")
     way = gettext_lazy("Cancel")
-    explanation = gettext_lazy("Nodes that have not started are cancelled. Running tasks are asked to stop.")
+    explanation = gettext_lazy(
+        "Nodes that have not started are cancelled. Running tasks are asked to stop. Nodes that have begun are"
+        " undone if they have an undo."
+    )
 
 
 class RetryForm(RunForm):
@@ -82,7 +85,7 @@ class RetryForm(RunForm):
     button = gettext_lazy("Retry")
     explanation = gettext_lazy(
         "Nodes that failed, expired or were cancelled run again, and so do those that were skipped because of them. What"
-        " completed is kept."
+        " completed is kept. If nodes were undone, only failed undos run again."
     )
 
     def change(self, actor: str) -> bool:
@@ -160,6 +163,8 @@ class OperateMixin(ChangeMixin):
 def verbs_for(run: WorkflowRun) -> list[str]:
     """Return the changes that the status of a run allows. A finished child run is retried with its parent."""
     unfinished = run.finished_at is None
+    if run.status == "COMPENSATING":
+        return ["skip"]
     verbs = (["resume"] if run.status == "PAUSED" else ["pause"]) if unfinished else []
     if run.error_node is not None and unfinished or run.status in ENDED_BADLY and run.parent_id is None:
         verbs.append("retry")

@@ -35,6 +35,7 @@ def run_text(
         "run": run.id, "name": run.name, "key": run.key, "status": run.status, "error": run.error_code,
         "failed node": run.error_node, "on error": run.on_error, "in flight": run.max_in_flight,
         "parent": None if run.parent_id is None else f"{run.parent_id}, node {run.parent_node}",
+        "continues": run.continues, "continued as": run.continued_as,
         "progress": counts(run.progress), "sent": moment(run.sent_at),
         "finished": run.finished_at and moment(run.finished_at), "good until": run.good_until and moment(run.good_until),
     }  # fmt: skip

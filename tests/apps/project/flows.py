@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from horsies_django import Results, RetryPolicy, Skip, TaskError, TaskResult, WorkflowError, current_task, task
+from django.contrib.auth.models import Group
+
+from horsies_django import (
+    Results,
+    RetryPolicy,
+    Skip,
+    TaskError,
+    TaskResult,
+    Workflow,
+    WorkflowDefinitionError,
+    WorkflowError,
+    current_task,
+    task,
+)
 from tests.stress.chaos.notes import noted
 
 
@@ -138,3 +151,73 @@ def odd_skips(n: int) -> int:
     if n % 2:
         raise Skip(f"{n} is odd")
     return n
+
+
+@task
+def charge(amount: int, customer: str = "") -> int:
+    return 1000 + amount
+
+
+@task
+def refund(result: int | None, amount: int = 0) -> int:
+    return result or 0
+
+
+@task
+def note_undo() -> None: ...
+
+
+@task
+def unact(value: Any = None, result: Any = None) -> Any:
+    """Undo ``act``: the arguments say what of."""
+    return value
+
+
+@task
+def strict_refund(result: int) -> None: ...
+
+
+@task
+def refund_customer(customer: str) -> None: ...
+
+
+@task
+def broken_undo() -> None:
+    raise ValueError("not today")
+
+
+@task
+def grows_undone() -> None:
+    current_task().workflow.add(charge, 1, undo=refund)
+
+
+@task
+def undo_hold(name: str, result: int | None) -> None:
+    """Undo ``tasks.hold``: note it in a group's name."""
+    Group.objects.create(name=f"undone {name} {result}")
+
+
+def loop(place: int, until: int, key: str | None = None) -> Workflow:
+    """Return a workflow that continues as itself until it has done so often enough."""
+    flow = Workflow("loop", key=key)
+    flow.returns(flow.add(next_round, place, until))
+    return flow
+
+
+@task
+def next_round(place: int, until: int) -> int:
+    if place < until:
+        current_task().workflow.continue_as(loop(place + 1, until))
+    return place
+
+
+@task
+def continues_with(name: str) -> str:
+    """Let the run continue as a workflow of this name; return what that says."""
+    flow = Workflow(name)
+    flow.add(number, 1)
+    try:
+        current_task().workflow.continue_as(flow)
+    except WorkflowDefinitionError as error:
+        return error.problems[0]
+    return "continues"

@@ -379,3 +379,9 @@ def forges(how: str) -> TaskResult[None]:
 @task
 def blames(message: str) -> TaskResult[None]:
     return TaskResult(err=TaskError("BLAMED", message, data={"secret": message}))
+
+
+@task(retry_policy=SOON)
+def hold_undo(result: int | None) -> None:
+    """Hold as ``hold`` does, as the undo of a node; tried again when its process or worker dies."""
+    hold("undo")

@@ -18,10 +18,11 @@ BEGIN
     'now', clock_timestamp(),
     'run', to_jsonb(v_run) - ARRAY['key', 'graph_hash', 'result'],
     'error_node', (SELECT e.name FROM horsies_workflow_nodes e WHERE e.workflow_id = p_workflow AND e.number = v_run.error_node),
-    'node', to_jsonb(v_node) - ARRAY['options', 'kwargs', 'inputs', 'graph', 'value', 'error']
+    'node', to_jsonb(v_node) - ARRAY['options', 'kwargs', 'inputs', 'graph', 'value', 'error', 'undo']
       || jsonb_build_object('by_hand', v_node.status = 'SKIPPED' AND v_node.error = 'skipped by hand'),
     'added_by', (SELECT a.name FROM horsies_workflow_nodes a WHERE a.workflow_id = p_workflow AND a.number = v_node.added_by),
     'when_node', (SELECT u.name FROM horsies_workflow_nodes u WHERE u.workflow_id = p_workflow AND u.number = v_node.when_node),
+    'undoes', (SELECT u.name FROM horsies_workflow_nodes u WHERE u.workflow_id = p_workflow AND u.number = v_node.undoes),
     'heard_at', (SELECT max(h.sent_at) FROM horsies_workers_serving('*') AS s (id) JOIN horsies_heartbeats h ON h.id = s.id),
     'task', (SELECT t.id FROM horsies_tasks t
              WHERE t.workflow_id = p_workflow AND t.node = p_number AND t.finished_at IS NULL ORDER BY t.node_index LIMIT 1),
@@ -46,9 +47,9 @@ BEGIN
         ORDER BY n.finished_at, n.number LIMIT p_many) AS u));
   ELSIF v_node.status = 'READY' THEN
     v_facts := v_facts || jsonb_build_object('in_flight', (
-      SELECT coalesce(sum(CASE WHEN n.kind = 'map' THEN n.in_flight ELSE 1 END), 0)
+      SELECT coalesce(sum(CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight ELSE 1 END), 0)
       FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR n.status = 'READY' AND n.kind = 'map')));
+      WHERE n.workflow_id = p_workflow AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR n.status = 'READY' AND n.kind IN ('map', 'undo'))));
   END IF;
   RETURN v_facts;
 END

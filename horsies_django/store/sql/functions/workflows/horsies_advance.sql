@@ -28,7 +28,8 @@ BEGIN
   END IF;
   busy := false;
   IF v_own.parent_id IS NOT NULL AND v_own.status IN ('RUNNING', 'PAUSED') THEN
-    SELECT CASE WHEN w.status = 'CANCELLED' OR w.on_error = 'stop' AND w.error_code IS NOT NULL THEN 'cancel'
+    SELECT CASE WHEN w.status IN ('CANCELLED', 'COMPENSATING') OR w.continued_as IS NOT NULL OR w.on_error = 'stop' AND w.error_code IS NOT NULL
+                  THEN 'cancel'
                 WHEN w.status = 'PAUSED' AND v_own.status = 'RUNNING' THEN 'pause' END
     INTO v_verb FROM horsies_workflows w WHERE w.id = v_own.parent_id;
     IF v_verb IS NOT NULL THEN

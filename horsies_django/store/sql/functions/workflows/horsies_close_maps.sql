@@ -1,6 +1,6 @@
--- Moves on maps whose tasks were all sent, or have all finished.
+-- Moves on maps, and undo nodes, whose tasks were all sent, or have all finished.
 -- Moves READY -> ENQUEUED, COMPLETED, FAILED; ENQUEUED -> COMPLETED, FAILED. Returns those that are final.
--- Locks: the caller holds the lock of the run. Index: primary key.
+-- Locks: the caller holds the lock of the run. Index: primary key, horsies_tasks_node.
 CREATE FUNCTION horsies_close_maps(p_workflow uuid, p_numbers bigint[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[];
@@ -11,11 +11,16 @@ BEGIN
     UPDATE horsies_workflow_nodes n
     SET status = CASE WHEN n.in_flight > 0 THEN 'ENQUEUED' WHEN n.items_bad = 0 THEN 'COMPLETED' ELSE 'FAILED' END,
         finished_at = CASE WHEN n.in_flight = 0 THEN p_now END,
-        error_code = CASE WHEN n.in_flight = 0 AND n.items_bad > 0 THEN 'MAP_FAILED' END,
-        error = CASE WHEN n.in_flight = 0 AND n.items_bad > 0
-                  THEN format('%s of %s tasks did not complete', n.items_bad, n.total) END
+        error_code = CASE WHEN n.in_flight > 0 OR n.items_bad = 0 THEN NULL WHEN n.kind = 'map' THEN 'MAP_FAILED' ELSE (
+          SELECT t.error_code FROM horsies_tasks t
+          WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.status <> 'COMPLETED' AND t.error_code <> 'TASK_SKIPPED'
+          ORDER BY t.node_index LIMIT 1) END,
+        error = CASE WHEN n.in_flight > 0 OR n.items_bad = 0 THEN NULL
+                  WHEN n.task_id IS NOT NULL THEN (SELECT t.result #>> '{err,message}' FROM horsies_tasks t WHERE t.id = n.task_id)
+                  ELSE format('%s of %s tasks did not complete', n.items_bad, CASE n.kind WHEN 'map' THEN n.total ELSE n.items_ok + n.items_bad END) END,
+        total = CASE WHEN n.kind = 'undo' AND n.in_flight = 0 THEN n.items_ok + n.items_bad ELSE n.total END  -- some did not begin
     FROM maps m
-    WHERE n.workflow_id = m.workflow_id AND n.number = m.number AND n.kind = 'map' AND n.expanded >= n.total
+    WHERE n.workflow_id = m.workflow_id AND n.number = m.number AND n.kind IN ('map', 'undo') AND n.expanded >= n.total
       AND (n.status = 'READY' OR n.status = 'ENQUEUED' AND n.in_flight = 0)
     RETURNING n.number, n.finished_at
   )

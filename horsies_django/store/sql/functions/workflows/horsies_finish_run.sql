@@ -1,7 +1,9 @@
 -- Ends a run if none of its nodes is open and it is not paused. It has failed if a node failed and no node that depends on it ran nevertheless.
--- Moves RUNNING -> COMPLETED, FAILED. Returns whether it has finished, also earlier.
--- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, primary keys.
-CREATE FUNCTION horsies_finish_run(p_workflow uuid, p_channel text, p_max_bytes int, p_now timestamptz) RETURNS boolean
+-- A run that failed, or was cancelled, is compensated before it ends if nodes with an undo have begun; for that, none of its tasks may run.
+-- Moves RUNNING -> COMPLETED, FAILED, COMPENSATING; COMPENSATING -> FAILED, CANCELLED. Returns 'FINISHED', also if it had finished
+-- before; 'UNDOING': its undo nodes were added just now; 'OPEN'.
+-- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_tasks_node, primary keys.
+CREATE FUNCTION horsies_finish_run(p_workflow uuid, p_channel text, p_max_bytes int, p_now timestamptz) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_run horsies_workflows;
@@ -10,16 +12,22 @@ DECLARE
   v_code text;
   v_message text;
   v_kind text;
-  v_status text;
+  v_ended text;
+  v_status text := 'COMPLETED';
   v_result jsonb;
+  v_undoing boolean := false;
 BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
   IF v_run.finished_at IS NOT NULL THEN
-    RETURN true;
+    RETURN 'FINISHED';
   ELSIF v_run.status = 'PAUSED' OR EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.finished_at IS NULL) THEN
-    RETURN false;
+    RETURN 'OPEN';
   END IF;
-  IF v_run.error_node IS NOT NULL THEN
+  IF v_run.status = 'COMPENSATING' THEN
+    v_result := v_run.result;
+    v_code := v_run.error_code;
+    v_number := v_run.error_node;
+  ELSIF v_run.error_node IS NOT NULL THEN
     SELECT n.number, n.name, coalesce(n.error_code, n.status) AS code, r.result #>> '{err,message}' AS message INTO v_number, v_name, v_code, v_message
     FROM horsies_workflow_nodes n CROSS JOIN LATERAL horsies_node_result(p_workflow, n.number) AS r
     WHERE n.workflow_id = p_workflow AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED') AND NOT EXISTS (
@@ -28,15 +36,18 @@ BEGIN
         AND d.status <> 'SKIPPED')
     ORDER BY n.finished_at, n.number LIMIT 1;
   END IF;
-  IF v_number IS NOT NULL THEN
+  IF v_run.status = 'COMPENSATING' THEN
+    v_status := CASE v_result #>> '{err,error_code}' WHEN 'WORKFLOW_CANCELLED' THEN 'CANCELLED' ELSE 'FAILED' END;
+  ELSIF v_number IS NOT NULL THEN
+    v_status := 'FAILED';
     v_result := jsonb_build_object('err', jsonb_build_object(
       'error_code', 'WORKFLOW_FAILED', 'message', concat_ws(': ', 'node ' || v_name || ' failed', v_code, v_message),
       'data', jsonb_build_object('node', v_name, 'error_code', v_code), 'exception', NULL));
   ELSIF v_run.output IS NULL THEN
     v_result := '{"ok": null}';
   ELSE
-    SELECT r.kind, r.status, r.result INTO v_kind, v_status, v_result FROM horsies_node_result(p_workflow, v_run.output) AS r;
-    IF v_kind = 'map' AND v_status = 'COMPLETED' THEN
+    SELECT r.kind, r.status, r.result INTO v_kind, v_ended, v_result FROM horsies_node_result(p_workflow, v_run.output) AS r;
+    IF v_kind = 'map' AND v_ended = 'COMPLETED' THEN
       BEGIN
         v_result := jsonb_build_object('ok', horsies_argument(
           p_workflow, v_run.output, 'the output', jsonb_build_object('node', v_run.output, 'as', 'list'), p_max_bytes));
@@ -45,11 +56,28 @@ BEGIN
       END;
     END IF;
   END IF;
+  IF v_status IN ('FAILED', 'CANCELLED') AND EXISTS (
+    SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL) THEN
+    IF EXISTS (SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.finished_at IS NULL) THEN
+      RETURN 'OPEN';  -- of a map that was ended, or could not be expanded
+    ELSIF NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'undo') THEN
+      v_undoing := horsies_begin_undo(p_workflow) > 0;
+    ELSE
+      v_result := horsies_undo_result(p_workflow, v_result);
+      IF v_result #>> '{err,error_code}' = 'COMPENSATION_FAILED' THEN
+        v_status := 'FAILED';
+        v_code := 'COMPENSATION_FAILED';
+      END IF;
+    END IF;
+  END IF;
   UPDATE horsies_workflows w
-  SET status = CASE WHEN v_number IS NULL THEN 'COMPLETED' ELSE 'FAILED' END, finished_at = p_now, owed_at = NULL,
-      error_node = v_number, error_code = v_code, result = v_result
+  SET status = CASE WHEN v_undoing THEN 'COMPENSATING' ELSE v_status END, finished_at = CASE WHEN NOT v_undoing THEN p_now END,
+      owed_at = CASE WHEN v_undoing THEN w.owed_at END, error_node = v_number, error_code = v_code, result = v_result
   WHERE w.id = p_workflow;
+  IF v_undoing THEN
+    RETURN 'UNDOING';
+  END IF;
   PERFORM horsies_notify_finished(p_channel, ARRAY[p_workflow]);
-  RETURN true;
+  RETURN 'FINISHED';
 END
 $$;

@@ -1,8 +1,8 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
 -- ready nodes, and ends the run if it is done. Sends at most p_limit tasks, and stops sending after 20 ms.
 -- many: tasks sent. more: ready nodes are left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
--- failure made on_error act now.
--- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, COMPLETED, FAILED.
+-- failure made on_error act now, 'continued' if its successor has begun.
+-- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
 -- Locks: the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_open.
 CREATE FUNCTION horsies_move_run(p_workflow uuid, p_moved bigint[], p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                  OUT many int, OUT more boolean, OUT finished boolean, OUT parent uuid, OUT halted text)
@@ -17,6 +17,7 @@ DECLARE
   v_failures boolean;
   v_refused boolean;
   v_sent record;
+  v_end text;
 BEGIN
   many := 0;
   more := false;
@@ -29,13 +30,14 @@ BEGIN
       SELECT p.failed, p.refused INTO v_failures, v_refused FROM horsies_propagate(p_workflow, v_moved, v_now) AS p;
     END IF;
     v_admitted := horsies_admit_nodes(
-      p_workflow, v_run.finished_at IS NOT NULL OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL, v_now);
+      p_workflow, v_run.finished_at IS NOT NULL OR v_run.status = 'COMPENSATING'
+        OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL, v_now);
     IF v_admitted <> '{}' THEN
       SELECT p.refused OR v_refused INTO v_refused FROM horsies_propagate(p_workflow, v_admitted, v_now) AS p;
       v_moved := v_moved || v_admitted;
     END IF;
     IF v_moved <> '{}' THEN
-      IF v_run.finished_at IS NULL AND (v_failures OR v_refused) THEN
+      IF v_run.status IN ('RUNNING', 'PAUSED') AND (v_failures OR v_refused) THEN
         WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number)
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
                bool_or(NOT EXISTS (
@@ -64,15 +66,25 @@ BEGIN
         CONTINUE;
       END IF;
     END IF;
-    EXIT WHEN v_run.status <> 'RUNNING';
-    v_sent := horsies_promote(v_run, CASE WHEN clock_timestamp() < v_until THEN p_limit - many ELSE 0 END, p_max_bytes, p_channel, p_now);
-    many := many + v_sent.many;
-    more := v_sent.more;
-    v_moved := v_sent.moved;
-    EXIT WHEN v_moved = '{}';
+    v_moved := '{}';
+    IF v_run.status IN ('RUNNING', 'COMPENSATING') THEN
+      v_sent := horsies_promote(v_run, CASE WHEN clock_timestamp() < v_until THEN p_limit - many ELSE 0 END, p_max_bytes, p_channel, p_now);
+      many := many + v_sent.many;
+      more := v_sent.more;
+      v_moved := v_sent.moved;
+      IF v_sent.continued THEN
+        halted := 'continued';
+        SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
+      END IF;
+    END IF;
+    IF v_moved = '{}' THEN
+      v_end := CASE WHEN many = 0 OR halted IS NOT NULL THEN horsies_finish_run(p_workflow, p_channel, p_max_bytes, v_now)
+                    ELSE 'OPEN' END;  -- what was just sent
+      EXIT WHEN v_end <> 'UNDOING';
+      SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
+    END IF;
   END LOOP;
-  finished := (many = 0 OR halted IS NOT NULL)  -- else what was just sent is open
-    AND horsies_finish_run(p_workflow, p_channel, p_max_bytes, v_now);
+  finished := v_end = 'FINISHED';
   IF NOT finished AND more <> (v_run.owed_at IS NOT NULL) THEN
     UPDATE horsies_workflows w SET owed_at = CASE WHEN more THEN v_now END WHERE w.id = p_workflow;
   END IF;

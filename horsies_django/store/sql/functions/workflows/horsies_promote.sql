@@ -1,8 +1,9 @@
 -- Sends the tasks of ready nodes, at most p_limit, in the order of the nodes. A node that cannot be sent fails alone.
 -- Moves nodes READY -> ENQUEUED, COMPLETED, FAILED. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
+-- continued: the run has ended, as horsies_continue_run says.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, primary keys.
 CREATE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
-                                OUT many int, OUT moved bigint[], OUT more boolean) LANGUAGE plpgsql VOLATILE AS $$
+                                OUT many int, OUT moved bigint[], OUT more boolean, OUT continued boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limit int := p_limit;
   v_tasks bigint[];
@@ -15,12 +16,13 @@ BEGIN
   many := 0;
   moved := '{}';
   more := false;
+  continued := false;
   IF p_run.max_in_flight IS NOT NULL THEN
     SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
-             CASE WHEN n.kind = 'map' THEN n.in_flight ELSE 1 END), 0)::int)
+             CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight ELSE 1 END), 0)::int)
     INTO v_limit
     FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR (n.status = 'READY' AND n.kind = 'map'));
+    WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR (n.status = 'READY' AND n.kind IN ('map', 'undo')));
   END IF;
   SELECT coalesce(array_agg(r.number) FILTER (WHERE r.kind = 'task'), '{}'),
          coalesce(array_agg(r.number ORDER BY r.number) FILTER (WHERE r.kind <> 'task'), '{}')
@@ -39,8 +41,12 @@ BEGIN
     EXIT WHEN many >= v_limit;
     BEGIN
       SELECT n.kind INTO v_kind FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = v_number;
-      IF v_kind = 'map' THEN
-        v_found := horsies_expand_map(p_run, v_number, v_limit - many, p_max_bytes, p_now);
+      IF v_kind IN ('map', 'undo') THEN
+        IF v_kind = 'map' THEN
+          v_found := horsies_expand_map(p_run, v_number, v_limit - many, p_max_bytes, p_now);
+        ELSE
+          v_found := horsies_expand_undo(p_run, v_number, v_limit - many, p_max_bytes, p_now);
+        END IF;
         many := many + v_found.many;
         IF v_found.moved THEN
           moved := moved || v_number;
@@ -48,6 +54,11 @@ BEGIN
       ELSIF v_kind = 'workflow' THEN
         PERFORM horsies_start_child(p_run, v_number, p_max_bytes, p_channel, p_now);
         many := many + 1;
+      ELSIF v_kind = 'continue' THEN
+        moved := moved || horsies_continue_run(p_run, v_number, p_max_bytes, p_channel, p_now);
+        many := many + 1;
+        continued := true;
+        RETURN;
       ELSE
         many := many + horsies_send_nodes(p_run, ARRAY[v_number], p_max_bytes, p_now);
       END IF;
@@ -61,7 +72,7 @@ BEGIN
     END;
   END LOOP;
   more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')
-    AND (p_run.max_in_flight IS NULL OR many >= p_limit)
+    AND (p_run.max_in_flight IS NULL OR many >= p_limit OR many < v_limit)  -- less than allowed: a map passed over elements
     AND EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL);
 END
 $$;

@@ -1,7 +1,8 @@
 -- Runs the failed nodes of a run again, and the nodes that were skipped because of them; keeps what completed. Waits for the lock of the
 -- run. A failed map keeps its completed elements. verdict: 'RETRIED', 'NOTHING' (no node failed), 'STOPPING' (tasks are still running
--- since a cancel), 'CHILD' (retry the parent run), or NULL if there is no such run. children: runs of failed nodes, for the caller to
--- retry; a node that waits for others that run again gets a new run, because its inputs may change.
+-- since a cancel), 'CHILD' (retry the parent run), or NULL if there is no such run. Of a run that was compensated, the failed undos run
+-- again: else 'UNDONE' or 'UNDOING'. 'CONTINUED': retry its successor. children: runs of failed nodes, for the caller to retry; a node that waits for others that run again
+-- gets a new run, because its inputs may change.
 -- Moves nodes FAILED, CANCELLED, EXPIRED, SKIPPED -> ADDED, then as horsies_move_run; the run -> RUNNING.
 -- Locks: the row of the run, then task rows. Index: primary keys, horsies_tasks_node.
 CREATE FUNCTION horsies_retry_run(p_workflow uuid, p_nested boolean, p_max_bytes int, p_channel text, p_now timestamptz,
@@ -23,6 +24,17 @@ BEGIN
     RETURN;
   END IF;
   PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
+  IF EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow AND w.continued_as IS NOT NULL) THEN
+    verdict := 'CONTINUED';
+    RETURN;
+  END IF;
+  verdict := horsies_retry_undo(p_workflow);
+  IF verdict IS NOT NULL THEN
+    IF verdict = 'RETRIED' THEN
+      PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
+    END IF;
+    RETURN;
+  END IF;
   WITH RECURSIVE again (number) AS (
     SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
     UNION
@@ -46,6 +58,11 @@ BEGIN
     WHERE n.workflow_id = p_workflow AND n.number = ANY (v_again) AND n.kind = 'workflow' AND c.finished_at IS NOT NULL AND NOT EXISTS (
       SELECT FROM horsies_workflow_edges e
       WHERE e.workflow_id = p_workflow AND e.downstream = n.number AND e.upstream = ANY (v_again)));
+  UPDATE horsies_workflow_nodes n SET undo = jsonb_set(n.undo, '{begun}', coalesce(n.undo -> 'begun', '{}') || b.tasks)
+  FROM (SELECT t.node, jsonb_object_agg(t.node_index, t.id) AS tasks FROM horsies_tasks t
+        WHERE t.workflow_id = p_workflow AND t.node = ANY (v_again) AND t.status <> 'COMPLETED'
+          AND horsies_has_begun(t.id, t.status, t.error_code) GROUP BY t.node) AS b
+  WHERE n.workflow_id = p_workflow AND n.number = b.node AND n.undo IS NOT NULL;
   UPDATE horsies_tasks t SET node = NULL
   FROM horsies_workflow_nodes n
   WHERE t.workflow_id = p_workflow AND t.node = ANY (v_again) AND n.workflow_id = p_workflow AND n.number = t.node

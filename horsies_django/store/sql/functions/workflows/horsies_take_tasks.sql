@@ -34,7 +34,7 @@ BEGIN
     UPDATE horsies_workflow_nodes n SET in_flight = n.in_flight - c.many, items_ok = n.items_ok + c.ok, items_bad = n.items_bad + c.many - c.ok
     FROM (SELECT t.workflow_id, t.node, count(*)::int AS many, count(*) FILTER (WHERE t.status = 'COMPLETED' OR t.error_code = 'TASK_SKIPPED')::int AS ok
           FROM taken t GROUP BY t.workflow_id, t.node) AS c
-    WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.kind = 'map' AND n.status IN ('READY', 'ENQUEUED')
+    WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.kind IN ('map', 'undo') AND n.status IN ('READY', 'ENQUEUED')
     RETURNING n.number
   )
   SELECT ARRAY(SELECT o.number FROM of_tasks o), ARRAY(SELECT o.number FROM of_maps o) INTO v_moved, v_maps;

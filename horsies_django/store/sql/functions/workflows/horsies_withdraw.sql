@@ -16,8 +16,8 @@ BEGIN
     SELECT w.workflow_id, w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.workflow_id, w.node
   ), freed AS (
     UPDATE horsies_workflow_nodes n
-    SET status = 'READY', task_id = NULL, expanded = CASE WHEN n.kind = 'map' THEN least(n.expanded, c.first) ELSE 0 END,
-        in_flight = CASE WHEN n.kind = 'map' THEN n.in_flight - c.many ELSE 0 END
+    SET status = 'READY', task_id = NULL, expanded = CASE WHEN n.kind IN ('map', 'undo') THEN least(n.expanded, c.first) ELSE 0 END,
+        in_flight = CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight - c.many ELSE 0 END
     FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.status IN ('READY', 'ENQUEUED')
   )
   SELECT coalesce(sum(c.many), 0) INTO v_many FROM counted c;

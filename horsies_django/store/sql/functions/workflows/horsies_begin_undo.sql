@@ -1,0 +1,46 @@
+-- Adds to a run the nodes that undo its nodes: one for each node with an undo that has begun. The undo of a node waits for those of all its
+-- descendants, also of nodes that its task added; edges lead only to the nearest ones that are undone. Returns how many were added.
+-- Moves (none) -> READY, PENDING.
+-- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_name, horsies_tasks_node.
+CREATE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE plpgsql VOLATILE
+SET enable_nestloop = off AS $$
+DECLARE
+  v_many int;
+BEGIN
+  WITH RECURSIVE begun AS MATERIALIZED (
+    SELECT o.number, o.name, o.how, o.total, nextval('horsies_workflow_node_numbers') AS undo
+    FROM (SELECT n.number, n.name, n.undo AS how, horsies_begun_total(p_workflow, n.number, n.undo -> 'begun') AS total
+          FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL OFFSET 0) AS o
+    WHERE o.total IS NOT NULL
+  ), reached (ancestor, number, undo) AS (  -- undo: of a descendant that is undone itself, at which the search ends
+    SELECT b.undo, b.number, NULL::bigint FROM begun b
+    UNION
+    SELECT r.ancestor, d.number, b.undo
+    FROM reached r
+    CROSS JOIN LATERAL (
+      SELECT e.downstream AS number FROM horsies_workflow_edges e WHERE e.workflow_id = p_workflow AND e.upstream = r.number
+      UNION ALL
+      SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.added_by = r.number
+    ) AS d
+    LEFT JOIN begun b ON b.number = d.number
+    WHERE r.undo IS NULL
+  ), connected AS (
+    INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
+    SELECT p_workflow, r.undo, r.ancestor FROM reached r WHERE r.undo IS NOT NULL
+  ), counted AS (
+    SELECT r.ancestor, count(r.undo)::int AS open FROM reached r GROUP BY r.ancestor
+  ), added AS (
+    INSERT INTO horsies_workflow_nodes (
+      workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, rule,
+      allow_failed, open, total, undoes)
+    SELECT p_workflow, b.undo, -2 - b.number, left('undo ' || b.name, 200), 'undo', CASE WHEN c.open = 0 THEN 'READY' ELSE 'PENDING' END,
+           u.task, u.queue, u.lane, u.priority, u.max_retries, u.options, '{}', 'all', true, c.open, b.total, b.number
+    FROM begun b
+    JOIN counted c ON c.ancestor = b.undo
+    CROSS JOIN LATERAL jsonb_to_record(b.how) AS u (task text, queue text, lane text, priority smallint, max_retries int, options jsonb)
+    RETURNING number
+  )
+  SELECT count(*) INTO v_many FROM added;
+  RETURN v_many;
+END
+$$;

@@ -1,0 +1,38 @@
+-- Ends a run and begins its successor, of the graph in a node: both or neither. The key of the run, and the hash of the graph that was sent
+-- with it, move to the successor. No other transaction knows the new run yet, so this does not lock two runs. Raises HW001 as
+-- horsies_node_kwargs does, or if another run has the name and the key.
+-- Moves the run RUNNING -> COMPLETED, its node READY -> COMPLETED, others as horsies_end_nodes; the successor (none) -> RUNNING. Returns the
+-- nodes that are final now.
+-- Locks: as horsies_end_nodes; the caller holds the lock of the run. Index: primary keys.
+CREATE FUNCTION horsies_continue_run(p_run horsies_workflows, p_number bigint, p_max_bytes int, p_channel text,
+                                     p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_node horsies_workflow_nodes;
+  v_values jsonb;
+  v_id uuid := horsies_uuid7(0);
+  v_moved bigint[];
+BEGIN
+  SELECT n.* INTO v_node FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = p_number;
+  v_values := horsies_node_kwargs(v_node, p_max_bytes);
+  UPDATE horsies_workflow_nodes n SET status = 'COMPLETED', finished_at = v_now, task_id = v_id
+  WHERE n.workflow_id = p_run.id AND n.number = p_number;
+  UPDATE horsies_workflows w
+  SET status = 'COMPLETED', finished_at = v_now, owed_at = NULL, error_node = NULL, error_code = NULL, result = '{"ok": null}',
+      key = NULL, graph_hash = NULL, continued_as = v_id
+  WHERE w.id = p_run.id;
+  IF NOT (SELECT c.created FROM horsies_create_run(
+    v_id, v_node.graph || jsonb_build_object('key', p_run.key, 'hash', p_run.graph_hash), NULL, NULL, p_now) AS c) THEN
+    RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'NODE_NOT_SENT', MESSAGE = format(
+      'there is another run of %s with the key %s', v_node.graph ->> 'name', p_run.key);
+  END IF;
+  UPDATE horsies_workflows w SET continues = p_run.id WHERE w.id = v_id;
+  PERFORM horsies_add_nodes(v_id, -1, v_node.graph -> 'nodes', v_values, p_now);
+  PERFORM horsies_begin_run(v_id, 5000, p_max_bytes, p_channel, p_now);
+  v_moved := horsies_end_nodes(p_run.id, true, 'the run continued as another one', p_channel, v_now);
+  UPDATE horsies_workflow_nodes n SET error_code = 'WORKFLOW_CONTINUED'
+  WHERE n.workflow_id = p_run.id AND n.number = ANY (v_moved) AND n.error_code = 'WORKFLOW_CANCELLED';
+  PERFORM horsies_notify_finished(p_channel, ARRAY[p_run.id]);
+  RETURN v_moved || p_number;
+END
+$$;

@@ -1,0 +1,8 @@
+-- Returns the run as which a run continued, NULL: it did not; or the last one of those that followed one another. No row: no such run.
+-- Locks: none. Index: primary key.
+WITH RECURSIVE chain (id, next, place) AS (
+  SELECT w.id, w.continued_as, 0 FROM horsies_workflows w WHERE w.id = %(workflow)s::uuid
+  UNION ALL
+  SELECT w.id, w.continued_as, c.place + 1 FROM chain c JOIN horsies_workflows w ON w.id = c.next WHERE %(last)s::boolean
+)
+SELECT CASE WHEN %(last)s::boolean THEN c.id ELSE c.next END FROM chain c ORDER BY c.place DESC LIMIT 1

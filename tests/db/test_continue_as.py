@@ -1,0 +1,290 @@
+"""Runs that end and continue as another run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, get_workflow
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.store.workflows import Advanced
+from horsies_django.tasks.context import CurrentTask
+from horsies_django.testing import drain
+from horsies_django.workflows.growth import workflow_of
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.apps.project import flows
+from tests.db.drives import Engine
+from tests.db.test_workflow_scenarios import Hand, statuses
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
+    return Hand(Engine(connect()))
+
+
+def second(**options: Any) -> Workflow:
+    """Return a workflow that another one continues as."""
+    flow = Workflow("saga", **options)
+    flow.returns(flow.add(flows.act, name="later"))
+    return flow
+
+
+def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None:
+    """Naive: the successor does not begin, or without its inputs; or the first run waits for it."""
+    following = Workflow("following")
+    following.returns(following.add(flows.plus, following.input("a", int), b=following.input("b", int)))
+    flow = Workflow("first")
+    value = flow.add(flows.number, 4)
+    flow.continue_as(following, a=value, b=3)
+    flow.add(flows.act, after=flow.add(flows.act, name="slow"), name="never")
+    handle = flow.send()
+    assert handle.successor() is None
+    assert handle.latest() == handle
+    hand.take()
+    hand.end("number", value=4)
+    assert (handle.status(), handle.get(0).ok_value, handle.get(0).is_ok()) == ("COMPLETED", None, True)
+    assert statuses(handle) == {
+        "number": "COMPLETED",
+        "continue": "COMPLETED",
+        "slow": "ENQUEUED",
+        "never": "CANCELLED",
+    }
+    never = WorkflowNode.objects.get(name="never")
+    assert never.error_code == "WORKFLOW_CONTINUED"
+    assert Task.objects.get(pk=WorkflowNode.objects.get(name="slow").task_id).cancel_requested_at is not None
+    found = handle.successor()
+    assert found is not None
+    assert handle.latest() == found
+    assert WorkflowRun.objects.get(pk=found.workflow_id).continues == handle.workflow_id
+    hand.take()
+    assert hand.claims["plus"].kwargs == '{"a": 4, "b": 3}'
+    hand.end("plus", value=7)
+    hand.end("slow", code="TASK_CANCELLED")
+    assert (found.get(0).ok_value, handle.status(), statuses(handle)["slow"]) == (7, "COMPLETED", "CANCELLED")
+    with pytest.raises(WorkflowError, match="it continued as another run"):
+        handle.retry()
+    assert handle.cancel() is False
+    assert hand.engine.workflows.owed(None, 9) == []
+
+
+def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
+    """Naive: the key stays with the first run, which has ended, or is free while the run continues."""
+    handle = flows.loop(0, 3, key="k").send()
+    ids = [handle.workflow_id]
+    drain()
+    while (found := get_workflow(ids[-1]).successor()) is not None:
+        ids.append(found.workflow_id)
+    assert len(ids) == 4
+    assert [WorkflowRun.objects.get(pk=id_).status for id_ in ids] == ["COMPLETED"] * 4
+    assert [WorkflowRun.objects.get(pk=id_).key for id_ in ids] == [None, None, None, "k"]
+    assert flows.loop(0, 3, key="k").send().workflow_id == ids[-1]
+    assert handle.latest().workflow_id == get_workflow(ids[2]).latest().workflow_id == ids[-1]
+    assert handle.latest().get(0).ok_value == 3
+    with pytest.raises(WorkflowError, match="another graph"):
+        flows.loop(1, 3, key="k").send()
+
+
+def test_the_first_run_can_be_deleted_and_the_others_stay() -> None:
+    handle = flows.loop(0, 2).send()
+    drain()
+    found = handle.successor()
+    assert found is not None
+    WorkflowRun.objects.filter(pk=handle.workflow_id)._raw_delete("default")
+    assert found.latest() != found
+    with pytest.raises(LookupError, match="there is no workflow run"):
+        handle.successor()
+    with pytest.raises(LookupError, match="there is no workflow run"):
+        handle.latest()
+
+
+def test_a_successor_waits_for_the_task_that_adds_it(hand: Hand) -> None:
+    """Naive: an advance takes the new node up while the task still runs, whose outcome is then lost."""
+    flow = Workflow("adds")
+    flow.add(flows.act, name="adder")
+    handle = flow.send()
+    hand.take()
+    add_successor(hand, "adder")
+    hand.engine.advancer.find(hand.engine.workflows, None, 9)
+    hand.engine.advance()
+    assert (handle.status(), statuses(handle)["continue"]) == ("RUNNING", "PENDING")
+    hand.end("adder")
+    assert (handle.status(), handle.successor() is None) == ("COMPLETED", False)
+
+
+def add_successor(hand: Hand, name: str) -> None:
+    """Let a running task add a successor."""
+    claim = hand.claims[name]
+    workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt)).continue_as(second())
+
+
+def test_a_task_that_fails_does_not_continue_its_run(hand: Hand) -> None:
+    flow = Workflow("adds")
+    flow.add(flows.act, name="adder")
+    handle = flow.send()
+    hand.take()
+    add_successor(hand, "adder")
+    hand.end("adder", code="BROKEN")
+    assert (handle.status(), handle.successor(), statuses(handle)["continue"]) == ("FAILED", None, "SKIPPED")
+
+
+def test_a_second_attempt_adds_no_second_successor(hand: Hand) -> None:
+    flow = Workflow("adds")
+    flow.add(flows.act, name="adder")
+    handle = flow.send()
+    hand.take()
+    add_successor(hand, "adder")
+    add_successor(hand, "adder")
+    hand.end("adder")
+    hand.finish()
+    assert WorkflowRun.objects.count() == 2
+    assert handle.latest().status() == "COMPLETED"
+
+
+def test_runs_inside_a_run_that_continues_are_cancelled(hand: Hand) -> None:
+    """Naive: the child runs on, and nobody waits for it."""
+    child = Workflow("child")
+    child.add(flows.act, after=child.add(flows.act, name="inside"), name="then")
+    flow = Workflow("parent")
+    flow.add(child)
+    flow.continue_as(second(), after=flow.add(flows.act, name="one"))
+    flow.send()
+    hand.take()
+    hand.end("one")
+    assert WorkflowRun.objects.get(name="child").status == "CANCELLED"
+    hand.finish()
+    assert not WorkflowNode.objects.filter(finished_at=None).exists()
+
+
+def test_one_of_two_successors_is_enough(hand: Hand) -> None:
+    """Naive: both begin."""
+    flow = Workflow("two")
+    flow.continue_as(second())
+    flow.continue_as(second(), name="other")
+    handle = flow.send()
+    hand.finish()
+    assert WorkflowRun.objects.count() == 2
+    assert statuses(handle) == {"continue": "COMPLETED", "other": "CANCELLED"}
+
+
+def test_a_run_with_undos_that_continues_is_not_undone(hand: Hand) -> None:
+    flow = Workflow("kept")
+    flow.continue_as(second(), after=flow.add(flows.act, name="one", undo=flows.unact))
+    handle = flow.send()
+    hand.finish()
+    assert (handle.status(), handle.latest().status()) == ("COMPLETED", "COMPLETED")
+    assert not WorkflowNode.objects.filter(kind="undo").exists()
+
+
+def test_a_successor_that_cannot_begin_fails_its_node_and_not_its_neighbours(hand: Hand) -> None:
+    """Naive: the run is ended, and no other one is there."""
+    following = Workflow("following")
+    following.add(flows.act, following.input("value"))
+    flow = Workflow("large")
+    flow.continue_as(following, value=flow.add(flows.act, name="one"))
+    flow.add(flows.act, after=flow.nodes[0], name="neighbour")
+    handle = flow.send()
+    hand.take()
+    hand.end("one", value="x" * 1_000_001)
+    hand.finish()
+    assert (handle.status(), handle.successor()) == ("FAILED", None)
+    assert handle.get(0).err_value.data == {"node": "continue", "error_code": "PAYLOAD_TOO_LARGE"}
+    assert statuses(handle)["neighbour"] == "COMPLETED"
+
+
+# what is refused
+
+
+def test_problems_are_named_at_send() -> None:
+    inner = Workflow("inner")
+    inner.continue_as(second())
+    flow = Workflow("keyed", key="k")
+    flow.continue_as(flow)
+    flow.continue_as(3, name="three")  # type: ignore[arg-type]
+    flow.continue_as(second(key="mine"), name="named")
+    wanting = Workflow("keyed")
+    wanting.add(flows.act, wanting.input("value"))
+    flow.add(flows.act, after=flow.continue_as(wanting, other=1, name="inputs"), name="late")
+    flow.add(inner)
+    with pytest.raises(WorkflowDefinitionError) as error:
+        flow.send()
+    shown = "\n".join(error.value.problems)
+    for text in (
+        "continue: a workflow cannot contain itself: let a task call current_task().workflow.continue_as(...)",
+        "three: continue_as() takes a Workflow, not int",
+        "named: the workflow that continues a run takes over its key, and has none of its own",
+        "named: a run with a key continues under its name, 'keyed', so that the key finds it; not 'saga'",
+        "inputs: its input 'value' is missing",
+        "inputs: it has no input 'other'",
+        "late: the run ends at inputs, so nothing can wait for that",
+        "inner: a workflow that is a node cannot continue as another run: remove continue_as()",
+    ):
+        assert text in shown, (text, shown)
+
+
+@pytest.mark.parametrize(
+    ("nested", "key", "expected"),
+    [
+        (True, None, "continue: its run is a node of another one, and cannot continue as another"),
+        (
+            False,
+            "k",
+            "continue: a run with a key continues under its name, 'outer', so that the key finds it; not 'other'",
+        ),
+        (False, None, "continues"),
+    ],
+)
+def test_a_task_is_told_at_once_that_its_run_cannot_continue(nested: bool, key: str | None, expected: str) -> None:
+    flow = Workflow("outer", key=None if nested else key)
+    flow.returns(flow.add(flows.continues_with, "other"))
+    if nested:
+        outer = Workflow("parent")
+        outer.returns(outer.add(flow))
+        flow = outer
+    handle = flow.send()
+    drain()
+    results = {**handle.results()}
+    assert [result.ok_value for name, result in results.items() if name in ("continues_with", "outer")] == [expected]
+
+
+# two sessions
+
+
+def advanced(engine: Engine, handle: WorkflowHandle, tasks: list[uuid.UUID]) -> Advanced:
+    """Advance a run until nothing is left: a slow machine puts some of it off."""
+    found = engine.workflows.advance(handle.workflow_id, tasks, [], 200)
+    while found.more:
+        found = engine.workflows.advance(handle.workflow_id, tasks, [], 200)
+    return found
+
+
+def test_two_engines_begin_one_successor(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    """Naive: each of them begins one, or a killed one leaves none."""
+    one, two = Hand(Engine(connect())), Engine(connect())
+    flow = Workflow("saga", key="k")
+    flow.continue_as(second(), after=flow.add(flows.act, name="one"))
+    handle = flow.send()
+    one.take()
+    passed = one.engine.settle(one.claims.pop("one"))
+    tasks = [task for _, task in passed.in_runs]
+    with one.engine.conn.transaction(force_rollback=True):  # killed before its commit
+        assert advanced(one.engine, handle, tasks).halted == "continued"
+        assert two.workflows.advance(handle.workflow_id, tasks, [], 200).busy
+    assert (handle.status(), handle.successor()) == ("RUNNING", None)
+    assert advanced(two, handle, tasks).halted == "continued"
+    for engine in (one.engine, two):
+        assert engine.workflows.advance(handle.workflow_id, tasks, [], 200).halted is None
+    assert WorkflowRun.objects.count() == 2
+    assert WorkflowRun.objects.get(key="k").pk == handle.latest().workflow_id
+    one.finish()
+    assert handle.latest().status() == "COMPLETED"
+
+
+def test_an_unknown_run_has_no_successor() -> None:
+    with pytest.raises(LookupError, match="there is no workflow run"):
+        WorkflowHandle(uuid.uuid4()).latest()

@@ -1,0 +1,668 @@
+"""Compensation: what is undone, in which order, with which arguments, and how the run ends then."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django import RetryPolicy, Workflow, WorkflowDefinitionError, WorkflowError, explain_node
+from horsies_django.models import Task, WorkflowEdge, WorkflowNode
+from horsies_django.tasks.context import CurrentTask
+from horsies_django.tasks.redaction import redact
+from horsies_django.testing import drain
+from horsies_django.workflows.growth import workflow_of
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.apps.project import flows
+from tests.db.drives import Engine
+from tests.db.test_workflow_scenarios import Hand, statuses
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
+    return Hand(Engine(connect()))
+
+
+def chain(*names: str, undo: Any = flows.unact, **options: Any) -> Workflow:
+    """Return a workflow of nodes that wait for one another, each with an undo."""
+    flow = Workflow("saga", **options)
+    node: Any = ()
+    for name in names:
+        node = flow.add(flows.act, name, after=node, name=name, undo=undo)
+    return flow
+
+
+def undos(handle: WorkflowHandle) -> dict[str, str]:
+    """Return the undo nodes and their statuses."""
+    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").order_by("number")
+    return {node.name.removeprefix("undo "): node.status for node in nodes}
+
+
+def settled_undos(hand: Hand, handle: WorkflowHandle) -> dict[str, str]:
+    """Return the undo nodes and their statuses after all that is owed was done: a slow machine may have put some of it off."""
+    hand.engine.advance()
+    return undos(handle)
+
+
+def sent(handle: WorkflowHandle) -> list[tuple[str, int, dict[str, Any]]]:
+    """Return the tasks of undos with the names of what they undo and their arguments, in the order in which they were sent."""
+    names = dict(WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").values_list("number", "name"))
+    tasks = Task.objects.filter(workflow_id=handle.workflow_id, node__in=names).order_by("sent_at", "node_index")
+    return [(names[task.node].removeprefix("undo "), task.node_index, task.kwargs) for task in tasks]
+
+
+def again(flow: Workflow, name: str, codes: list[str], undo: Any = flows.unact) -> None:
+    """Add a node that is retried after these errors."""
+    policy = RetryPolicy.fixed([0] * 9, auto_retry_for=codes, jitter=False)
+    flow.add(flows.act.with_options(retry_policy=policy), name, name=name, undo=undo)
+
+
+# what is undone, and with what
+
+
+def test_a_run_that_fails_is_undone_from_its_end() -> None:
+    """Naive: undos run in the order of the nodes, together, or not at all; or they get other arguments."""
+    flow = Workflow("book")
+    first = flow.add(flows.charge, 1, undo=flows.refund)
+    second = flow.add(flows.charge, 2, after=first, undo=flows.refund)
+    flow.add(flows.broken, after=second)
+    handle = flow.send()
+    drain(raise_errors=False)
+    assert sent(handle) == [
+        ("charge-2", 0, {"amount": 2, "result": 1002}),
+        ("charge", 0, {"amount": 1, "result": 1001}),
+    ]
+    begun = dict(Task.objects.values_list("node", "started_at"))
+    ended = dict(Task.objects.values_list("node", "finished_at"))
+    by_name = dict(WorkflowNode.objects.values_list("name", "number"))
+    assert ended[by_name["broken"]] <= begun[by_name["undo charge-2"]]
+    assert ended[by_name["undo charge-2"]] <= begun[by_name["undo charge"]]
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("FAILED", "WORKFLOW_FAILED")
+    assert handle.get(0).err_value.data == {"node": "broken", "error_code": "UNHANDLED_ERROR", "undone": 2}
+    assert handle.progress().share == 1.0
+
+
+def test_a_run_that_completes_is_not_undone() -> None:
+    """Naive: a failure that a node handles is undone, too."""
+    flow = Workflow("book")
+    first = flow.add(flows.charge, 1, undo=flows.refund)
+    flow.add(flows.act, after=[first, flow.add(flows.broken)], allow_failed=True)
+    handle = flow.send()
+    drain(raise_errors=False)
+    assert (handle.status(), undos(handle)) == ("COMPLETED", {})
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("WORKER_CRASHED", [("pay", 0, {"value": "pay", "result": None})]),
+        ("TASK_TIMEOUT", [("pay", 0, {"value": "pay", "result": None})]),
+        ("TASK_CANCELLED", [("pay", 0, {"value": "pay", "result": None})]),
+        ("WORKER_SERIALIZATION_ERROR", [("pay", 0, {"value": "pay", "result": None})]),
+        ("DECLINED", []),
+        ("TASK_SKIPPED", []),
+    ],
+)
+def test_what_ended_without_a_known_outcome_is_undone(hand: Hand, code: str, expected: list[Any]) -> None:
+    """Naive: only what completed is undone, or whatever was tried."""
+    flow = chain("pay")
+    flow.add(flows.act, name="bad")
+    handle = flow.send()
+    hand.take()
+    hand.end("pay", code=code)
+    hand.end("bad", code="BROKEN")
+    hand.finish()
+    assert (sent(handle), handle.status()) == (expected, "FAILED")
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        (["WORKER_CRASHED", "BROKEN"], [None]),
+        (["DECLINED", "TASK_TIMEOUT", "OTHER"], [None]),
+        (["WORKER_CRASHED", None], [7]),
+        (["DECLINED", "BROKEN"], []),
+    ],
+)
+def test_one_unknown_attempt_is_enough_and_a_value_counts_more(
+    hand: Hand, codes: list[Any], expected: list[Any]
+) -> None:
+    """Naive: only the last attempt is looked at, or each attempt is undone."""
+    flow = Workflow("attempts")
+    again(flow, "pay", ["WORKER_CRASHED", "TASK_TIMEOUT", "DECLINED"])
+    flow.add(flows.act, name="bad")
+    handle = flow.send()
+    for code in codes:
+        hand.take()
+        hand.end("pay", code=code, value=7)
+    hand.end("bad", code="BROKEN")
+    hand.finish()
+    assert [kwargs["result"] for _, _, kwargs in sent(handle)] == expected
+
+
+def test_the_elements_of_a_map_that_began_are_undone(hand: Hand) -> None:
+    """Naive: the map is undone as a whole, or also elements that failed or were never tried."""
+    flow = Workflow("map", max_in_flight=2)
+    flow.map(flows.act, value=[0, 1, 2, 3, 4], name="each", undo=flows.unact)
+    handle = flow.send()
+    ends = [
+        ("COMPLETED", None),
+        ("FAILED", "DECLINED"),
+        ("FAILED", "WORKER_CRASHED"),
+        ("COMPLETED", None),
+        ("FAILED", "OTHER"),
+    ]
+    for place, (_, code) in enumerate(ends):
+        hand.take()
+        hand.end(f"element {place}", value=10 + place, code=code)
+    hand.finish()
+    assert sorted(sent(handle)) == [
+        ("each", 0, {"value": 0, "result": 10}),
+        ("each", 2, {"value": 2, "result": None}),
+        ("each", 3, {"value": 3, "result": 13}),
+    ]
+    node = WorkflowNode.objects.get(kind="undo")
+    assert (node.status, node.total, node.items_ok, node.task_id) == ("COMPLETED", 3, 3, None)
+    assert handle.get(0).err_value.data == {"node": "each", "error_code": "MAP_FAILED", "undone": 1}
+    assert (handle.progress().failed, handle.progress().open) == (3, 0)
+
+
+def test_a_node_that_did_not_begin_is_not_undone(hand: Hand) -> None:
+    """Naive: a node whose task waited, expired or was cancelled in the queue is undone."""
+    flow = Workflow("waits", on_error="stop")
+    flow.add(flows.act.with_options(delay=60), name="late", undo=flows.unact)
+    flow.add(flows.act.with_options(delay=60, good_until=timedelta(days=1)), name="later", undo=flows.unact)
+    flow.add(flows.act, name="bad")
+    handle = flow.send()
+    hand.take()
+    hand.end("bad", code="BROKEN")
+    assert (handle.status(), undos(handle)) == ("FAILED", {})
+    assert statuses(handle) == {"late": "CANCELLED", "later": "CANCELLED", "bad": "FAILED"}
+    assert "undone" not in handle.get(0).err_value.data
+
+
+# the order
+
+
+def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Hand) -> None:
+    """Naive: it waits only for direct neighbours, or for all others, or for the undo of a node that did not begin."""
+    flow = Workflow("order")
+    undo: dict[str, Any] = {"undo": flows.unact}
+    top = flow.add(flows.act, name="top", **undo)
+    plain = flow.add(flows.act, after=top, name="plain")
+    left = flow.add(flows.act, after=plain, name="left", **undo)
+    flow.add(flows.act, after=left, name="leaf", **undo)
+    refused = flow.add(flows.act, after=top, name="refused", **undo)
+    flow.add(flows.act, after=[refused], allow_failed=True, name="right", **undo)
+    flow.add(flows.act, name="apart", **undo)
+    flow.add(flows.act, after=flow.nodes[1:], allow_failed=True, name="late")
+    flow.add(flows.broken, after=flow.nodes[-1], name="bad")
+    handle = flow.send()
+    while names := hand.take():
+        for name in sorted(names):
+            hand.end(name, code="BROKEN" if name in ("bad", "refused") else None)
+        if handle.status() == "COMPENSATING":
+            break
+    names = dict(WorkflowNode.objects.filter(kind="undo").values_list("number", "name"))
+    edges = {
+        (names[up].removeprefix("undo "), names[down].removeprefix("undo "))
+        for up, down in WorkflowEdge.objects.filter(upstream__in=names).values_list("upstream", "downstream")
+    }
+    assert edges == {("leaf", "left"), ("left", "top"), ("right", "top")}
+    assert {name for name, status in undos(handle).items() if status == "ENQUEUED"} == {"leaf", "right", "apart"}
+    hand.finish()
+    assert set(undos(handle).values()) == {"COMPLETED"}
+
+
+def test_what_a_task_added_is_undone_before_the_task() -> None:
+    """Naive: added nodes have no edge to the node that added them, and are undone at the same time."""
+    flow = Workflow("grown")
+    flow.add(flows.grows_undone, undo=flows.note_undo, name="adder")
+    flow.add(flows.broken)
+    handle = flow.send()
+    drain(raise_errors=False)
+    assert [name for name, _, _ in sent(handle)] == ["charge", "adder"]
+    assert undos(handle) == {"charge": "COMPLETED", "adder": "COMPLETED"}
+
+
+def test_undos_begin_when_no_task_of_the_run_runs_any_more(hand: Hand) -> None:
+    """Naive: a map that was ended counts as done while its tasks still run."""
+    flow = Workflow("stops", on_error="stop", max_in_flight=3)
+    flow.map(flows.act, value=[0, 1, 2, 3, 4], name="each", undo=flows.unact)
+    flow.add(flows.act, name="bad")
+    handle = flow.send()
+    hand.take()
+    hand.end("element 0")
+    assert "bad" in hand.take()
+    hand.end("bad", code="BROKEN")
+    assert (statuses(handle)["each"], undos(handle), handle.status()) == ("CANCELLED", {}, "RUNNING")
+    running = sorted(hand.claims)
+    hand.end(running[0])
+    assert undos(handle) == {}
+    hand.end(*running[1:], code="TASK_CANCELLED")
+    assert undos(handle) == {"each": "ENQUEUED"}
+    hand.finish()
+    assert [kwargs["result"] for _, _, kwargs in sent(handle)] == [1, 1] + [None] * (len(running) - 1)
+    assert handle.status() == "FAILED"
+
+
+def test_undos_keep_to_max_in_flight_and_not_to_the_deadline_of_the_run(hand: Hand) -> None:
+    """Naive: a run that failed because of its deadline cannot be undone."""
+    flow = Workflow("deadline", max_in_flight=2, good_until=timedelta(hours=1))
+    for place in range(5):
+        flow.add(flows.act, place, name=f"n{place}", undo=flows.unact)
+    flow.add(flows.broken, after=[*flow.nodes], name="bad")
+    handle = flow.send()
+    while handle.status() == "RUNNING":
+        names = hand.take()
+        hand.end(*names, code="BROKEN" if names == {"bad"} else None)
+    assert len(hand.take()) == 2
+    assert set(Task.objects.filter(status="RUNNING").values_list("good_until", flat=True)) == {None}
+    hand.finish()
+    assert len(sent(handle)) == 5
+
+
+# cancel, stop, pause
+
+
+def test_a_cancelled_run_is_undone_once_its_tasks_have_stopped(hand: Hand) -> None:
+    """Naive: it is CANCELLED at once and nothing is undone, or undos run beside the tasks."""
+    flow = chain("first", "second", "third")
+    handle = flow.send()
+    hand.take()
+    hand.end("first", value=1)
+    hand.take()
+    assert handle.cancel(actor="ada") is True
+    assert (handle.status(), undos(handle), statuses(handle)["third"]) == ("COMPENSATING", {}, "CANCELLED")
+    assert [handle.cancel(), handle.pause(), handle.resume()] == [False, False, False]
+    with pytest.raises(WorkflowError, match="being undone"):
+        handle.retry()
+    hand.end("second", code="TASK_CANCELLED")
+    assert undos(handle) == {"first": "PENDING", "second": "ENQUEUED"}
+    hand.finish()
+    assert [kwargs["result"] for _, _, kwargs in sent(handle)] == [None, 1]
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("CANCELLED", "WORKFLOW_CANCELLED")
+    assert handle.get(0).err_value.data == {"error_code": "WORKFLOW_CANCELLED", "undone": 2}
+    assert [change.details["after"] for change in handle.history()] == ["COMPENSATING"]
+
+
+def test_a_run_that_is_cancelled_before_anything_began_ends_at_once(hand: Hand) -> None:
+    handle = chain("first", "second").send()
+    assert handle.cancel()
+    assert (handle.status(), undos(handle)) == ("CANCELLED", {})
+    assert hand.take() == set()
+    handle.retry()
+    hand.finish()
+    assert handle.status() == "COMPLETED"
+
+
+def test_a_cancel_between_two_tasks_is_undone_at_once(hand: Hand) -> None:
+    handle = chain("first", "second").send()
+    hand.take()
+    hand.end("first")
+    handle.cancel()
+    assert (handle.status(), settled_undos(hand, handle)) == ("COMPENSATING", {"first": "ENQUEUED"})
+    hand.finish()
+    assert handle.status() == "CANCELLED"
+
+
+def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(hand: Hand) -> None:
+    """Naive: on_error="pause" is for somebody to look, and the undo does not wait for them."""
+    for verb, end in (("resume", "FAILED"), ("cancel", "CANCELLED")):
+        flow = chain("first", on_error="pause")
+        flow.add(flows.act, after=flow.nodes[0], name="bad")
+        handle = flow.send()
+        for name, code in (("first", None), ("bad", "BROKEN")):
+            hand.take()
+            hand.end(name, code=code)
+        assert (handle.status(), undos(handle)) == ("PAUSED", {})
+        getattr(handle, verb)()
+        assert (handle.status(), settled_undos(hand, handle)) == ("COMPENSATING", {"first": "ENQUEUED"})
+        hand.finish()
+        assert handle.status() == end
+
+
+def test_a_run_with_a_run_inside_it_waits_for_that_one_before_it_is_undone(hand: Hand) -> None:
+    """Naive: the parent is undone while tasks of the child still run."""
+    child = Workflow("child")
+    child.add(flows.act, name="inside")
+    flow = chain("first")
+    flow.add(child, name="child")
+    handle = flow.send()
+    hand.take()
+    hand.end("first")
+    handle.cancel()
+    assert handle.status() == "COMPENSATING"
+    hand.finish()
+    assert (handle.status(), undos(handle)) == ("CANCELLED", {"first": "COMPLETED"})
+    assert statuses(handle)["child"] == "CANCELLED"
+
+
+# undos that fail
+
+
+def test_an_undo_that_fails_is_told_and_the_others_go_on(hand: Hand) -> None:
+    """Naive: the rest is not undone, or nobody learns of it."""
+    flow = chain("first", "second")
+    flow.add(flows.act, after=flow.nodes[1], name="bad")
+    handle = flow.send()
+    for name in ("first", "second", "bad"):
+        hand.take()
+        hand.end(name, code="BROKEN" if name == "bad" else None)
+    hand.take()
+    hand.end("undo second", code="REFUSED")
+    hand.finish()
+    assert undos(handle) == {"first": "COMPLETED", "second": "FAILED"}
+    assert handle.status() == "FAILED"
+    error = handle.get(0).err_value
+    assert error.error_code == "COMPENSATION_FAILED"
+    assert error.message == "not undone: second; node bad failed: BROKEN: no"
+    assert error.data == {
+        "node": "bad",
+        "error_code": "BROKEN",
+        "undone": 1,
+        "not_undone": [{"node": "second", "error_code": "REFUSED"}],
+        "cause": {
+            "error_code": "WORKFLOW_FAILED",
+            "message": "node bad failed: BROKEN: no",
+            "data": {"node": "bad", "error_code": "BROKEN"},
+            "exception": None,
+        },
+    }
+
+
+@pytest.mark.parametrize(("cancelled", "end"), [(False, "FAILED"), (True, "CANCELLED")])
+def test_a_retry_runs_only_the_failed_undos_again_in_their_order(hand: Hand, cancelled: bool, end: str) -> None:
+    """Naive: the nodes run again that were undone already, or an undo runs twice."""
+    flow = chain("first", "second", "third")
+    flow.add(flows.act, after=flow.nodes[-1], name="bad")
+    handle = flow.send()
+    for name in ("first", "second", "third"):
+        hand.take()
+        hand.end(name)
+    if cancelled:
+        handle.cancel()
+    else:
+        hand.take()
+        hand.end("bad", code="BROKEN")
+    for name, code in (("third", "REFUSED"), ("second", None), ("first", "REFUSED")):
+        hand.take()
+        hand.end(f"undo {name}", code=code)
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("FAILED", "COMPENSATION_FAILED")
+    handle.retry(actor="ada")
+    assert handle.status() == "COMPENSATING"
+    assert settled_undos(hand, handle) == {"first": "PENDING", "second": "COMPLETED", "third": "ENQUEUED"}
+    hand.finish()
+    assert set(undos(handle).values()) == {"COMPLETED"}
+    assert Task.objects.filter(task_name=flows.unact.name, node__isnull=False).count() == 3
+    assert Task.objects.filter(task_name=flows.unact.name, node__isnull=True).count() == 2
+    assert (handle.status(), handle.get(0).err_value.data["undone"]) == (end, 3)
+    assert handle.get(0).err_value.error_code == f"WORKFLOW_{end}"
+    with pytest.raises(WorkflowError, match="its nodes were undone; send it again"):
+        handle.retry()
+
+
+def test_a_waiting_undo_can_be_skipped(hand: Hand) -> None:
+    """Naive: the undos that wait for it wait for ever, or it counts as failed."""
+    handle = chain("first", "second", "third").send()
+    for name in ("first", "second", "third"):
+        hand.take()
+        hand.end(name)
+        if name == "second":
+            hand.take()
+    # the run has completed: nothing is undone
+    assert handle.status() == "COMPLETED"
+    flow = chain("first", "second")
+    flow.add(flows.act, after=flow.nodes[-1], name="bad")
+    handle = flow.send()
+    for name in ("first", "second", "bad"):
+        hand.take()
+        hand.end(name, code="BROKEN" if name == "bad" else None)
+    hand.take()
+    with pytest.raises(WorkflowError, match="it has begun"):
+        handle.skip("undo second")
+    handle.skip("undo first", actor="ada")
+    hand.end("undo second")
+    assert undos(handle) == {"first": "SKIPPED", "second": "COMPLETED"}
+    assert handle.get(0).err_value.data["undone"] == 1
+
+
+def test_what_was_redacted_is_told_and_an_undo_without_arguments_needs_nothing(hand: Hand) -> None:
+    """Naive: the undo gets no arguments, or the whole map is not undone because of one element."""
+    flow = Workflow("redacted")
+    flow.map(flows.act, value=["a", "b"], name="each", undo=flows.unact)
+    flow.add(flows.act, name="plain", undo=flows.note_undo)
+    flow.add(flows.act, after=[*flow.nodes], name="bad")
+    handle = flow.send()
+    hand.take()
+    hand.end("element 0", "element 1", "plain")
+    for task in Task.objects.exclude(node_index=1).filter(status="COMPLETED"):
+        redact(task.pk, actor="ada", reason="asked")
+    hand.take()
+    hand.end("bad", code="BROKEN")
+    hand.finish()
+    assert undos(handle) == {"each": "FAILED", "plain": "COMPLETED"}
+    assert handle.get(0).err_value.data["not_undone"] == [{"node": "each", "error_code": "RESULT_REDACTED"}]
+    assert (
+        sent(handle) == [("each", 0, {}), ("plain", 0, {}), ("each", 1, {"value": "b", "result": 1})]
+        or len(sent(handle)) == 3
+    )
+    assert Task.objects.get(kwargs={"value": "b", "result": 1}).status == "COMPLETED"
+
+
+def test_arguments_that_are_too_large_are_told(hand: Hand) -> None:
+    """Naive: a task with arguments that no worker accepts, or a run that never ends."""
+    flow = chain("first")
+    flow.add(flows.act, after=flow.nodes[0], name="bad")
+    handle = flow.send()
+    hand.take()
+    hand.end("first", value="x" * 990_000)
+    hand.take()
+    Task.objects.filter(status="COMPLETED").update(kwargs={"value": "y" * 20_000})
+    hand.end("bad", code="BROKEN")
+    hand.finish()
+    assert handle.get(0).err_value.data["not_undone"] == [{"node": "first", "error_code": "PAYLOAD_TOO_LARGE"}]
+
+
+# retries of the run before it is undone
+
+
+def test_a_task_that_a_retry_replaced_is_undone_if_its_successor_did_not_begin(hand: Hand) -> None:
+    """Naive: the replaced task is forgotten, whose process died after it had paid."""
+    flow = chain("pay", on_error="pause")
+    handle = flow.send()
+    hand.take()
+    hand.end("pay", code="WORKER_CRASHED")
+    for code in ("DECLINED", "OTHER"):
+        handle.retry()
+        hand.take()
+        hand.end("pay", code=code)
+    handle.resume()
+    hand.finish()
+    assert sent(handle) == [("pay", 0, {"value": "pay", "result": None})]
+
+
+def test_a_task_that_a_retry_replaced_is_not_undone_twice(hand: Hand) -> None:
+    flow = chain("pay", on_error="pause")
+    flow.add(flows.act, after=flow.nodes[0], name="bad")
+    handle = flow.send()
+    hand.take()
+    hand.end("pay", code="WORKER_CRASHED")
+    handle.retry()
+    for name in ("pay", "bad"):
+        hand.take()
+        hand.end(name, value=8, code="BROKEN" if name == "bad" else None)
+    handle.resume()
+    hand.finish()
+    assert sent(handle) == [("pay", 0, {"value": "pay", "result": 8})]
+
+
+# growth
+
+
+def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> None:
+    """Naive: a task that is still running adds work to a run that is being undone."""
+    flow = chain("first")
+    flow.add(flows.act, name="adder")
+    handle = flow.send()
+    hand.take()
+    hand.end("first")
+    handle.cancel()
+    claim = hand.claims["adder"]
+    workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt)).add(
+        flows.act, name="added", undo=flows.unact
+    )
+    hand.end("adder")
+    hand.take()
+    claim = hand.claims["undo first"]
+    with pytest.raises(WorkflowError, match="an undo adds no nodes"):
+        workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt)).add(flows.act, name="added too")
+    hand.finish()
+    assert (statuses(handle)["added"], handle.status()) == ("CANCELLED", "CANCELLED")
+    assert undos(handle) == {"first": "COMPLETED"}
+
+
+def test_a_run_that_is_a_node_takes_no_undo(hand: Hand) -> None:
+    child = Workflow("child")
+    child.add(flows.act, name="inside")
+    flow = Workflow("parent")
+    flow.add(child)
+    flow.send()
+    hand.take()
+    claim = hand.claims["inside"]
+    with pytest.raises(WorkflowDefinitionError, match="its run is a node of another one"):
+        workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt)).add(flows.act, undo=flows.unact)
+
+
+# what is refused
+
+
+def test_all_problems_of_undos_are_named_at_send() -> None:
+    child = Workflow("child")
+    child.add(flows.charge, 1, undo=flows.refund)
+    flow = Workflow("wrong")
+    flow.add(flows.charge, 1, undo="project.tasks.flows.refnd")
+    flow.add(flows.charge, 1, undo=3)
+    flow.add(flows.charge, 1, undo=flows.plus)
+    flow.add(flows.page, language="en", pages=1, undo=flows.refund)
+    flow.add(flows.number, 1, undo=flows.strict_refund)
+    flow.add(flows.charge, 1, undo=flows.refund.with_options(delay=1))
+    flow.add(flows.charge, 1, undo=flows.refund.with_options(queue="nowhere"))
+    flow.add(flows.charge, 1, undo=flows.refund_customer)
+    flow.add(child)
+    flow.add(Workflow("other"), undo=flows.refund)
+    with pytest.raises(WorkflowDefinitionError) as error:
+        flow.send()
+    shown = "\n".join(error.value.problems)
+    for text in (
+        "there is no task named 'project.tasks.flows.refnd'",
+        "charge-2: undo= takes a task, what its with_options() returns, or the name of a task, not int",
+        "takes 'a', which is neither 'result' nor a parameter of",
+        "takes int | None as 'result', but",
+        "gets None as 'result' if it is not known how",
+        "it takes no delay and no good_until",
+        "queue 'nowhere' is not declared",
+        "needs 'customer', which",
+        "child: a workflow that is a node cannot be undone: remove undo= from charge",
+        "other: undo= is for a task or a map, not for a workflow",
+    ):
+        assert text in shown, (text, shown)
+    assert len(error.value.problems) == 11  # the workflow "other" has no nodes, either
+
+
+def test_the_graph_with_another_undo_is_another_graph() -> None:
+    def flow(undo: Any) -> Workflow:
+        found = Workflow("keyed", key="k")
+        found.add(flows.act, 1, undo=undo)
+        return found
+
+    assert flow(flows.unact).send() == flow(flows.unact).send()
+    with pytest.raises(WorkflowError, match="another graph"):
+        flow(flows.note_undo).send()
+
+
+# what people see
+
+
+def test_an_undo_is_explained(hand: Hand) -> None:
+    flow = chain("first", "second")
+    flow.add(flows.act, after=flow.nodes[-1], name="bad")
+    handle = flow.send()
+    for name in ("first", "second", "bad"):
+        hand.take()
+        hand.end(name, code="BROKEN" if name == "bad" else None)
+    found = explain_node(handle.workflow_id, "undo first")
+    assert [reason.code for reason in found.reasons] == ["UNDO", "WAITING_FOR_NODES"]
+    assert found.reasons[0].text == "It undoes 'first'."
+    assert "'undo second' is ENQUEUED" in found.reasons[1].text
+    assert explain_node(handle.workflow_id, "undo second").reasons[1].code == "TASK"
+
+
+# two sessions
+
+
+def test_two_engines_begin_the_undos_once(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    """Naive: each of them adds the undo nodes."""
+    one, two = Hand(Engine(connect())), Engine(connect())
+    flow = chain("first", "second")
+    flow.add(flows.act, after=flow.nodes[-1], name="bad")
+    handle = flow.send()
+    for name in ("first", "second"):
+        one.take()
+        one.end(name)
+    one.take()
+    passed = one.engine.settle(one.claims.pop("bad"), code="BROKEN")
+    tasks = [task for _, task in passed.in_runs]
+    with one.engine.conn.transaction(force_rollback=True):  # it dies after it has added them
+        assert not one.engine.workflows.advance(handle.workflow_id, tasks, [], 200).busy
+        assert two.workflows.advance(handle.workflow_id, tasks, [], 200).busy
+    assert undos(handle) == {}
+    two.advance()
+    for engine in (one.engine, two):
+        engine.workflows.advance(handle.workflow_id, tasks, [], 200)
+    assert undos(handle) == {"first": "PENDING", "second": "ENQUEUED"}
+    one.finish()
+    assert (len(sent(handle)), handle.status()) == (2, "FAILED")
+
+
+def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(
+    connect: Callable[[], psycopg.Connection[Any]],
+) -> None:
+    """Naive: the cancel reads before it has the lock, and does not see that the node has completed."""
+    hand = Hand(Engine(connect()))
+    handle = chain("first", "second").send()
+    hand.take()
+    passed = hand.engine.settle(hand.claims.pop("first"))
+    with hand.engine.conn.transaction():
+        hand.engine.workflows.advance(handle.workflow_id, [task for _, task in passed.in_runs], [], 200)
+        connection.cursor().execute("SET lock_timeout = '100ms'")
+        with pytest.raises(Exception, match="lock timeout"):
+            handle.cancel()
+        connection.cursor().execute("RESET lock_timeout")
+    handle.cancel()
+    assert settled_undos(hand, handle) == {"first": "ENQUEUED"}
+    hand.finish()
+    assert handle.status() == "CANCELLED"
+
+
+def test_drain_runs_undos_and_their_retries(settings: Any) -> None:
+    flow = Workflow("drained")
+    policy = RetryPolicy.fixed([3600], jitter=False)
+    flow.add(flows.charge, 1, undo=flows.broken_undo.with_options(retry_policy=policy))
+    flow.add(flows.broken)
+    handle = flow.send()
+    drain(until=dt.timedelta(hours=2), raise_errors=False)
+    assert Task.objects.get(task_name=flows.broken_undo.name).retry_count == 1
+    assert handle.get(0).err_value.error_code == "COMPENSATION_FAILED"
+    assert (
+        json.dumps(handle.get(0).err_value.data["not_undone"])
+        == '[{"node": "charge", "error_code": "UNHANDLED_ERROR"}]'
+    )

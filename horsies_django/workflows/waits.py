@@ -104,8 +104,8 @@ class Waits:
         """Add a node that waits for a signal of this name, whose data becomes its value; see ``WorkflowHandle.signal``.
 
         Each signal is taken by one node, the oldest first, also if it was sent before the node began to wait. With a
-        ``key``, only signals with that key are taken. ``annotation`` is the type of the data. After ``timeout``, a timedelta or
-        seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip"), or COMPLETED with the value None ("complete").
+        ``key``, only signals with that key are taken. ``annotation`` is the type of the data. After ``timeout``, a timedelta
+        or seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or COMPLETED with None ("complete").
         """
         text = isinstance(signal, str)
         node = self._node(signal if text else "signal", name, "signal")

@@ -18,6 +18,7 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
     "COMPENSATING": ("↶", gettext_lazy("Compensating")),
     "ADDED": ("+", gettext_lazy("Added")),
     "READY": ("◔", gettext_lazy("Ready")),
+    "WAITING": ("⧖", gettext_lazy("Waiting")),
     "ENQUEUED": ("◐", gettext_lazy("Sent")),
     "SKIPPED": ("↷", gettext_lazy("Skipped")),
 }
@@ -28,6 +29,9 @@ KINDS: dict[str, str | Promise] = {
     "input": gettext_lazy("input"),
     "undo": gettext_lazy("undo"),
     "continue": gettext_lazy("continue"),
+    "timer": gettext_lazy("timer"),
+    "signal": gettext_lazy("signal"),
+    "gate": gettext_lazy("gate"),
 }
 
 

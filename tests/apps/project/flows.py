@@ -221,3 +221,8 @@ def continues_with(name: str) -> str:
     except WorkflowDefinitionError as error:
         return error.problems[0]
     return "continues"
+
+
+@task
+def announced(gate: str) -> str:
+    return gate

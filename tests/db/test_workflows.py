@@ -366,7 +366,7 @@ def step(meanwhile: Callable[[], Any] = lambda: None) -> None:
     worker, served = uuid.uuid4(), Served(conf.queues)
     passed = store.run_pass(worker, channel, served, Wanted(1, 0))
     meanwhile()
-    passed = store.run_pass(worker, channel, served, outcomes=run_here(connection, passed.claims))
+    passed = store.run_pass(worker, channel, served, outcomes=run_here(connection, worker, passed.claims))
     advancer = Advancer(conf.max_payload_bytes)
     advancer.owe(passed.in_runs)
     while advancer.owed:

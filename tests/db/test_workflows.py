@@ -412,7 +412,7 @@ def test_a_redacted_result_fails_what_depends_on_it() -> None:
     store, channel = TaskStore(connection), channel_prefix(connection)
     worker, served = uuid.uuid4(), Served(conf.queues)
     claims = store.run_pass(worker, channel, served, Wanted(1, 0)).claims
-    store.run_pass(worker, channel, served, outcomes=run_here(connection, claims))
+    store.run_pass(worker, channel, served, outcomes=run_here(connection, worker, claims))
     RetentionStore(connection).redact(claims[0].id, actor="test", reason="law")
     drain()
     node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="plus")

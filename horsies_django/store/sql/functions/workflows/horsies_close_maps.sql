@@ -11,7 +11,7 @@ BEGIN
         finished_at = CASE WHEN n.in_flight = 0 THEN p_now END,
         error_code = CASE WHEN n.in_flight = 0 AND n.items_bad > 0 THEN 'MAP_FAILED' END,
         error = CASE WHEN n.in_flight = 0 AND n.items_bad > 0
-                  THEN format('%s of %s tasks did not complete', n.items_bad, n.total) END
+                  THEN concat(n.items_bad, ' of ', n.total, ' tasks did not complete', '; one of them: ' || n.error) ELSE n.error END
     WHERE n.workflow_id = p_workflow AND n.number = ANY (p_numbers) AND n.kind = 'map' AND n.finished_at IS NULL
       AND n.expanded >= n.total AND (n.status = 'READY' OR n.in_flight = 0)
     RETURNING n.number, n.finished_at

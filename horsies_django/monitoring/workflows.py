@@ -7,14 +7,14 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from django.db import connections
 from django.db.models import DateTimeField, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Cast, Coalesce
 
 from horsies_django.conf import config
 from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.models import WorkflowNode, WorkflowRun, WorkflowSignal
-from horsies_django.store.workflows import Progress, WorkflowStore
+from horsies_django.store.workflows import Progress
+from horsies_django.workflows.database import reading
 
 DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
 SAME_KEY = 1_000
@@ -123,7 +123,7 @@ def overviews(rows: Iterable[tuple[Any, ...]]) -> list[RunOverview]:
 
 def progress(ids: list[uuid.UUID]) -> dict[uuid.UUID, Progress]:
     """Return how far runs are, by id."""
-    return store().progress(ids) if ids else {}
+    return reading().progress(ids) if ids else {}
 
 
 def nodes(id_: uuid.UUID, limit: int = 500) -> list[NodeOverview]:
@@ -146,7 +146,7 @@ def unused_signals(id_: uuid.UUID, limit: int = 500) -> list[SignalOverview]:
 
 def names(limit: int) -> list[str]:
     """Return names of runs, in order."""
-    return store().names(limit)
+    return reading().names(limit)
 
 
 def keyed(alias: str, key: str) -> list[uuid.UUID]:
@@ -182,9 +182,3 @@ def newest(
         oldest = Coalesce(Subquery(last[DEEPEST - 1 : DEEPEST]), Cast(Value("-infinity"), DateTimeField()))
         rows = rows.filter(sent_at__gte=oldest)
     return rows.filter(indexed & other).order_by("-sent_at", "-pk"), bool(other)
-
-
-def store() -> WorkflowStore:
-    """Return a store that reads."""
-    conf = config()
-    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -67,6 +68,24 @@ class Place(NamedTuple):
     kind: str
     nested: bool
     keyed_name: str | None
+
+
+class OpenCalls(NamedTuple):
+    """Calls of one task with arguments of the same names that ``runs`` still have to make; ``nodes`` is how many.
+
+    ``given`` says where each argument comes from: "constant", "undo" (from the undone task), or the "as" of its input.
+    ``constants`` are examples, as JSON texts. ``run`` and ``node`` are an example.
+    """
+
+    task: str
+    queue: str
+    undo: bool
+    given: dict[str, str]
+    nodes: int
+    runs: list[uuid.UUID]
+    run: uuid.UUID
+    node: str
+    constants: frozenset[str]
 
 
 class NodeResult(NamedTuple):
@@ -220,6 +239,16 @@ class WorkflowStore:
         return {
             id_: Progress(*counts) for id_, *counts in run(self.connection, "workflows/progress", {"ids": list(ids)})
         }
+
+    def open_calls(self, runs: Sequence[uuid.UUID]) -> list[OpenCalls]:
+        """Return the calls that runs still have to make, in groups."""
+        found = []
+        for task, queue, undo, given, many, ids, (id_, node), *constants in run(
+            self.connection, "workflows/calls", {"runs": list(runs)}
+        ):
+            examples = frozenset(text for text in constants if text is not None)
+            found.append(OpenCalls(task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node, examples))
+        return found
 
     def names(self, many: int) -> list[str]:
         """Return up to ``many`` names of runs, in order."""

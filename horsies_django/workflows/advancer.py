@@ -138,9 +138,8 @@ class Advancer:
                 if pipeline is not None:
                     pipeline.sync()  # ends the transaction
             found = [Advanced(*cursor.fetchall()[0]) for cursor in cursors]
-        for (
-            run
-        ) in runs:  # before anything is learned: what a child has done is owed to its parent, which may be among them
+        # before anything is learned: what a child has done is owed to its parent, which may be among them
+        for run in runs:
             del self.owed[run]
         for run, debt, advanced in zip(runs, debts, found, strict=True):
             self.learn(store, run, debt, advanced)

@@ -1,7 +1,8 @@
 """Nodes of a workflow that is being built, and how they are written as JSON for the database.
 
 ``inputs`` says how results become arguments: ``{"node": 3, "as": "value"}`` or ``{"nodes": [3, 4], "as": "list"}`` by parameter.
-``as`` is "value", "result" (a TaskResult), "list" (the values of many), or "results" (the same, read when they are needed).
+``as`` is "value", "result" (a TaskResult), "list" (the values of many), "results" (the same, read when they are needed), or
+"elements" (what a map maps over).
 """
 
 from __future__ import annotations

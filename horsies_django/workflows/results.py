@@ -45,12 +45,7 @@ class Results(Sequence[T], Generic[T]):
         return Shape(f"Results[{item.name}]", frozenset({dict}), lambda value: isinstance(value, Results), dump, load)
 
     def __iter__(self) -> Iterator[T]:
-        start = 0
-        while rows := self._read(start, CHUNK):
-            for _place, status, result in rows:
-                if status == "COMPLETED":
-                    yield self._value(result)
-            start = rows[-1][0] + 1
+        yield from map(self._value, self._completed())
 
     async def __aiter__(self) -> AsyncIterator[T]:
         start = 0
@@ -80,10 +75,10 @@ class Results(Sequence[T], Generic[T]):
     def __repr__(self) -> str:
         return f"<Results for {self._parameter!r} of node {self._node}>"
 
-    def _completed(self) -> Iterator[int]:
+    def _completed(self) -> Iterator[str | None]:
         start = 0
         while rows := self._read(start, CHUNK):
-            yield from (place for place, status, _result in rows if status == "COMPLETED")
+            yield from (result for _place, status, result in rows if status == "COMPLETED")
             start = rows[-1][0] + 1
 
     def _read(self, start: int, many: int) -> list[tuple[int, str, str | None]]:

@@ -137,6 +137,15 @@ def test_a_map_runs_a_task_per_element(many: int) -> None:
     assert handle.progress().total == 3 + 2 * many
 
 
+def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -> None:
+    flow = Workflow("one by one", max_in_flight=1)
+    flow.map(flows.odd_fails, n=[0, 1, 2])
+    handle = run(flow)
+    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id)
+    assert node.error == "1 of 3 tasks did not complete; one of them: UNHANDLED_ERROR: ValueError: 1 is odd"
+    assert "ValueError: 1 is odd" in handle.get(0).err_value.message
+
+
 def test_a_map_over_plain_values_and_over_nodes() -> None:
     flow = Workflow("map values")
     nodes = [flow.add(flows.number, n) for n in (1, 2)]

@@ -10,7 +10,9 @@ from django.db import connection
 
 from horsies_django import Workflow, WorkflowError, current_task
 from horsies_django.models import Task, WorkflowNode
+from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask, running
+from horsies_django.tasks.definition import define
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from tests.apps.project import flows
@@ -109,3 +111,34 @@ def test_a_map_over_a_map_fails_if_one_of_its_elements_was_erased(claimer: Claim
     assert handle.resume()
     assert handle.get(0).err_value.data == {"node": "anything", "error_code": "RESULT_REDACTED"}
     assert Task.objects.count() == 2
+
+
+def plus_needs_more(a: int, c: str, b: int = 1) -> int:
+    return a + b
+
+
+def test_code_that_changed_under_a_waiting_run_fails_its_node_alone_until_it_is_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = Workflow("changed")
+    first = flow.add(flows.number, 1)
+    flow.returns(flow.add(flows.plus, first, b=4))
+    flow.map(flows.plus, a=[1, 2], after=first, name="all")
+    flow.add(flows.number, 2, after=first, name="other")
+    handle = flow.send()
+    with monkeypatch.context() as deployed:
+        deployed.setitem(registry._tasks, flows.plus.name, define(plus_needs_more, name=flows.plus.name))
+        drain(raise_errors=False)
+        assert statuses(handle) == {"number": "COMPLETED", "plus": "FAILED", "all": "FAILED", "other": "COMPLETED"}
+        told = "was sent without the required argument 'c'"
+        node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="plus")
+        assert node.error_code == "WORKER_SERIALIZATION_ERROR"
+        assert told in node.error
+        assert told in WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="all").error
+        message = handle.get(0).err_value.message
+        assert "node plus failed: WORKER_SERIALIZATION_ERROR: " in message
+        assert told in message
+    handle.retry()
+    assert drain() == 3, "what had completed is kept"
+    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 5)
+    assert handle.results()["all"].ok_value == [2, 3]

@@ -100,6 +100,9 @@ def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
     for verb in ("pause", "resume", "cancel"):
         store.control(again.workflow_id, verb)
     assert store.retry(again.workflow_id, nested=False)[0] == "RETRIED"
+    assert sum(calls.nodes for calls in store.open_calls([again.workflow_id])) == 6, (
+        "also of the child, not yet started"
+    )
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE horsies_workflows SET finished_at = now() - interval '2 days' WHERE id = %s", [handle.workflow_id]

@@ -129,6 +129,19 @@ class ArgumentsCodec(Compiled):
             raise too_deep().within(name) from None
         return self._take_positional(kwargs) if self._positional_only else [], kwargs
 
+    def decode_one(self, name: str, stored: Any) -> Any:
+        """Return one argument of those that ``encode`` wrote. Raises CodecError."""
+        if self._loads is None:
+            self._resolve_late()
+            return self.decode_one(name, stored)
+        try:
+            return self._loads[name](stored)
+        except CodecError as error:
+            error.within(name)
+            raise
+        except RecursionError:
+            raise too_deep().within(name) from None
+
     def _mismatch(self, stored: dict[str, Any]) -> CodecError:
         """Return the error for stored arguments of another signature: the versions of sender and worker differ."""
         if unknown := sorted(stored.keys() - self._names):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import uuid
 from argparse import ArgumentParser
 from typing import Any
@@ -21,6 +22,7 @@ from horsies_django.management.reports import workflow as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain_node import explain_node, find_node
+from horsies_django.monitoring.workflow_check import check_code
 from horsies_django.workflows import operations, signals
 from horsies_django.workflows.handle import get_workflow
 
@@ -45,7 +47,7 @@ class Command(BaseCommand):
         def verb(name: str, help_: str, *, node: bool = False, change: bool = False) -> ArgumentParser:
             made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
             made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-            if name != "list":
+            if name not in ("list", "check"):
                 made.add_argument("run", metavar="ID", help="the UUID of the run")
             if node:
                 made.add_argument("node", metavar="NODE", help="the name of the node, or its number")
@@ -58,6 +60,11 @@ class Command(BaseCommand):
         made.add_argument("--name", metavar="NAME", help="only runs of the workflow of this name")
         made.add_argument("--key", metavar="KEY", help="only runs with this key")
         made.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of runs (50)")
+
+        verb(
+            "check",
+            "find unfinished runs that this code would fail, before it is deployed; exit code 1 if there are any",
+        )
 
         made = verb("show", "show a run, its nodes, and who changed it")
         made.add_argument("--payload", action="store_true", help="also show error messages")
@@ -94,6 +101,12 @@ class Command(BaseCommand):
     def do_list(self, **options: Any) -> None:
         found = workflows.runs(**{name: options[name] for name in ("status", "name", "key", "limit")})
         self.stdout.write(as_json(found) if options["json"] else report.run_table(found))
+
+    def do_check(self, **options: Any) -> None:
+        found = check_code()
+        self.stdout.write(as_json(found) if options["json"] else report.check_text(found))
+        if found.problems:
+            sys.exit(1)
 
     def do_show(self, **options: Any) -> None:
         handle = get_workflow(options["run"])

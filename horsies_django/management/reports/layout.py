@@ -26,10 +26,15 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """
     lines = [
         list(headings),
-        *([re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "?", str(cell)) for cell in row] for row in rows),
+        *([visible(str(cell)) for cell in row] for row in rows),
     ]
     widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def visible(text: str) -> str:
+    """Return a text with its control characters shown as "?"."""
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "?", text)
 
 
 def title(name: str) -> str:

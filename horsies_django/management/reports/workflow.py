@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from horsies_django.core.explanations import NodeExplanation
-from horsies_django.management.reports.layout import moment, table
+from horsies_django.management.reports.layout import moment, table, visible
+from horsies_django.monitoring.workflow_check import CodeCheck, CodeProblem
 from horsies_django.monitoring.workflows import NodeOverview, RunOverview, SignalOverview, WaitOverview
 from horsies_django.store.workflows import Progress
 from horsies_django.workflows.handle import Change
@@ -132,3 +133,23 @@ def elements(node: NodeOverview) -> str:
 def error(node: NodeOverview, payload: bool) -> str:
     """Return the error of a node."""
     return ": ".join(filter(None, [node.error_code, node.error if payload else None])) or "-"
+
+
+def check_text(found: CodeCheck) -> str:
+    """Return a line per problem, or that there is none."""
+    compared = f"{amount(found.nodes, 'node')} of {amount(found.runs, 'run')}"
+    if not found.problems:
+        return f"{compared} {'fits' if found.nodes == 1 else 'fit'} the code."
+    lines = [problem_line(one) for one in found.problems]
+    return "\n".join([*lines, f"{amount(len(lines), 'problem')} in {compared}."])
+
+
+def problem_line(one: CodeProblem) -> str:
+    """Return a problem in one line: what is wrong, what to do, and where it occurs."""
+    where = f"{amount(one.nodes, 'node')} of {amount(one.runs, 'run')}, for example {one.node!r} of {one.run}"
+    return visible(f"{one.task}{' (undo)' if one.undo else ''}: {one.problem}. {one.advice}. Concerns {where}.")
+
+
+def amount(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -15,9 +15,10 @@ BEGIN
           SELECT t.error_code FROM horsies_tasks t
           WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.status <> 'COMPLETED' AND t.error_code <> 'TASK_SKIPPED'
           ORDER BY t.node_index LIMIT 1) END,
-        error = CASE WHEN n.in_flight > 0 OR n.items_bad = 0 THEN NULL
+        error = CASE WHEN n.in_flight > 0 OR n.items_bad = 0 THEN n.error
                   WHEN n.task_id IS NOT NULL THEN (SELECT t.result #>> '{err,message}' FROM horsies_tasks t WHERE t.id = n.task_id)
-                  ELSE format('%s of %s tasks did not complete', n.items_bad, CASE n.kind WHEN 'map' THEN n.total ELSE n.items_ok + n.items_bad END) END,
+                  ELSE concat(n.items_bad, ' of ', CASE n.kind WHEN 'map' THEN n.total ELSE n.items_ok + n.items_bad END,
+                              ' tasks did not complete', '; one of them: ' || n.error) END,
         total = CASE WHEN n.kind = 'undo' AND n.in_flight = 0 THEN n.items_ok + n.items_bad ELSE n.total END  -- some did not begin
     FROM maps m
     WHERE n.workflow_id = m.workflow_id AND n.number = m.number AND n.kind IN ('map', 'undo') AND n.expanded >= n.total

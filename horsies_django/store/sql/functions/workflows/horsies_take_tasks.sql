@@ -31,9 +31,12 @@ BEGIN
     WHERE n.workflow_id = t.workflow_id AND n.number = t.node AND n.kind = 'task' AND n.task_id = t.id AND n.status = 'ENQUEUED'
     RETURNING n.number
   ), of_maps AS (
-    UPDATE horsies_workflow_nodes n SET in_flight = n.in_flight - c.many, items_ok = n.items_ok + c.ok, items_bad = n.items_bad + c.many - c.ok
-    FROM (SELECT t.workflow_id, t.node, count(*)::int AS many, count(*) FILTER (WHERE t.status = 'COMPLETED' OR t.error_code = 'TASK_SKIPPED')::int AS ok
-          FROM taken t GROUP BY t.workflow_id, t.node) AS c
+    UPDATE horsies_workflow_nodes n
+    SET in_flight = n.in_flight - c.many, items_ok = n.items_ok + c.many - c.bad, items_bad = n.items_bad + c.bad, error = coalesce(n.error, c.error)
+    FROM (SELECT t.workflow_id, t.node, count(*)::int AS many, count(t.failure)::int AS bad, min(t.failure) AS error
+          FROM (SELECT t.workflow_id, t.node, CASE WHEN t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED'
+                                    THEN concat_ws(': ', coalesce(t.error_code, t.status), t.message) END AS failure FROM taken t) AS t
+          GROUP BY t.workflow_id, t.node) AS c
     WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.kind IN ('map', 'undo') AND n.status IN ('READY', 'ENQUEUED')
     RETURNING n.number
   )

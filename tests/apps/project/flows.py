@@ -221,3 +221,12 @@ def continues_with(name: str) -> str:
     except WorkflowDefinitionError as error:
         return error.problems[0]
     return "continues"
+
+
+@task
+async def next_round_async(place: int) -> int:
+    if place:
+        flow = Workflow("async loop")
+        flow.returns(flow.add(next_round_async, place - 1))
+        await current_task().workflow.acontinue_as(flow)
+    return place

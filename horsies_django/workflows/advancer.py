@@ -33,7 +33,6 @@ BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last 
 HALTED = {
     "stop": "workflow run %s: a node failed, and on_error is 'stop'",
     "pause": "workflow run %s: a node failed, and on_error is 'pause'",
-    "continued": "workflow run %s: continued as another run",
     "parent": "workflow run %s: paused or cancelled, as its parent run is",
 }
 
@@ -161,7 +160,8 @@ class Advancer:
         if advanced.finished and advanced.parent is not None:
             self.debt(advanced.parent).children.add(run)
         if advanced.halted is not None:
-            logger.info(HALTED[advanced.halted], run)
+            if advanced.halted in HALTED:
+                logger.info(HALTED[advanced.halted], run)
             for child in store.children(run):
                 self.debt(child)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from asgiref.sync import async_to_sync
 
 from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, get_workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
@@ -250,6 +251,21 @@ def test_a_task_is_told_at_once_that_its_run_cannot_continue(nested: bool, key: 
     drain()
     results = {**handle.results()}
     assert [result.ok_value for name, result in results.items() if name in ("continues_with", "outer")] == [expected]
+
+
+def test_a_loop_of_async_tasks_is_followed_from_async_code() -> None:
+    flow = Workflow("async loop")
+    flow.add(flows.next_round_async, 2)
+    handle = flow.send()
+    drain()
+
+    async def follow() -> tuple[WorkflowHandle | None, WorkflowHandle]:
+        return await handle.asuccessor(), await handle.alatest()
+
+    following, last = async_to_sync(follow)()
+    assert following is not None
+    assert following.successor() == last
+    assert last.get(0).ok_value == 0
 
 
 # two sessions

@@ -224,5 +224,14 @@ def continues_with(name: str) -> str:
 
 
 @task
+async def next_round_async(place: int) -> int:
+    if place:
+        flow = Workflow("async loop")
+        flow.returns(flow.add(next_round_async, place - 1))
+        await current_task().workflow.acontinue_as(flow)
+    return place
+
+
+@task
 def announced(gate: str) -> str:
     return gate

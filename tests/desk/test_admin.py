@@ -18,7 +18,7 @@ from django.urls import reverse
 from horsies_django.admin import TaskAdmin, register
 from horsies_django.admin.base.html import STATUSES, span
 from horsies_django.core.status import Status
-from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, Worker
+from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, TaskStep, Worker
 from horsies_django.store import overviews
 from tests.support.factories import (
     HeartbeatFactory,
@@ -151,6 +151,21 @@ def test_the_task_pages_use_nothing_of_django_that_is_deprecated(boss: Client) -
             assert body(boss, address)
         data = {"action": "cancel_tasks", "_selected_action": [str(task.pk)]}
         assert boss.post(reverse(TASKS), data).status_code == 302
+
+
+def test_a_task_s_page_lists_its_steps_without_their_results_and_those_of_no_other_task(boss: Client) -> None:
+    task, other = TaskFactory(status="RUNNING"), TaskFactory(status="RUNNING")
+    TaskStep.objects.bulk_create(
+        [
+            TaskStep(task_id=task.pk, name="charge <b>", digest="d", result="s3cret"),
+            TaskStep(task_id=other.pk, name="another", digest="d", result=1),
+        ]
+    )
+    html = body(boss, page_of(task))
+    assert '<th scope="row">charge &lt;b&gt;</th>' in html
+    assert "another" not in html
+    assert "s3cret" not in html
+    assert "horsies-steps" not in body(boss, page_of(TaskFactory()))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from horsies_django.admin.tasks.filters import QueueFilter, StatusFilter, Workfl
 from horsies_django.admin.tasks.listing import TaskListMixin
 from horsies_django.admin.tasks.payload import PayloadMixin
 from horsies_django.admin.tasks.reasons import panel
+from horsies_django.admin.tasks.steps import step_rows
 from horsies_django.admin.tasks.task_actions import OperateMixin
 from horsies_django.admin.tasks.workflow_place import PlaceMixin
 from horsies_django.conf import config
@@ -131,7 +132,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
         form_url: str = "",
         obj: Task | None = None,
     ) -> HttpResponse:
-        """Add the attempts, their messages only if the payload is visible, and why the task is not running."""
+        """Add the attempts, their messages only if the payload is visible, the steps, and why the task is not running."""
         if obj:
             attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
             visible = self.has_view_payload_permission(request)
@@ -140,6 +141,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
             rows = with_workers(self, request, list(attempts[:ATTEMPTS]), "worker_id")
             context |= {
                 "attempts": [AttemptRow(row, visible) for row in rows],
+                "steps": step_rows(obj),
                 "payload_visible": visible,
                 "panel": panel(self, request, obj, visible),
             }

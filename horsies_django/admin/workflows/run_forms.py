@@ -10,7 +10,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Tool, Words
+from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Words
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.refusals import patiently
 from horsies_django.admin.base.uuids import parse_id
@@ -150,17 +150,10 @@ class OperateMixin(ChangeMixin):
         id_ = parse_id(name)
         return None if id_ is None else self.get_queryset(request).filter(pk=id_).first()
 
-    def tools(self, request: HttpRequest, run: WorkflowRun) -> list[Tool]:
-        """Return links to the forms that apply to the run and that this user may open."""
-        if not self.has_configure_permission(request):
-            return []
-        return [self.tool(verb, run) for verb in verbs_for(run)]
-
-
-def verbs_for(run: WorkflowRun) -> list[str]:
-    """Return the changes that the status of a run allows. A finished child run is retried with its parent."""
-    unfinished = run.finished_at is None
-    verbs = (["resume"] if run.status == "PAUSED" else ["pause"]) if unfinished else []
-    if run.error_node is not None and unfinished or run.status in ENDED_BADLY and run.parent_id is None:
-        verbs.append("retry")
-    return [*verbs, "skip", "cancel"] if unfinished else verbs
+    def verbs(self, row: WorkflowRun) -> list[str]:
+        """Return the changes that the status of a run allows. A finished child run is retried with its parent."""
+        unfinished = row.finished_at is None
+        verbs = (["resume"] if row.status == "PAUSED" else ["pause"]) if unfinished else []
+        if row.error_node is not None and unfinished or row.status in ENDED_BADLY and row.parent_id is None:
+            verbs.append("retry")
+        return [*verbs, "skip", "cancel"] if unfinished else verbs

@@ -17,6 +17,7 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
     "PAUSED": ("‖", gettext_lazy("Paused")),
     "ADDED": ("+", gettext_lazy("Added")),
     "READY": ("◔", gettext_lazy("Ready")),
+    "WAITING": ("◌", gettext_lazy("Waiting")),
     "ENQUEUED": ("◐", gettext_lazy("Sent")),
     "SKIPPED": ("↷", gettext_lazy("Skipped")),
 }
@@ -25,6 +26,9 @@ KINDS: dict[str, str | Promise] = {
     "map": gettext_lazy("map"),
     "workflow": gettext_lazy("workflow"),
     "input": gettext_lazy("input"),
+    "timer": gettext_lazy("timer"),
+    "signal": gettext_lazy("signal"),
+    "gate": gettext_lazy("gate"),
 }
 
 

@@ -22,6 +22,7 @@ from horsies_django.admin.workflows.filters import NameFilter, ParentFilter, Sta
 from horsies_django.admin.workflows.listing import RunListMixin
 from horsies_django.admin.workflows.node_page import NodePageMixin
 from horsies_django.admin.workflows.nodes import node_table, tasks_link
+from horsies_django.admin.workflows.picture.page import PicturePageMixin
 from horsies_django.admin.workflows.run_actions import RunActionsMixin
 from horsies_django.admin.workflows.run_forms import OperateMixin
 from horsies_django.models import WorkflowNode, WorkflowRun
@@ -33,7 +34,7 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
-class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
+class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
     """The logic of the pages of workflow runs, for any ModelAdmin."""
 
     change_list_mixin = RunListMixin
@@ -116,6 +117,7 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyA
         return {
             "nodes": node_table(self, request, obj, request.user.has_perm("horsies.view_payload")),
             **last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS),
+            "picture_url": self.url_of(obj, "picture"),
             "tools": self.tools(request, obj),
         }
 

@@ -14,10 +14,12 @@ from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Word
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.refusals import patiently
 from horsies_django.admin.base.uuids import parse_id
+from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
-from horsies_django.models import WorkflowRun
+from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain_node import find_node
 from horsies_django.workflows import operations
+from horsies_django.workflows.handle import get_workflow
 
 LONGEST_NAME = 200
 
@@ -91,16 +93,8 @@ class RetryForm(RunForm):
         return True
 
 
-class SkipForm(RunForm):
-    """Skips a node."""
-
-    action = "workflow.skip"
-    title = gettext_lazy("Skip a node of %(name)s")
-    button = gettext_lazy("Skip the node")
-    way = gettext_lazy("Skip a node")
-    explanation = gettext_lazy(
-        "Only a node that has not begun can be skipped. Nodes that depend on it may be skipped, too."
-    )
+class NodeForm(RunForm):
+    """A change of one node of the run."""
 
     node = forms.CharField(
         label=gettext_lazy("Node"),
@@ -115,11 +109,55 @@ class SkipForm(RunForm):
         super().__init__(*args, **kwargs)
         self.fields["node"].initial = self.request.GET.get("node")
 
+    @property
+    def number(self) -> int:
+        """The number of the node. Raises LookupError if there is no such node."""
+        return find_node(self.row.pk, self.cleaned_data["node"])
+
+
+class SkipForm(NodeForm):
+    """Skips a node."""
+
+    action = "workflow.skip"
+    title = gettext_lazy("Skip a node of %(name)s")
+    button = gettext_lazy("Skip the node")
+    way = gettext_lazy("Skip a node")
+    explanation = gettext_lazy(
+        "Only a node that has not begun can be skipped. Nodes that depend on it may be skipped, too."
+    )
+
     def change(self, actor: str) -> bool:
         """Skip the node."""
-        number = find_node(self.row.pk, self.cleaned_data["node"])
-        operations.skip(self.row.pk, number, actor=actor, reason=self.why)
+        operations.skip(self.row.pk, self.number, actor=actor, reason=self.why)
         return True
+
+
+class ApproveForm(NodeForm):
+    """Approves a gate."""
+
+    verb = "approve"
+    action = "workflow.approve"
+    title = gettext_lazy("Approve a gate of %(name)s")
+    button = gettext_lazy("Approve")
+    explanation = gettext_lazy("The gate completes, and the nodes that depend on it run.")
+
+    def change(self, actor: str) -> bool:
+        """Approve or reject the gate, with the permission of the user."""
+        nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=self.row.pk, number=self.number)
+        handle: Any = get_workflow(self.row.pk)
+        decide = getattr(handle, self.verb)
+        decide(nodes.values_list("name", flat=True)[0], user=self.request.user, actor=actor, reason=self.why)
+        return True
+
+
+class RejectForm(ApproveForm):
+    """Rejects a gate."""
+
+    verb = "reject"
+    action = "workflow.reject"
+    title = gettext_lazy("Reject a gate of %(name)s")
+    button = gettext_lazy("Reject")
+    explanation = gettext_lazy("The gate fails, and so does what depends on it.")
 
 
 FORMS: Mapping[str, type[ChangeForm]] = {
@@ -128,6 +166,8 @@ FORMS: Mapping[str, type[ChangeForm]] = {
     "cancel": CancelForm,
     "retry": RetryForm,
     "skip": SkipForm,
+    "approve": ApproveForm,
+    "reject": RejectForm,
 }
 ENDED_BADLY = ("FAILED", "CANCELLED")
 
@@ -157,3 +197,8 @@ class OperateMixin(ChangeMixin):
         if row.error_node is not None and unfinished or row.status in ENDED_BADLY and row.parent_id is None:
             verbs.append("retry")
         return [*verbs, "skip", "cancel"] if unfinished else verbs
+
+
+def may_decide(page: Any, request: HttpRequest, node: WorkflowNode) -> bool:
+    """Whether the user may approve and reject a gate: that takes the permission to change runs, and that of the gate."""
+    return page.has_configure_permission(request) and (not node.permission or request.user.has_perm(node.permission))

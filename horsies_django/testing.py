@@ -28,6 +28,7 @@ from horsies_django.worker.child.interrupts import Run
 from horsies_django.worker.child.run_task import Reply, run_async, run_sync
 from horsies_django.worker.process.task_log import TaskLog
 from horsies_django.workflows.advancer import Advancer
+from horsies_django.workflows.handle import WorkflowHandle
 
 SLOTS = 100  # of each lane, per pass
 
@@ -40,8 +41,8 @@ def drain(
     Runs passes as with ``--processes=0`` on Django's connection: inside a ``TestCase`` the tasks see what the test wrote, and
     their writes are rolled back with it. ``queues`` restricts it to some queues (default: all).
 
-    With ``until``, an aware datetime or a timedelta from now, retries and tasks that become due until then also run. Each runs at
-    its simulated due time, without waiting. Later tasks stay PENDING.
+    With ``until``, an aware datetime or a timedelta from now, retries and tasks that become due until then also run, and timers
+    and timeouts of workflows end. Each runs at its simulated due time, without waiting. Later tasks stay PENDING.
 
     After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as FAILED; its notes contain the
     name and id of the task and the traceback. ``raise_errors=False`` prevents that. Raises ValueError for a queue that is not
@@ -69,6 +70,22 @@ def drain(
         group.add_note("With drain(raise_errors=False), the test can check the results itself")
         raise group
     return count
+
+
+def signal(handle: WorkflowHandle, name: str, data: Any = None, *, key: str | None = None) -> None:
+    """Send a signal to a run, also before a node waits for it; the next ``drain()`` continues the run.
+
+    Raises LookupError if no node of the run waits for the name, WorkflowError if the signal cannot be taken.
+    """
+    handle.signal(name, data, key=key, actor="test")
+
+
+def open_gate(handle: WorkflowHandle, name: str, reason: str | None = None) -> None:
+    """Approve a gate of a run, also before it opens, whatever its permission; the next ``drain()`` continues the run.
+
+    Raises LookupError if there is no such gate, WorkflowError if it has finished. To reject it, use ``handle.reject``.
+    """
+    handle.approve(name, actor="test", reason=reason)
 
 
 def end_of(until: dt.datetime | dt.timedelta) -> dt.datetime:

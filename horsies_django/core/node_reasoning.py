@@ -11,6 +11,8 @@ from horsies_django.core.facts import Facts, clock_time, moment, pick
 from horsies_django.core.reasoning import Timing
 
 NAMED = 5  # nodes named in a sentence
+WAIT_COLUMNS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
+AFTER_TIMEOUT = {"fail": "then it fails", "skip": "then it is skipped", "complete": "then it completes without a value"}
 
 
 def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
@@ -44,13 +46,15 @@ class NodeCase:
             return
         if self.run["finished_at"]:
             yield self.run_ended()
-        elif self.run["status"] == "PAUSED" and status != "ENQUEUED":
+        elif self.run["status"] == "PAUSED" and status not in ("ENQUEUED", "WAITING"):
             yield self.paused()
         if status == "ADDED":
             yield self.not_admitted()
             yield from self.unattended()
         elif status == "PENDING":
             yield self.waiting()
+        elif status == "WAITING":
+            yield from self.held()
         elif status == "READY":
             yield from self.ready()
         else:
@@ -72,6 +76,9 @@ class NodeCase:
                 "Its task skipped itself: it raised Skip.",
                 pick(node, "task_id", "task_name"),
             )
+        if node["error_code"] == "WAIT_TIMED_OUT":
+            text = f"It was skipped because {self.awaited()} did not come until {self.at(node['due_at'])}."
+            return Reason(NodeReasonCode.TIMED_OUT, text, pick(node, *WAIT_COLUMNS))
         details = {
             "upstream": self.facts["bad"],
             **pick(node, "workflow_id", "rule", "needs", "allow_failed", "ok", "bad"),
@@ -126,6 +133,29 @@ class NodeCase:
             text = f"It waits for {node['open']:,} of its {count:,} upstream nodes{f': {named}' if named else ''}."
         return Reason(NodeReasonCode.WAITING_FOR_NODES, text, details)
 
+    def held(self) -> Iterator[Reason]:
+        """Yield what a node waits for that has begun to wait, and why it may not continue after that."""
+        node = self.node
+        until = "" if node["due_at"] is None else f" until {self.at(node['due_at'])}"
+        if node["kind"] == "timer":
+            yield Reason(NodeReasonCode.WAITING_FOR_TIME, f"It waits{until}.", pick(node, *WAIT_COLUMNS))
+        else:
+            code = NodeReasonCode.WAITING_FOR_DECISION if node["kind"] == "gate" else NodeReasonCode.WAITING_FOR_SIGNAL
+            then = f"; {AFTER_TIMEOUT[node['on_timeout']]}" if until else ""
+            yield Reason(code, f"It waits for {self.awaited()}{until}{then}.", pick(node, *WAIT_COLUMNS))
+        if self.run["status"] == "PAUSED" and not self.run["finished_at"]:
+            yield self.paused()
+        yield from self.unattended()
+
+    def awaited(self) -> str:
+        """Return what a signal node or a gate waits for."""
+        node = self.node
+        if node["kind"] == "gate":
+            allowed = f" who has the permission {node['permission']}" if node["permission"] else ""
+            return f"the decision of a person{allowed}"
+        keyed = f" with the key {node['signal_key']!r}" if node["signal_key"] is not None else ""
+        return f"the signal {node['signal']!r}{keyed}"
+
     def ready(self) -> Iterator[Reason]:
         node, run = self.node, self.run
         limit, taken = run["max_in_flight"], self.facts["in_flight"]
@@ -133,17 +163,17 @@ class NodeCase:
             yield self.map_running()
         if run["status"] != "RUNNING":
             return
-        if limit is not None and taken >= limit:
+        if limit is not None and taken >= limit and node["on_timeout"] is None:
             text = f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it has {taken:,}."
             yield Reason(NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken})
             return
         unattended = list(self.unattended())
         yield from unattended
         if not unattended:
-            what = {"map": "its tasks", "workflow": "its run"}.get(node["kind"], "its task")
-            yield Reason(
-                NodeReasonCode.READY, f"It is ready: a worker will send {what} when it next advances the run.", {}
-            )
+            does = {"map": "sends its tasks", "workflow": "sends its run"}.get(node["kind"], "sends its task")
+            does = does if node["on_timeout"] is None else "lets it wait"
+            text = f"It is ready: a worker {does} when it next advances the run."
+            yield Reason(NodeReasonCode.READY, text, {})
 
     def unattended(self) -> Iterator[Reason]:
         heard = self.facts["heard_at"]

@@ -14,13 +14,15 @@ LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
 LONGEST = 1_000  # characters; ours take about 250 at most
 
 # "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5+ mail": more tasks may follow without
-# a notification; "1763748000.5 behind mail": a task was returned; "0 *"; "cancel <worker>". Names of queues contain no spaces.
+# a notification; "1763748000.5 behind mail": a task was returned; "0 *"; "cancel <worker>"; "advance <run>", of a workflow. Names
+# of queues contain no spaces.
 WAKEUP = re.compile(
     r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))?(?P<more>\+)? "
     r"(?P<word>(?:behind )?[^\s,]{1,100})"
 )
 ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 CANCEL = re.compile(f"cancel (?P<worker>{ID})")
+ADVANCE = re.compile(f"advance (?P<run>{ID})")
 IDS = re.compile(f"{ID}(?: {ID})*")
 
 
@@ -28,12 +30,14 @@ class Told(NamedTuple):
     """A notification to a worker.
 
     ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or a worker's id. ``since``: the earliest due time of the
-    tasks, in seconds since the epoch; 0 means any time. ``more``: further tasks may follow without a notification.
+    tasks, in seconds since the epoch; 0 means any time. ``more``: further tasks may follow without a notification. ``run``: the
+    workflow run to advance.
     """
 
     word: str
     since: float = 0.0
     more: bool = False
+    run: uuid.UUID | None = None
 
 
 def read_told(payload: str) -> Told | None:
@@ -47,6 +51,8 @@ def read_told(payload: str) -> Told | None:
         return Told(word, clamped(float(found["moment"])), bool(found["more"]))
     if found := CANCEL.fullmatch(payload):
         return Told(found["worker"])
+    if found := ADVANCE.fullmatch(payload):
+        return Told("advance", run=uuid.UUID(found["run"]))
     return None
 
 

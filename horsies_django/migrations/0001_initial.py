@@ -34,6 +34,7 @@ TABLES = {
     "horsies_waiters": 100,
     "horsies_workflows": 1_000,
     "horsies_workflow_nodes": 10_000,
+    "horsies_workflow_signals": 10_000,
 }
 
 NUMBERS = "CREATE SEQUENCE horsies_workflow_node_numbers START 1000000"  # of nodes that running tasks add
@@ -635,6 +636,21 @@ class Migration(migrations.Migration):
                         condition=models.Q(("status", "ADDED")),
                         name="horsies_workflow_nodes_added",
                     ),
+                    models.Index(
+                        fields=["workflow_id", "status", "due_at"],
+                        condition=models.Q(("finished_at__isnull", True), ("on_timeout__isnull", False)),
+                        name="horsies_workflow_nodes_waits",
+                    ),
+                    models.Index(
+                        fields=["due_at"],
+                        condition=models.Q(("finished_at__isnull", True), ("status", "WAITING")),
+                        name="horsies_workflow_nodes_due",
+                    ),
+                    models.Index(
+                        fields=["workflow_id", "signal", "status", "number"],
+                        condition=models.Q(("signal__isnull", False)),
+                        name="horsies_workflow_nodes_signal",
+                    ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
@@ -712,6 +728,44 @@ class Migration(migrations.Migration):
                     models.UniqueConstraint(
                         fields=["key", "name"], condition=models.Q(("key__isnull", False)), name="horsies_workflows_key"
                     )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkflowSignal",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("workflow_id", models.UUIDField(verbose_name="run")),
+                ("name", models.CharField(max_length=200, verbose_name="name")),
+                ("key", models.CharField(max_length=255, null=True, verbose_name="key")),
+                ("data", models.JSONField(verbose_name="data")),
+                ("actor", models.TextField(verbose_name="by")),
+                ("reason", models.TextField(null=True, verbose_name="reason")),
+                (
+                    "sent_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                ),
+                ("seen_at", models.DateTimeField(null=True, verbose_name="seen")),
+                ("node", models.BigIntegerField(null=True, verbose_name="taken by node")),
+                ("used_at", models.DateTimeField(null=True, verbose_name="taken")),
+            ],
+            options={
+                "verbose_name": "signal",
+                "verbose_name_plural": "signals",
+                "db_table": "horsies_workflow_signals",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["workflow_id", "id"], name="horsies_signals_run"),
+                    models.Index(
+                        fields=["workflow_id", "id"],
+                        condition=models.Q(("seen_at__isnull", True)),
+                        name="horsies_signals_unseen",
+                    ),
+                    models.Index(
+                        fields=["workflow_id", "name", "id"],
+                        condition=models.Q(("used_at__isnull", True)),
+                        name="horsies_signals_unused",
+                    ),
                 ],
             },
         ),

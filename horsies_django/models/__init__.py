@@ -9,9 +9,9 @@ from horsies_django.models.schedules import Schedule, ScheduleTick
 from horsies_django.models.tasks import Task, TaskAttempt
 from horsies_django.models.waiters import Waiter
 from horsies_django.models.workers import Heartbeat, Worker, WorkerState
-from horsies_django.models.workflows import WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.models.workflows import WorkflowEdge, WorkflowNode, WorkflowRun, WorkflowSignal
 
 __all__ = [
     "AuditEntry", "Heartbeat", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick", "Task", "TaskAttempt",
-    "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode", "WorkflowRun",
+    "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode", "WorkflowRun", "WorkflowSignal",
 ]  # fmt: skip

@@ -147,10 +147,64 @@ class WorkflowNode(ReadOnlyRow):
                 name="horsies_workflow_nodes_open",
             ),
             models.Index(fields=["workflow_id"], condition=Q(status="ADDED"), name="horsies_workflow_nodes_added"),
+            models.Index(
+                fields=["workflow_id", "status", "due_at"],
+                condition=Q(finished_at__isnull=True, on_timeout__isnull=False),
+                name="horsies_workflow_nodes_waits",
+            ),
+            models.Index(
+                fields=["due_at"],
+                condition=Q(status="WAITING", finished_at__isnull=True),
+                name="horsies_workflow_nodes_due",
+            ),
+            models.Index(
+                fields=["workflow_id", "signal", "status", "number"],
+                condition=Q(signal__isnull=False),
+                name="horsies_workflow_nodes_signal",
+            ),
         )
 
     def __str__(self) -> str:
         return self.name
+
+
+class WorkflowSignal(ReadOnlyRow):
+    """A signal to a run, or a decision about a gate.
+
+    ``seen_at`` is set once the run was advanced after it, ``used_at`` once ``node`` took it.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    workflow_id = models.UUIDField(_("run"))
+    name = models.CharField(_("name"), max_length=200)
+    key = models.CharField(_("key"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
+    data = StoredJSON(_("data"))
+    actor = models.TextField(_("by"))
+    reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: no reason was given
+    sent_at = models.DateTimeField(_("sent"), db_default=Now())
+    seen_at = models.DateTimeField(_("seen"), null=True)
+    node = models.BigIntegerField(_("taken by node"), null=True)
+    used_at = models.DateTimeField(_("taken"), null=True)
+
+    class Meta:
+        db_table = "horsies_workflow_signals"
+        verbose_name = _("signal")
+        verbose_name_plural = _("signals")
+        default_permissions = ()
+        indexes = (
+            models.Index(fields=["workflow_id", "id"], name="horsies_signals_run"),
+            models.Index(
+                fields=["workflow_id", "id"], condition=Q(seen_at__isnull=True), name="horsies_signals_unseen"
+            ),
+            models.Index(
+                fields=["workflow_id", "name", "id"],
+                condition=Q(used_at__isnull=True),
+                name="horsies_signals_unused",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.pk}"
 
 
 class WorkflowEdge(ReadOnlyRow):

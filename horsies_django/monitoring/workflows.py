@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Coalesce
 
 from horsies_django.conf import config
 from horsies_django.core.status import UNFINISHED_RUNS
-from horsies_django.models import WorkflowNode, WorkflowRun
+from horsies_django.models import WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.workflows import Progress, WorkflowStore
 
 DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
@@ -64,6 +64,31 @@ class NodeOverview(NamedTuple):
     error: str | None
 
 
+class WaitOverview(NamedTuple):
+    """A node that waits: a timer, a signal or a gate. ``due_at`` is when a timer ends or the others time out; None: never."""
+
+    number: int
+    name: str
+    kind: str
+    signal: str | None
+    signal_key: str | None
+    due_at: dt.datetime | None
+    on_timeout: str
+    permission: str | None
+
+
+class SignalOverview(NamedTuple):
+    """A signal to a run, or a decision about a gate, that no node has taken. ``data`` is plain JSON."""
+
+    id: int
+    name: str
+    key: str | None
+    sent_at: dt.datetime
+    actor: str
+    reason: str | None
+    data: Any
+
+
 RUN_COLUMNS = RunOverview._fields[:-1]
 
 
@@ -102,6 +127,18 @@ def nodes(id_: uuid.UUID, limit: int = 500) -> list[NodeOverview]:
     """Return the first nodes of a run, by number."""
     rows = WorkflowNode.objects.using(config().database).filter(workflow_id=id_).order_by("number")
     return [NodeOverview(*row) for row in rows.values_list(*NodeOverview._fields)[:limit]]
+
+
+def waits(id_: uuid.UUID, limit: int = 500) -> list[WaitOverview]:
+    """Return the first nodes of a run that wait, by number."""
+    rows = WorkflowNode.objects.using(config().database).filter(workflow_id=id_, status="WAITING", finished_at=None)
+    return [WaitOverview(*row) for row in rows.order_by("number").values_list(*WaitOverview._fields)[:limit]]
+
+
+def unused_signals(id_: uuid.UUID, limit: int = 500) -> list[SignalOverview]:
+    """Return the oldest signals to a run that no node has taken."""
+    rows = WorkflowSignal.objects.using(config().database).filter(workflow_id=id_, used_at=None)
+    return [SignalOverview(*row) for row in rows.order_by("pk").values_list(*SignalOverview._fields)[:limit]]
 
 
 def names(limit: int) -> list[str]:

@@ -107,13 +107,19 @@ class WorkflowStore:
         params = {"workflow": workflow, "tasks": list(tasks), "children": list(children), "limit": limit}
         return executed(self.connection, "workflows/advance", {**params, **self.shared})
 
+    def wake(self, many: int, limit: int) -> list[tuple[uuid.UUID, Advanced]]:
+        """Advance runs with waits whose time is over, ``many`` at most; send ``limit`` tasks of each at most."""
+        rows = run(self.connection, "workflows/wake", {"many": many, "limit": limit, **self.shared})
+        return [(row[0], Advanced(*row[1:])) for row in rows]
+
     def told(self, ids: Iterable[uuid.UUID]) -> None:
         """Note that the parents of these finished runs have been advanced."""
         execute(self.connection, "workflows/told", {"ids": list(ids)})
 
     def owed(self, age: timedelta | None, many: int) -> list[Owed]:
         """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago (None: all)."""
-        return [Owed(*row) for row in run(self.connection, "workflows/owed", {"age": age, "many": many})]
+        params = {"age": age, "many": many, "now": self.shared["now"]}
+        return [Owed(*row) for row in run(self.connection, "workflows/owed", params)]
 
     def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
         """Pause, resume or cancel a run; return its status before and after, None if there is no such run."""
@@ -133,6 +139,25 @@ class WorkflowStore:
             self.connection, "workflows/skip", {"workflow": workflow, "number": number, **self.shared}
         )[0][0]
         return verdict
+
+    def signal(
+        self,
+        workflow: uuid.UUID,
+        kind: str,
+        name: str,
+        key: str | None,
+        data: str,
+        actor: str,
+        reason: str | None,
+    ) -> tuple[str | None, list[str]]:
+        """Insert a signal, ``data`` as JSON, for nodes of a kind; return the verdict and the names that there are."""
+        params = {"workflow": workflow, "kind": kind, "name": name, "key": key, "data": data, "actor": actor}
+        verdict, names = run(self.connection, "workflows/signal", {**params, "reason": reason, **self.shared})[0]
+        return verdict, names or []
+
+    def permissions(self, workflow: uuid.UUID, gate: str) -> list[str]:
+        """Return the permissions that the gates of a name ask for."""
+        return [row[0] for row in run(self.connection, "workflows/permissions", {"workflow": workflow, "gate": gate})]
 
     def children(self, workflow: uuid.UUID) -> list[uuid.UUID]:
         """Return the unfinished child runs of a run."""

@@ -27,6 +27,7 @@ logger = logging.getLogger("horsies.worker")
 LIMIT = 200  # tasks sent per turn and run
 TURN_SECONDS = 0.02
 TOGETHER = 8  # runs per round trip
+WAKING = 50  # runs with waits whose time is over, per transaction; see horsies_wake
 FAILED_SECONDS = 5.0  # until a run that could not be advanced is tried again
 BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last one repeats
 HALTED = {
@@ -94,6 +95,23 @@ class Advancer:
             if time.monotonic() - now > seconds:
                 break
         return sent
+
+    def wake(self, store: WorkflowStore) -> bool:
+        """Advance some runs with waits whose time is over, in one transaction; return whether there were any.
+
+        After an error there are none: they are found and advanced one by one then. Raises psycopg.Error if the connection is
+        lost.
+        """
+        try:
+            found = store.wake(WAKING, LIMIT)
+        except (psycopg.Error, DatabaseError) as error:
+            if getattr(store.connection, "closed", False):
+                raise
+            logger.debug("runs of workflows could not be advanced together: %s", error)
+            return False
+        for run, advanced in found:
+            self.learn(store, run, Debt(), advanced)
+        return bool(found)
 
     def attempt(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
         """Advance runs, one by one if that raises an error; log and put off those that cannot be advanced alone."""

@@ -26,11 +26,12 @@ from horsies_django.workflows import checks, types
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
 from horsies_django.workflows.nodes import Condition, Node, Quorum
 from horsies_django.workflows.send import send_graph
+from horsies_django.workflows.waits import Waits
 
 MOST_NODES = 1_000_000
 
 
-class Workflow:
+class Workflow(Waits):
     """A graph of tasks to be sent as one run.
 
     ``on_error`` says what a failed node does to the run, unless a node that depends on it runs nevertheless: "fail" (independent

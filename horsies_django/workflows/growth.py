@@ -24,7 +24,7 @@ from horsies_django.workflows.send import path_problem
 
 
 class RunningWorkflow(Workflow):
-    """The run of the current task. ``add`` and ``map`` insert their node at once; async code uses ``aadd`` and ``amap``.
+    """The run of the current task. Each method inserts its node at once; in async code use those that begin with an "a".
 
     They raise WorkflowDefinitionError for a node that is wrong, and WorkflowError if the task is not part of a workflow, or if a
     later attempt of the task has begun.
@@ -43,6 +43,24 @@ class RunningWorkflow(Workflow):
         """Add a map, as ``Workflow.map`` does, and insert it."""
         return self._insert(super().map(what, **kwargs))
 
+    def sleep(self, delay: Any, /, **kwargs: Any) -> Node:
+        """Add a timer, as ``Workflow.sleep`` does, and insert it."""
+        return self._insert(super().sleep(delay, **kwargs))
+
+    def until(self, moment: Any, /, **kwargs: Any) -> Node:
+        """Add a timer, as ``Workflow.until`` does, and insert it."""
+        return self._insert(super().until(moment, **kwargs))
+
+    def signal(self, signal: str, /, **kwargs: Any) -> Node:
+        """Add a wait for a signal, as ``Workflow.signal`` does, and insert it."""
+        return self._insert(super().signal(signal, **kwargs))
+
+    def gate(self, name: str, /, *, announce: Any = None, **kwargs: Any) -> Node:
+        """Add a gate, as ``Workflow.gate`` does, and insert it."""
+        node = self._insert(super().gate(name, **kwargs))  # its name is final now
+        self._announce(node, name, announce, **kwargs)
+        return node
+
     async def aadd(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
         """Add a node from async code."""
         return await sync_to_async(self.add)(what, *args, **kwargs)
@@ -50,6 +68,22 @@ class RunningWorkflow(Workflow):
     async def amap(self, what: Any, /, **kwargs: Any) -> Node:
         """Add a map from async code."""
         return await sync_to_async(self.map)(what, **kwargs)
+
+    async def asleep(self, delay: Any, /, **kwargs: Any) -> Node:
+        """Add a timer from async code."""
+        return await sync_to_async(self.sleep)(delay, **kwargs)
+
+    async def auntil(self, moment: Any, /, **kwargs: Any) -> Node:
+        """Add a timer from async code."""
+        return await sync_to_async(self.until)(moment, **kwargs)
+
+    async def asignal(self, signal: str, /, **kwargs: Any) -> Node:
+        """Add a wait for a signal from async code."""
+        return await sync_to_async(self.signal)(signal, **kwargs)
+
+    async def agate(self, name: str, /, **kwargs: Any) -> Node:
+        """Add a gate from async code."""
+        return await sync_to_async(self.gate)(name, **kwargs)
 
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""
@@ -70,6 +104,8 @@ class RunningWorkflow(Workflow):
                 raise WorkflowError(f"task {task} is not part of a workflow")
             if place.element is not None:
                 node.name = f"{node.name[:185]}[{place.element}]"
+                if node.kind == "gate":
+                    node.wait = node.wait._replace(signal=node.name)
             node.number = store.number()
             added = store.grow(task, attempt, f"[{node.json()}]")
             if added is None:

@@ -17,7 +17,7 @@ from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, decode, id_of
-from horsies_django.workflows import operations
+from horsies_django.workflows import operations, signals
 from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import Node
 
@@ -122,7 +122,7 @@ class WorkflowHandle:
         return found
 
     def history(self) -> list[Change]:
-        """Return who paused, resumed, cancelled or retried the run, or skipped nodes of it, oldest first."""
+        """Return who paused, resumed, cancelled or retried the run, skipped nodes of it, or decided about gates, oldest first."""
         from horsies_django.models import AuditEntry
 
         entries = AuditEntry.objects.using(config().database).filter(subject=str(self.workflow_id)).order_by("at", "pk")
@@ -153,6 +153,25 @@ class WorkflowHandle:
         if len(numbers) != 1:
             raise LookupError(f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}")
         operations.skip(self.workflow_id, numbers[0], actor=actor, reason=reason)
+
+    def signal(self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
+        """Send a signal, which one node that waits for ``name`` takes, with ``data`` as its value; it is kept until then.
+
+        Raises LookupError if no node of the run waits for the name, WorkflowError if the run has ended, if all of these nodes
+        have finished, or if the data cannot be encoded or is larger than HORSIES["MAX_PAYLOAD_BYTES"].
+        """
+        signals.signal(self.workflow_id, name, data, key=key, actor=actor)
+
+    def approve(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+        """Approve a gate, by its name. A Django ``user`` is the actor, and must have the permission of the gate.
+
+        Raises PermissionDenied, LookupError if there is no such gate, WorkflowError if it has finished or the run has ended.
+        """
+        signals.decide(self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason)
+
+    def reject(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+        """Reject a gate, which fails with GATE_REJECTED; otherwise as ``approve``."""
+        signals.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
 
     async def astatus(self) -> str:
         """Return the status from async code."""
@@ -189,6 +208,18 @@ class WorkflowHandle:
     async def askip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
         """Skip a node from async code."""
         await sync_to_async(self.skip)(node, actor=actor, reason=reason)
+
+    async def asignal(self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
+        """Send a signal from async code."""
+        await sync_to_async(self.signal)(name, data, key=key, actor=actor)
+
+    async def aapprove(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+        """Approve a gate from async code."""
+        await sync_to_async(self.approve)(gate, user=user, actor=actor, reason=reason)
+
+    async def areject(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+        """Reject a gate from async code."""
+        await sync_to_async(self.reject)(gate, user=user, actor=actor, reason=reason)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkflowHandle) and self.workflow_id == other.workflow_id

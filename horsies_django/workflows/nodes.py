@@ -46,6 +46,7 @@ class Node:
         self.over: str | None = None
         self.value: str | None = None
         self.graph: str | None = None
+        self.wait: Any = None  # a Wait, of a timer, a signal or a gate
         self.rule = "all"
         self.needs: int | None = None
         self.allow_failed = False
@@ -89,6 +90,8 @@ class Node:
             for name in ("good_until", "good_for", "delay") if deadline else ("good_for", "delay"):
                 if (value := getattr(new, name)) is not None:
                     stored[name] = value.isoformat() if name == "good_until" else f"{value.total_seconds()} s"
+        if self.wait is not None:
+            stored.update(self.wait.json(deadline=deadline))
         stored.update({"after": sorted(self.upstream)} if self.upstream else {})
         stored.update({"inputs": self.inputs} if self.inputs else {})
         stored.update({"over": self.over} if self.over else {})

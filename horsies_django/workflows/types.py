@@ -96,6 +96,11 @@ def fits(result: Any, parameter: Any) -> bool:
     return False
 
 
+def optional(annotation: Any) -> Any:
+    """Return the type of such values and None."""
+    return Union[annotation, None]  # noqa: UP007 - it need not be a class
+
+
 def is_union(annotation: Any) -> bool:
     """Return whether an annotation is ``A | B``."""
     return get_origin(annotation) in (Union, types.UnionType, typing.Union)

@@ -47,6 +47,8 @@ ACTIONS = {
     "workflow.cancel": gettext_lazy("Workflow cancelled"),
     "workflow.retry": gettext_lazy("Workflow retried"),
     "workflow.skip": gettext_lazy("Node skipped"),
+    "workflow.approve": gettext_lazy("Gate approved"),
+    "workflow.reject": gettext_lazy("Gate rejected"),
 }
 OF_QUEUES, OF_SCHEDULES, OF_WORKFLOWS = "queue.", "schedule.", "workflow."
 SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import uuid
 from argparse import ArgumentParser
@@ -20,10 +21,11 @@ from horsies_django.management.reports import workflow as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain_node import explain_node, find_node
-from horsies_django.workflows import operations
+from horsies_django.workflows import operations, signals
 from horsies_django.workflows.handle import get_workflow
 
 NODES = 500
+DECISIONS = {"approve": "let a gate of a run open", "reject": "let a gate of a run fail"}
 CONTROLS = {
     "pause": "start no other node of a run; running tasks end",
     "resume": "continue a paused run",
@@ -69,6 +71,15 @@ class Command(BaseCommand):
         verb("retry", "run the failed nodes of a run again; keep what completed", change=True)
         verb("skip", "skip a node that has not begun", node=True, change=True)
 
+        made = verb("signal", "send a signal to a run")
+        made.add_argument("name", metavar="NAME", help="the name of the signal")
+        made.add_argument(
+            "--data", metavar="JSON", default="null", help="its data, the value of the node that takes it (null)"
+        )
+        made.add_argument("--key", metavar="KEY", help="its key, for nodes that wait for signals with this key")
+        for name, help_ in DECISIONS.items():
+            verb(name, help_, change=True).add_argument("gate", metavar="GATE", help="the name of the gate")
+
     def handle(self, **options: Any) -> None:
         try:
             getattr(self, f"do_{options['verb']}")(**options)
@@ -92,14 +103,21 @@ class Command(BaseCommand):
         nodes = workflows.nodes(found.id, options["nodes"] + 1)
         shown, more = nodes[: options["nodes"]], len(nodes) > options["nodes"]
         history = handle.history()
+        waits, unused = workflows.waits(found.id), workflows.unused_signals(found.id)
         if not options["json"]:
-            self.stdout.write(report.run_text(found, shown, history, payload=options["payload"], more=more))
+            self.stdout.write(
+                report.run_text(found, shown, history, waits, unused, payload=options["payload"], more=more)
+            )
             return
         rows = [node._asdict() for node in shown]
+        kept = [signal._asdict() for signal in unused]
         if not options["payload"]:
+            for row in kept:
+                del row["data"]
             for row in rows:
                 del row["error"]
-        self.stdout.write(as_json({**found._asdict(), "nodes": rows, "more_nodes": more, "history": history}))
+        lists = {"nodes": rows, "more_nodes": more, "waits": waits, "unused_signals": kept, "history": history}
+        self.stdout.write(as_json({**found._asdict(), **lists}))
 
     def do_explain(self, **options: Any) -> None:
         found = explain_node(options["run"], options["node"])
@@ -127,6 +145,27 @@ class Command(BaseCommand):
         number = find_node(run, options["node"])
         operations.skip(run, number, actor=actor(), reason=options["reason"])
         self.tell(run, f"{run}: node {number} is skipped", True, options)
+
+    def do_signal(self, **options: Any) -> None:
+        run = get_workflow(options["run"]).workflow_id
+        try:
+            data = json.loads(options["data"])
+        except ValueError as error:
+            raise ValueError(f"--data must be JSON: {error}") from error
+        signals.signal(run, options["name"], data, key=options["key"], actor=actor())
+        self.tell(run, f"{run}: the signal {options['name']} is sent", True, options)
+
+    def do_approve(self, **options: Any) -> None:
+        self.decide(True, "approved", options)
+
+    def do_reject(self, **options: Any) -> None:
+        self.decide(False, "rejected", options)
+
+    def decide(self, approved: bool, did: str, options: dict[str, Any]) -> None:
+        """Approve or reject a gate."""
+        run = get_workflow(options["run"]).workflow_id
+        signals.decide(run, options["gate"], approved=approved, actor=actor(), reason=options["reason"])
+        self.tell(run, f"{run}: the gate {options['gate']} is {did}", True, options)
 
     def control(self, verb: str, did: str, options: dict[str, Any]) -> None:
         """Pause, resume or cancel a run, and print whether its status changed."""

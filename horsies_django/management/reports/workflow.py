@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from horsies_django.core.explanations import NodeExplanation
 from horsies_django.management.reports.layout import moment, table
-from horsies_django.monitoring.workflows import NodeOverview, RunOverview
+from horsies_django.monitoring.workflows import NodeOverview, RunOverview, SignalOverview, WaitOverview
 from horsies_django.store.workflows import Progress
 from horsies_django.workflows.handle import Change
 
@@ -28,9 +29,16 @@ def run_table(runs: Sequence[RunOverview]) -> str:
 
 
 def run_text(
-    run: RunOverview, nodes: Sequence[NodeOverview], history: Sequence[Change], *, payload: bool, more: bool
+    run: RunOverview,
+    nodes: Sequence[NodeOverview],
+    history: Sequence[Change],
+    waits: Sequence[WaitOverview] = (),
+    unused: Sequence[SignalOverview] = (),
+    *,
+    payload: bool,
+    more: bool,
 ) -> str:
-    """Return a run line by line, its nodes, and who changed it."""
+    """Return a run line by line, its nodes, what they wait for, the signals that none of them took, and who changed it."""
     facts: dict[str, Any] = {
         "run": run.id, "name": run.name, "key": run.key, "status": run.status, "error": run.error_code,
         "failed node": run.error_node, "on error": run.on_error, "in flight": run.max_in_flight,
@@ -43,6 +51,13 @@ def run_text(
         blocks.append(node_table(nodes, payload=payload))
     if more:
         blocks.append(f"Only the first {len(nodes):,} nodes are shown.")
+    if waits:
+        headings = ("WAITS", "FOR", "UNTIL", "AFTER THAT")
+        rows = ((one.name, waits_for(one), one.due_at and moment(one.due_at) or "-", after_that(one)) for one in waits)
+        blocks.append(table(headings, rows))
+    if unused:
+        headings = ("UNUSED SIGNAL", "NAME", "KEY", "SENT", "BY", *(("DATA",) if payload else ()))
+        blocks.append(table(headings, (signal_row(one, payload=payload) for one in unused)))
     if history:
         headings = ("AT", "BY", "ACTION", "REASON")
         rows = ((moment(one.at), one.actor, one.action, one.reason or "-") for one in history)
@@ -61,6 +76,26 @@ def node_table(nodes: Sequence[NodeOverview], *, payload: bool) -> str:
         for node in nodes
     )  # fmt: skip
     return table(headings, rows)
+
+
+def waits_for(wait: WaitOverview) -> str:
+    """Return what a node waits for."""
+    if wait.kind == "timer":
+        return "its time"
+    if wait.kind == "gate":
+        return f"a decision ({wait.permission})" if wait.permission else "a decision"
+    return f"signal {wait.signal}" if wait.signal_key is None else f"signal {wait.signal}, key {wait.signal_key}"
+
+
+def after_that(wait: WaitOverview) -> str:
+    """Return what becomes of a wait whose time is over."""
+    return "-" if wait.due_at is None else {"fail": "FAILED", "skip": "SKIPPED"}.get(wait.on_timeout, "COMPLETED")
+
+
+def signal_row(signal: SignalOverview, *, payload: bool) -> tuple[Any, ...]:
+    """Return a signal that no node has taken, with its data only if ``payload``."""
+    row = (signal.id, signal.name, signal.key or "-", moment(signal.sent_at), signal.actor)
+    return (*row, json.dumps(signal.data)) if payload else row
 
 
 def reasons(found: NodeExplanation) -> dict[str, Any]:

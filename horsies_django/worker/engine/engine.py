@@ -66,7 +66,9 @@ class Engine:
         self.comparison = Comparison(outbox, pool, self.prefetched)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
         handlers = {**self.cursors.handlers(), str(outbox.worker): self.comparison.soon}
-        self.notifications = NotificationListener(listener, selector, resilience, handlers, self.cursors.start_over)
+        self.notifications = NotificationListener(
+            listener, selector, resilience, handlers, self.cursors.start_over, advancer.debt
+        )
         self.selector = selector
         self.outage = Outage(resilience)
         self.pass_delay = PassDelay()

@@ -12,6 +12,7 @@ import logging
 import math
 import selectors
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -37,8 +38,8 @@ class NotificationListener:
     tasks are due and in that lane), or this worker's id. Each is called once for all notifications that arrived together, with
     the earliest time in them (an epoch; 0 or less means any time).
 
-    Calls ``wake`` after each LISTEN, because earlier notifications were missed. That call, and those for notifications that
-    announce more tasks without a notification, are repeated a few times.
+    Calls ``advance`` with each workflow run that got a signal. Calls ``wake`` after each LISTEN, because earlier notifications
+    were missed. That call, and those for notifications that announce more tasks without a notification, are repeated a few times.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class NotificationListener:
         resilience: Resilience,
         handlers: Mapping[str, Callable[[float], None]],
         wake: Callable[[], None],
+        advance: Callable[[uuid.UUID], object] = lambda run: None,
     ) -> None:
         self.listener = listener
         self.selector = selector
@@ -55,6 +57,7 @@ class NotificationListener:
         self.handlers = handlers
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.wake = wake
+        self.advance = advance
         self.unreachable = False  # whether the last self-test failed
         self.testing = False  # whether a self-test is in progress
         self.again: list[float] = []  # when to repeat ``acts``, the next time last
@@ -122,6 +125,9 @@ class NotificationListener:
         earliest: dict[str, float] = {}
         several = set()
         for told in filter(None, map(read_told, payloads)):
+            if told.run is not None:
+                self.advance(told.run)
+                continue
             since = told.since
             if told.more:
                 several.add(told.word)

@@ -1,6 +1,7 @@
 """Advances workflows that no engine advances: after a cancel, an expiry or a rescue, or when the worker that should have died.
 
-Engines advance the runs of the tasks that they settle. Whatever else moves a task to a final status is found in the tables.
+Engines advance the runs of the tasks that they settle. Whatever else moves a task to a final status, and waits whose time is
+over, are found in the tables.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ class OverdueWorkflows:
         self.advancer = advancer
         self.everything_at = 0.0  # when to look at all finished tasks that were not advanced
 
-    def tick(self, connection: Any) -> None:
-        """Find what is owed to workflows, and advance them. Raises psycopg.Error."""
+    def tick(self, connection: Any) -> bool:
+        """Find what is owed to workflows, and advance them; return whether to continue at once. Raises psycopg.Error."""
         store = self.advancer.store(connection, channel_prefix(connection))
         now = time.monotonic()
         until = now + TURN_SECONDS
+        while self.advancer.wake(store):
+            if time.monotonic() > until:
+                return True  # thousands wake at this moment
         everything = now >= self.everything_at
         self.advancer.find(store, None if everything else RECENT, MANY)
         if everything:
@@ -39,3 +43,4 @@ class OverdueWorkflows:
             self.everything_at = now + max(EVERYTHING_SECONDS, EVERYTHING_SHARE * took)
         while self.advancer.next_at <= time.monotonic() < until:
             self.advancer.turn(store, TURN_SECONDS)
+        return False

@@ -62,7 +62,8 @@ class MaintenanceThread(threading.Thread):
                 self.attempt("the reaper's round", self.reap)
             if now >= advance_at:
                 advance_at = now + INTERVAL_SECONDS
-                self.attempt("advancing workflows", self.advance)
+                if self.attempt("advancing workflows", self.advance):
+                    advance_at = 0.0
             if now >= self.prune_at:
                 self.attempt("pruning", self.prune)
             if self.ended.wait(max(0.0, min(beat_at, reap_at, advance_at, self.prune_at) - time.monotonic())):
@@ -79,9 +80,8 @@ class MaintenanceThread(threading.Thread):
         return True
 
     def advance(self) -> bool:
-        """Advance overdue workflows."""
-        self.overdue.tick(self.connected())
-        return True
+        """Advance overdue workflows; return whether to continue at once."""
+        return self.overdue.tick(self.connected())
 
     def prune(self) -> bool:
         """Run one tick of the pruner."""

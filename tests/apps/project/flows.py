@@ -138,3 +138,8 @@ def odd_skips(n: int) -> int:
     if n % 2:
         raise Skip(f"{n} is odd")
     return n
+
+
+@task
+def announced(gate: str) -> str:
+    return gate

@@ -1,4 +1,4 @@
--- Advances a run after some of its tasks, or of its child runs, have finished. busy: another transaction holds the run; try again soon,
+-- Advances a run after some of its tasks or child runs have finished, or some of its waits have ended. busy: another transaction holds the run; try again soon,
 -- because its snapshot may be older than these tasks. many to halted: see horsies_move_run. A run whose parent was paused, stopped or
 -- cancelled does the same first: halted is then 'parent'.
 -- Its commit does not wait for the disk: a lost advance is found and done again, and what follows from one is written after it.
@@ -14,6 +14,7 @@ DECLARE
   v_moved bigint[];
   v_children bigint[];
   v_verb text;
+  v_waits record;
   v_run record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
@@ -22,6 +23,9 @@ BEGIN
     busy := EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow);
     IF NOT busy THEN  -- the run was deleted by hand
       UPDATE horsies_tasks t SET advanced_at = v_now WHERE t.id = ANY (p_tasks) AND t.workflow_id = p_workflow;
+      DELETE FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow;
+      UPDATE horsies_workflow_nodes n SET status = 'CANCELLED', finished_at = v_now
+      WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL;
     END IF;
     RETURN;
   END IF;
@@ -48,9 +52,11 @@ BEGIN
     SELECT array_agg(e.number) INTO v_children FROM ended e;
     v_moved := v_moved || v_children;
   END IF;
+  v_waits := horsies_take_waits(p_workflow, 200, v_now);
+  v_moved := v_moved || v_waits.moved;
   SELECT m.* INTO v_run FROM horsies_move_run(p_workflow, v_moved, p_limit, p_max_bytes, p_channel, p_now) AS m;
   many := v_run.many;
-  more := v_run.more;
+  more := v_run.more OR v_waits.more;
   finished := v_run.finished;
   parent := v_run.parent;
   halted := CASE WHEN v_verb IS NULL THEN v_run.halted ELSE 'parent' END;

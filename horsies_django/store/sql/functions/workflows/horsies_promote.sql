@@ -1,6 +1,7 @@
--- Sends the tasks of ready nodes, at most p_limit, in the order of the nodes. A node that cannot be sent fails alone.
--- Moves nodes READY -> ENQUEUED, COMPLETED, FAILED. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
--- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, primary keys.
+-- Sends the tasks of ready nodes, at most p_limit, in the order of the nodes. A node that cannot be sent fails alone. Waits begin also if
+-- max_in_flight leaves no room.
+-- Moves nodes READY -> ENQUEUED, WAITING, COMPLETED, FAILED. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
+-- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_workflow_nodes_waits, primary keys.
 CREATE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                 OUT many int, OUT moved bigint[], OUT more boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -15,6 +16,9 @@ BEGIN
   many := 0;
   moved := '{}';
   more := false;
+  IF p_limit > 0 THEN
+    moved := horsies_begin_waits(p_run.id, p_limit, coalesce(p_now, clock_timestamp()));
+  END IF;
   IF p_run.max_in_flight IS NOT NULL THEN
     SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
              CASE WHEN n.kind = 'map' THEN n.in_flight ELSE 1 END), 0)::int)
@@ -26,7 +30,7 @@ BEGIN
          coalesce(array_agg(r.number ORDER BY r.number) FILTER (WHERE r.kind <> 'task'), '{}')
   INTO v_tasks, v_others
   FROM (SELECT n.number, n.kind FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL
+        WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.on_timeout IS NULL AND n.finished_at IS NULL
         ORDER BY n.number LIMIT greatest(v_limit, 0)) AS r;
   IF v_tasks <> '{}' THEN
     BEGIN
@@ -62,6 +66,8 @@ BEGIN
   END LOOP;
   more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')
     AND (p_run.max_in_flight IS NULL OR many >= p_limit)
-    AND EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL);
+    AND EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL)
+    OR EXISTS (SELECT FROM horsies_workflow_nodes n
+               WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL);
 END
 $$;

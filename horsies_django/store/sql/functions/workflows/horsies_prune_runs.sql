@@ -1,9 +1,10 @@
--- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, tasks and attempts: at most p_many rows of tasks,
--- nodes and edges. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also in
+-- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals, tasks and attempts: at most p_many rows
+-- of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also in
 -- child runs, stay.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
--- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_tasks_node.
+-- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_tasks_node,
+-- horsies_signals_run.
 CREATE FUNCTION horsies_prune_runs(p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -45,6 +46,12 @@ BEGIN
     IF v_left > 0 THEN
       DELETE FROM horsies_workflow_edges e WHERE e.ctid = ANY (ARRAY(
         SELECT x.ctid FROM horsies_workflow_edges x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
+      GET DIAGNOSTICS v_count = ROW_COUNT;
+      v_left := v_left - v_count;
+    END IF;
+    IF v_left > 0 THEN
+      DELETE FROM horsies_workflow_signals s WHERE s.id = ANY (ARRAY(
+        SELECT x.id FROM horsies_workflow_signals x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
       GET DIAGNOSTICS v_count = ROW_COUNT;
       v_left := v_left - v_count;
     END IF;

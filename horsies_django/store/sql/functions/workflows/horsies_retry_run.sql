@@ -52,7 +52,7 @@ BEGIN
     AND (n.kind <> 'map' OR t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED');
   UPDATE horsies_workflow_nodes n
   SET status = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN 'ENQUEUED' ELSE 'ADDED' END,
-      finished_at = NULL, error_code = NULL, error = NULL, items_bad = 0, expanded = 0, in_flight = 0,
+      finished_at = NULL, error_code = NULL, error = NULL, due_at = CASE WHEN n.delay IS NULL THEN n.due_at END, items_bad = 0, expanded = 0, in_flight = 0,
       items_ok = CASE WHEN n.kind = 'map' THEN (
         SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.advanced_at IS NOT NULL)::int ELSE 0 END,
       task_id = CASE WHEN n.kind = 'workflow' AND n.task_id = ANY (children) THEN n.task_id END

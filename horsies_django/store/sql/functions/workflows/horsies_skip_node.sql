@@ -1,6 +1,6 @@
 -- Skips a node that has not begun; waits for the lock of its run. verdict: 'SKIPPED'; 'BEGUN' (its task runs, or has run); 'FINISHED' (the
 -- node or the run); NULL if there is no such node.
--- Moves its node PENDING, READY, ENQUEUED -> SKIPPED, then as horsies_move_run; its task PENDING -> (none).
+-- Moves its node PENDING, READY, WAITING, ENQUEUED -> SKIPPED, then as horsies_move_run; its task PENDING -> (none).
 -- Locks: the row of the run, then the task's. Index: primary keys.
 CREATE FUNCTION horsies_skip_node(p_workflow uuid, p_number bigint, p_max_bytes int, p_channel text, p_now timestamptz,
                                   OUT verdict text) LANGUAGE plpgsql VOLATILE

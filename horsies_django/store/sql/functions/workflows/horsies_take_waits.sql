@@ -1,0 +1,49 @@
+-- Ends waits of a run: gives new signals to the nodes that wait for them, then ends the waits whose time is over, as on_timeout says.
+-- A signal goes to the first node that waits for its name, with its key or for any; if none does, it is kept for a later one. A wait
+-- that was over when the signal was sent does not take it. more: p_many signals or p_many timeouts were taken, others may be left.
+-- Moves WAITING -> COMPLETED, FAILED, SKIPPED. moved: the nodes that are final now.
+-- Locks: rows of signals; the caller holds the lock of the run.
+-- Index: horsies_signals_unseen, horsies_workflow_nodes_signal, horsies_workflow_nodes_waits.
+CREATE FUNCTION horsies_take_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_unseen bigint[];
+  v_due bigint[];
+  v_signal record;
+  v_number bigint;
+BEGIN
+  moved := '{}';
+  v_unseen := ARRAY(SELECT s.id FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL ORDER BY s.id LIMIT p_many);
+  IF v_unseen <> '{}' THEN
+    FOR v_signal IN
+      SELECT s.id, s.name, s.key, s.data, s.sent_at FROM horsies_workflow_signals s WHERE s.id = ANY (v_unseen) ORDER BY s.id
+    LOOP
+      SELECT n.number INTO v_number FROM horsies_workflow_nodes n
+      WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING'
+        AND (n.signal_key IS NULL OR n.signal_key = v_signal.key) AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
+        AND (n.kind = 'signal' OR v_signal.data -> 'approved' IS NOT NULL)
+      ORDER BY n.number LIMIT 1;
+      IF FOUND THEN
+        PERFORM horsies_take_signal(p_workflow, v_number, v_signal.id, p_now);
+        moved := moved || v_number;
+      END IF;
+    END LOOP;
+    UPDATE horsies_workflow_signals s SET seen_at = p_now WHERE s.id = ANY (v_unseen) AND s.seen_at IS NULL;
+  END IF;
+  v_due := ARRAY(
+    SELECT n.number FROM horsies_workflow_nodes n
+    WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= p_now
+    ORDER BY n.due_at LIMIT p_many);
+  IF v_due <> '{}' THEN
+    UPDATE horsies_workflow_nodes n
+    SET finished_at = p_now, value = CASE WHEN n.on_timeout = 'complete' THEN 'null'::jsonb END,
+        status = CASE n.on_timeout WHEN 'complete' THEN 'COMPLETED' WHEN 'skip' THEN 'SKIPPED' ELSE 'FAILED' END,
+        error_code = CASE WHEN n.on_timeout <> 'complete' THEN 'WAIT_TIMED_OUT' END,
+        error = CASE WHEN n.on_timeout <> 'complete' THEN
+                  CASE WHEN n.kind = 'gate' THEN 'nobody decided in time' ELSE format('no signal %L came in time', n.signal) END END
+    WHERE n.workflow_id = p_workflow AND n.number = ANY (v_due);
+    moved := moved || v_due;
+  END IF;
+  more := cardinality(v_unseen) = p_many OR cardinality(v_due) = p_many;
+END
+$$;

@@ -1,0 +1,25 @@
+-- Advances runs with waits whose time is over, p_many at most, together in one transaction: for thousands that wake at the same moment,
+-- commits and notifications would take longer than the rest. Runs that another transaction holds are passed over; no lock is waited for.
+-- Returns what horsies_advance returned for each. Keep p_many below 64: an advance may take a subtransaction, of which PostgreSQL
+-- keeps that many at hand.
+-- Moves nodes and runs as horsies_advance.
+-- Locks: rows of runs, skipping locked ones; then rows as horsies_advance. Index: horsies_workflow_nodes_due, primary keys.
+CREATE FUNCTION horsies_wake(p_many int, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz)
+RETURNS TABLE (workflow uuid, busy boolean, many int, more boolean, finished boolean, parent uuid, halted text)
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_runs uuid[];
+BEGIN
+  v_runs := ARRAY(
+    SELECT w.id FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
+    WHERE n.status = 'WAITING' AND n.finished_at IS NULL AND n.due_at <= v_now
+    ORDER BY n.due_at LIMIT p_many FOR NO KEY UPDATE OF w SKIP LOCKED);
+  FOR workflow IN SELECT DISTINCT r.id FROM unnest(v_runs) AS r (id) LOOP
+    SELECT a.busy, a.many, a.more, a.finished, a.parent, a.halted INTO busy, many, more, finished, parent, halted
+    FROM horsies_advance(workflow, '{}', '{}', p_limit, p_max_bytes, p_channel, p_now) AS a;
+    RETURN NEXT;
+  END LOOP;
+END
+$$;

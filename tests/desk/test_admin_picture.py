@@ -20,11 +20,11 @@ from horsies_django.admin.workflows.cells import SHAPES
 from horsies_django.admin.workflows.picture import reading
 from horsies_django.admin.workflows.picture.cards import clock
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
-from horsies_django.models import Task, WorkflowRun
+from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.desk.test_admin import body, client_with
-from tests.desk.test_admin_workflows import ENDLESS, EVIL, failed, messages, node_url, sent, url
+from tests.desk.test_admin_workflows import ENDLESS, EVIL, failed, messages, node_url, sent, table, url
 
 pytestmark = pytest.mark.django_db
 SVG = "{http://www.w3.org/2000/svg}"
@@ -320,18 +320,97 @@ def test_the_tasks_of_maps_are_not_read(boss: Client) -> None:
 # Gates
 
 
-def gate(handle: Any, **columns: Any) -> None:
-    change(handle, 1, kind="gate", name="approve", signal="approve", status="WAITING", on_timeout="fail", **columns)
+def gated(permission: str | None = None) -> Any:
+    """Send a run whose gate waits for a decision."""
+    flow = Workflow("shipping")
+    flow.add(flows.number, 1, after=flow.gate("approve", permission=permission), name="ship")
+    handle = flow.send()
+    drain()
+    return handle
 
 
-def test_gates_that_wait_are_listed_above_the_picture_with_a_link_for_those_who_may_decide(boss: Client) -> None:
-    handle = sent()
+def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(boss: Client) -> None:
+    handle = gated("horsies.configure_queue")
+    link = f'<a class="button" href="{node_url(handle, 0)}#horsies-decision">'
+    assert link in body(boss, url(handle, "picture"))
+    assert 'id="horsies-decision"' in body(boss, node_url(handle, 0))
+    for client, lacked in (
+        (client_with("view_workflowrun"), "horsies.operate_workflow"),
+        (client_with("view_workflowrun", "operate_workflow"), "horsies.configure_queue"),
+    ):
+        html = body(client, url(handle, "picture"))
+        assert link not in html
+        assert f"needs the permission {lacked}" in html
+        html = body(client, node_url(handle, 0))
+        assert f"You need the permission {lacked} to decide." in html
+        assert "<textarea" not in html
+    handle.approve("approve")
+    drain()
     assert "Waiting for a decision" not in body(boss, url(handle, "picture"))
-    gate(handle, permission="auth.change_user")
-    deciding = f'<a class="button" href="{node_url(handle, 1)}#horsies-decision">'
-    assert deciding in body(boss, url(handle, "picture"))
-    looking = body(client_with("view_workflowrun"), url(handle, "picture"))
-    assert deciding not in looking
-    assert "needs the permission auth.change_user" in looking
-    change(handle, 1, finished_at="2026-11-23T00:00Z", status="COMPLETED")
-    assert "Waiting for a decision" not in body(boss, url(handle, "picture"))
+    assert "Waiting for a decision" not in body(boss, node_url(handle, 0))
+
+
+@pytest.mark.parametrize(("verb", "after"), [("approve", "COMPLETED"), ("reject", "FAILED")])
+def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, after: str) -> None:
+    handle = gated("horsies.configure_queue")
+    client = client_with("view_workflowrun", "operate_workflow", "configure_queue")
+    html = body(client, node_url(handle, 0))
+    assert "csrfmiddlewaretoken" in html
+    for address in (url(handle, "approve"), url(handle, "reject")):
+        assert f'action="{address}"' in html
+    response = client.post(url(handle, verb), {"node": "0", "reason": "The stock was counted."}, follow=True)
+    user = response.context["user"].get_username()
+    (message,) = messages(response)
+    assert "gate: approve" in message
+    entry = AuditEntry.objects.get(action=f"workflow.{verb}")
+    assert (entry.actor, entry.reason) == (user, "The stock was counted.")
+    drain()
+    assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, number=0).status == after
+    assert [row[:1] + row[3:6] for row in table(body(client, url(handle)), "horsies-signals")] == [
+        ["approve", user, "The stock was counted.", "approve"]
+    ]
+    response = client.post(url(handle, verb), {"node": "approve"})
+    assert "has ended" in response.content.decode()
+
+
+def test_nobody_decides_without_the_permission_of_the_gate_or_about_what_is_no_gate(boss: Client) -> None:
+    handle = gated("horsies.configure_queue")
+    for client in (
+        client_with("view_workflowrun", "configure_queue"),
+        client_with("view_workflowrun", "operate_workflow"),
+    ):
+        for verb in ("approve", "reject"):
+            assert client.post(url(handle, verb), {"node": "0"}).status_code == 403
+    assert not WorkflowSignal.objects.exists()
+    assert "waits for the gate" in boss.post(url(handle, "approve"), {"node": "ship"}).content.decode()
+    assert "has no node" in boss.post(url(handle, "approve"), {"node": "7"}).content.decode()
+    assert Client(enforce_csrf_checks=True).post(url(handle, "approve"), {"node": "0"}).status_code == 403
+    drain()
+    assert handle.status() == "RUNNING"
+
+
+# Signals
+
+
+def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none_took(boss: Client) -> None:
+    flow = Workflow("paying")
+    flow.add(flows.number, 1, after=flow.signal("paid", timeout=dt.timedelta(days=1)), name="ship")
+    handle = flow.send()
+    assert "horsies-signals" not in body(boss, url(handle))
+    drain()
+    for number in (4711, 4712):
+        handle.signal("paid", {"card": number}, key=f"order {number}", actor=EVIL)
+    rows = table(body(boss, url(handle)), "horsies-signals")
+    assert [row[5] for row in rows] == ["not yet", "not yet"]
+    drain()
+    rows = table(body(boss, url(handle)), "horsies-signals")
+    assert [(row[0], row[1], row[5]) for row in rows] == [
+        ("paid", "order 4712", "■ Unused"),
+        ("paid", "order 4711", "paid"),
+    ]
+    assert "4712" in rows[0][6]
+    with CaptureQueriesContext(connection) as captured:
+        html = body(client_with("view_workflowrun"), url(handle))
+    assert "card" not in html
+    assert not [item for item in captured if "horsies_workflow_signals" in item["sql"] and '"data"' in item["sql"]]
+    assert EVIL not in html

@@ -56,7 +56,11 @@ SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
     OF_SCHEDULES: Schedule,
     OF_WORKFLOWS: WorkflowRun,
 }
-RUN_DETAILS = {"node": gettext_lazy("node"), "children": gettext_lazy("child runs retried")}
+RUN_DETAILS = {
+    "node": gettext_lazy("node"),
+    "gate": gettext_lazy("gate"),
+    "children": gettext_lazy("child runs retried"),
+}
 LONGEST_CHANGE = 100
 LAST = 20  # entries on the page of a row
 # Columns about who and when, which the entry itself has.

@@ -25,7 +25,7 @@ from horsies_django.admin.base.refusals import answered
 from horsies_django.admin.base.run_links import NODE_PAGE, node_link
 from horsies_django.admin.workflows.cells import KINDS, badge_of
 from horsies_django.admin.workflows.nodes import LARGEST, elements, leads_to, upstream
-from horsies_django.admin.workflows.run_forms import may_decide
+from horsies_django.admin.workflows.run_forms import lacked
 from horsies_django.admin.workflows.run_pages import RunPagesMixin
 from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain_node import explain_node
@@ -95,7 +95,7 @@ class NodePageMixin(RunPagesMixin):
         if node.kind != "gate" or node.status != "WAITING":
             return None
         urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
-        return {**urls, "number": node.number, "may": may_decide(self, request, node), "longest": LONGEST_REASON}
+        return {**urls, "number": node.number, "lacked": lacked(self, request, node), "longest": LONGEST_REASON}
 
 
 def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:

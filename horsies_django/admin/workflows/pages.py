@@ -25,6 +25,7 @@ from horsies_django.admin.workflows.nodes import node_table, tasks_link
 from horsies_django.admin.workflows.picture.page import PicturePageMixin
 from horsies_django.admin.workflows.run_actions import RunActionsMixin
 from horsies_django.admin.workflows.run_forms import OperateMixin
+from horsies_django.admin.workflows.signals import signal_table
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 
@@ -114,8 +115,11 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the nodes, the last changes and links to the change forms."""
+        visible = request.user.has_perm("horsies.view_payload")
         return {
-            "nodes": node_table(self, request, obj, request.user.has_perm("horsies.view_payload")),
+            "nodes": node_table(self, request, obj, visible),
+            "signals": signal_table(self, request, obj, visible),
+            "signals_visible": visible,
             **last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS),
             "picture_url": self.url_of(obj, "picture"),
             "tools": self.tools(request, obj),

@@ -18,8 +18,7 @@ from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain_node import find_node
-from horsies_django.workflows import operations
-from horsies_django.workflows.handle import get_workflow
+from horsies_django.workflows import operations, signals
 
 LONGEST_NAME = 200
 
@@ -144,9 +143,8 @@ class ApproveForm(NodeForm):
     def change(self, actor: str) -> bool:
         """Approve or reject the gate, with the permission of the user."""
         nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=self.row.pk, number=self.number)
-        handle: Any = get_workflow(self.row.pk)
-        decide = getattr(handle, self.verb)
-        decide(nodes.values_list("name", flat=True)[0], user=self.request.user, actor=actor, reason=self.why)
+        gate = nodes.values_list("name", flat=True)[0]
+        signals.decide(self.row.pk, gate, approved=self.verb == "approve", user=self.request.user, reason=self.why)
         return True
 
 
@@ -199,6 +197,8 @@ class OperateMixin(ChangeMixin):
         return [*verbs, "skip", "cancel"] if unfinished else verbs
 
 
-def may_decide(page: Any, request: HttpRequest, node: WorkflowNode) -> bool:
-    """Whether the user may approve and reject a gate: that takes the permission to change runs, and that of the gate."""
-    return page.has_configure_permission(request) and (not node.permission or request.user.has_perm(node.permission))
+def lacked(page: Any, request: HttpRequest, gate: WorkflowNode) -> str:
+    """Return the permission that the user lacks to approve and reject a gate, "" if none."""
+    if not page.has_configure_permission(request):
+        return str(page.change_permission)
+    return "" if not gate.permission or request.user.has_perm(gate.permission) else gate.permission

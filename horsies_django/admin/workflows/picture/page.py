@@ -21,7 +21,7 @@ from horsies_django.admin.workflows.nodes import node_table
 from horsies_django.admin.workflows.picture.cards import OUTLINED, SIZE, Card, card, icon, name, shown_status
 from horsies_django.admin.workflows.picture.geometry import drawn
 from horsies_django.admin.workflows.picture.reading import MOST_EDGES, MOST_NODES, Graph, read, styled_edges
-from horsies_django.admin.workflows.run_forms import may_decide
+from horsies_django.admin.workflows.run_forms import lacked
 from horsies_django.admin.workflows.run_pages import RunPagesMixin
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import WorkflowNode
@@ -42,11 +42,11 @@ class Entry(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """A gate that waits for a decision. ``decide`` is "" unless the user may decide."""
+    """A gate that waits for a decision: its page, and the permission that the user lacks to decide, "" if none."""
 
     link: SafeString | str
-    decide: str
-    permission: str
+    url: str
+    lacked: str
 
 
 class PicturePageMixin(RunPagesMixin):
@@ -136,9 +136,7 @@ class PicturePageMixin(RunPagesMixin):
     def _gate(self, request: HttpRequest, node: WorkflowNode) -> Gate:
         link = node_link(self, request, node.workflow_id, node.number, node.name)
         address = node_url(self, node.workflow_id, node.number)
-        return Gate(
-            link, f"{address}#horsies-decision" if may_decide(self, request, node) else "", node.permission or ""
-        )
+        return Gate(link, f"{address}#horsies-decision", lacked(self, request, node))
 
 
 def legend(graph: Graph) -> list[Entry]:

@@ -116,7 +116,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Waits for the signal"), node.signal if node.signal and node.kind != "gate" else ""),
         (_("Key of the signal"), node.signal_key or ""),
         (_("Waits until"), moment(node.due_at, run.read_at) if node.due_at else ""),
-        (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "", "")),
+        (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "", "") if node.due_at and node.signal else ""),
         (_("Permission to decide"), node.permission or ""),
         (_("Undoes"), other_node(page, request, node, node.undoes)),
         (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),

@@ -8,6 +8,7 @@
   const PAUSE = 2000; // ms between two requests; more where the server needs long, or cannot be reached
   const SMALLEST = 0.05;
   const LARGEST = 3;
+  const FAR = 0.35; // below, texts cannot be read, and the boxes are filled instead
   const LEGIBLE = 0.8; // a picture that fits at this size is shown so at first
   let scale = 1;
 
@@ -18,17 +19,19 @@
     const middle = [canvas.scrollLeft + canvas.clientWidth / 2, canvas.scrollTop + canvas.clientHeight / 2];
     drawing.setAttribute("width", box.width * scale);
     drawing.setAttribute("height", box.height * scale);
+    drawing.classList.toggle("horsies-far", scale < FAR);
     canvas.scrollLeft = middle[0] * scale / before - canvas.clientWidth / 2;
     canvas.scrollTop = middle[1] * scale / before - canvas.clientHeight / 2;
   };
 
-  const fitting = () => {
-    const box = drawing.viewBox.baseVal;
+  const width = () => Math.min(1, canvas.clientWidth / drawing.viewBox.baseVal.width);
+
+  const all = () => {
     const height = parseFloat(getComputedStyle(canvas).maxHeight) || canvas.clientHeight;
-    return Math.min(1, canvas.clientWidth / box.width, Math.max(height / box.height, SMALLEST));
+    return Math.min(width(), height / drawing.viewBox.baseVal.height);
   };
 
-  const zooms = { in: () => scale * 1.25, out: () => scale / 1.25, fit: fitting, full: () => 1 };
+  const zooms = { in: () => scale * 1.25, out: () => scale / 1.25, width, all, full: () => 1 };
 
   // Replace what differs, and nothing else: so the focus, the places of scroll bars and a click that has begun are kept.
   const adopt = (mine, theirs) => {
@@ -46,6 +49,7 @@
 
   const show = (text) => {
     const found = new DOMParser().parseFromString(text, "text/html");
+    if (!found.querySelector("[data-part]")) throw new Error("not a picture"); // but the page of a login, for example
     const held = document.activeElement && document.activeElement.id;
     for (const theirs of found.querySelectorAll("[data-part]")) {
       const mine = picture.querySelector(`[data-part="${theirs.dataset.part}"]`);
@@ -98,7 +102,7 @@
       const wanted = event.target.dataset.zoom;
       if (wanted) resize(zooms[wanted]());
     });
-    if (fitting() >= LEGIBLE) resize(fitting());
+    if (width() >= LEGIBLE) resize(width());
     const first = drawing.querySelector(".horsies-box").getBoundingClientRect();
     const here = canvas.getBoundingClientRect();
     canvas.scrollLeft += first.left + first.width / 2 - here.left - here.width / 2;

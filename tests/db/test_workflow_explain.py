@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Any
 
@@ -301,3 +302,50 @@ def test_it_reads_large_tables_through_their_indexes_whatever_the_statistics_say
             assert store.node_facts(handle.workflow_id, number)
         cursor.execute(SCANS)
         assert cursor.fetchone() == before
+
+
+def test_a_node_that_waits_says_for_what_and_until_when() -> None:
+    alive()
+    flow = Workflow("waits")
+    flow.sleep(3_600)
+    flow.signal("paid", key="7", timeout=3_600, on_timeout="skip", name="keyed")
+    flow.signal("paid")
+    flow.gate("approve", permission="shop.approve", timeout=3_600, on_timeout="complete")
+    flow.gate("look")
+    handle = run(flow)
+    at = r"(tomorrow at )?\d\d:\d\d:\d\d"
+    for name, code, text in (
+        ("sleep", "WAITING_FOR_TIME", rf"It waits until {at}\."),
+        (
+            "keyed",
+            "WAITING_FOR_SIGNAL",
+            rf"It waits for the signal 'paid' with the key '7' until {at}; then it is skipped\.",
+        ),
+        ("paid", "WAITING_FOR_SIGNAL", r"It waits for the signal 'paid'\."),
+        (
+            "approve",
+            "WAITING_FOR_DECISION",
+            r"It waits for the decision of a person who has the permission shop\.approve "
+            rf"until {at}; then it completes without a value\.",
+        ),
+        ("look", "WAITING_FOR_DECISION", r"It waits for the decision of a person\."),
+    ):
+        found, said = only(handle, name)
+        assert found == code
+        assert re.fullmatch(text, said), said
+    handle.pause()
+    assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "RUN_PAUSED"]
+
+
+def test_a_node_that_waits_says_that_there_is_no_worker() -> None:
+    flow = Workflow("waits")
+    flow.signal("paid")
+    assert codes(run(flow), "paid") == ["WAITING_FOR_SIGNAL", "NO_WORKER"]
+
+
+def test_a_wait_that_was_skipped_because_its_time_was_over_says_so() -> None:
+    flow = Workflow("waits")
+    flow.signal("paid", timeout=0, on_timeout="skip")
+    code, text = only(run(flow), "paid")
+    assert code == "TIMED_OUT"
+    assert text.startswith("It was skipped because the signal 'paid' did not come until ")

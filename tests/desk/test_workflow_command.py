@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import uuid
@@ -189,3 +190,68 @@ def test_a_run_that_does_not_exist_is_named(verb: str) -> None:
         run(verb, id_, *more)
     with pytest.raises(CommandError, match="UUID"):
         run(verb, "book", *more)
+
+
+def waiting() -> Any:
+    flow = Workflow("waits")
+    paid = flow.signal("paid", key="7", timeout=60)
+    flow.signal("sent", timeout=60, on_timeout="skip")
+    flow.gate("approve", permission="shop.approve", after=flow.sleep(60, after=paid))
+    flow.gate("look")
+    handle = flow.send()
+    drain()
+    return handle
+
+
+def test_show_lists_what_nodes_wait_for_and_signals_that_none_took() -> None:
+    handle = waiting()
+    run("signal", handle.workflow_id, "paid", "--data", '{"secret": 4711}', "--key", "8")
+    shown = run("show", handle.workflow_id)
+    begin = lines(shown).index("WAITS FOR UNTIL AFTER THAT")
+    table = lines(shown)[begin : begin + 5]
+    assert [" ".join(line.split()[:2]) for line in table] == ["WAITS FOR", "paid signal", "sent signal", "look a", ""]
+    assert table[1].startswith("paid signal paid, key 7 ")
+    assert table[1].endswith(" FAILED")
+    assert table[2].endswith(" SKIPPED")
+    assert table[3] == "look a decision - -"
+    assert "UNUSED SIGNAL NAME KEY SENT BY" in lines(shown)
+    assert "4711" not in shown
+    assert "4711" in run("show", handle.workflow_id, "--payload")
+    found = machine("show", handle.workflow_id)
+    assert [(one["name"], one["kind"], one["signal_key"]) for one in found["waits"]] == [
+        ("paid", "signal", "7"), ("sent", "signal", None), ("look", "gate", None)
+    ]  # fmt: skip
+    (unused,) = found["unused_signals"]
+    assert (unused["name"], unused["key"], "data" in unused) == ("paid", "8", False)
+    assert machine("show", handle.workflow_id, "--payload")["unused_signals"][0]["data"] == {"secret": 4711}
+
+
+def test_a_signal_and_decisions_continue_a_run() -> None:
+    handle = waiting()
+    assert "the signal paid is sent" in run("signal", handle.workflow_id, "paid", "--data", "[1]", "--key", "7")
+    assert machine("signal", handle.workflow_id, "sent")["changed"]
+    drain(until=dt.timedelta(minutes=2))
+    assert "the gate approve is approved" in run("approve", handle.workflow_id, "approve", "--reason", "fine")
+    run("reject", handle.workflow_id, "look", "--reason", "ugly")
+    drain()
+    results = handle.results()
+    assert (results["paid"].ok_value, results["sent"].ok_value) == ([1], None)
+    assert results["approve"].ok_value["reason"] == "fine"
+    assert results["look"].err_value.message.endswith(": ugly")
+    reasons = {entry.action: entry.reason for entry in AuditEntry.objects.filter(subject=str(handle.workflow_id))}
+    assert reasons == {"workflow.approve": "fine", "workflow.reject": "ugly"}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("signal", "paid", "--data", "{"), "--data must be JSON"),
+        (("signal", "pay"), "waits for the signal 'pay'; its signals are 'paid', 'sent'"),
+        (("approve", "paid"), "is not a gate but a signal"),
+        (("reject", "now"), "its gates are 'approve', 'look'"),
+    ],
+)
+def test_a_signal_or_a_decision_that_nobody_waits_for_is_refused(words: tuple[str, ...], problem: str) -> None:
+    verb, *rest = words
+    with pytest.raises(CommandError, match=problem):
+        run(verb, waiting().workflow_id, *rest)

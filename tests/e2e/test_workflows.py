@@ -117,3 +117,32 @@ def test_more_first_tasks_than_a_send_takes_are_sent_by_a_worker(worker: Start) 
     worker("--processes=1").ready()
     wait_until(lambda: handle.status() == "COMPLETED", "all have run")
     assert TaskAttempt.objects.count() == ROOTS + 300
+
+
+def test_a_signal_wakes_a_worker_that_does_not_poll_and_a_timer_ends_by_itself(worker: Start) -> None:
+    worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
+    flow = Workflow("waits")
+    first = flow.signal("go", annotation=int)
+    slept = flow.sleep(0.5, after=first)
+    gate = flow.gate("approve", after=slept, timeout=timedelta(days=31))
+    flow.returns(flow.add(flows.plus, first, after=gate))
+    handle = flow.send()
+    handle.signal("go", 4)
+    wait_until(lambda: WorkflowNode.objects.get(name="approve").status == "WAITING", "the timer has ended")
+    assert Task.objects.count() == 0, "nothing that waits takes a slot"
+    handle.approve("approve", actor="ada")
+    assert handle.get(timeout_ms=30_000).ok_value == 5
+    assert handle.status() == "COMPLETED"
+
+
+def test_signals_and_timeouts_are_found_after_the_worker_that_heard_of_them_was_killed(worker: Start) -> None:
+    first = worker("--processes=1").ready()
+    flow = Workflow("waits")
+    flow.returns(flow.add(flows.anything, flow.signal("go")))
+    flow.signal("never", timeout=1, on_timeout="complete")
+    handle = flow.send()
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    handle.signal("go", "late")
+    worker("--processes=1").ready()
+    assert handle.get(timeout_ms=30_000).ok_value == "late"

@@ -25,6 +25,7 @@ WORKER = str(uuid.UUID(int=7))
         ("0 *", Told("*")),
         ("0 kuyruğu-1", Told("kuyruğu-1")),
         (f"cancel {WORKER}", Told(WORKER)),
+        (f"advance {WORKER}", Told("advance", run=uuid.UUID(WORKER))),
     ],
 )
 def test_what_our_own_functions_send_is_understood(payload: str, told: Told) -> None:

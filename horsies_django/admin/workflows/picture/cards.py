@@ -85,7 +85,7 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
     """Return the status of a node, or while its task or run is not final, the status of that."""
     if node.status == "ENQUEUED" and work and work.status != "PENDING":
         return work.status if work.finished_at is None else node.status
-    if node.kind == "map" and node.in_flight and node.finished_at is None:
+    if node.in_flight and node.finished_at is None:
         return "RUNNING"
     return node.status
 
@@ -93,7 +93,7 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
 def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return the line below the name: the kind unless it is a task, the status, and what else is worth knowing."""
     kind = "" if node.kind == "task" else capfirst(str(KINDS.get(node.kind, node.kind)))
-    if node.kind == "map" and node.total is not None:
+    if node.total is not None:
         return f"{kind} · {counts(node)}"
     text = waits(node, now) or str(name(status))
     text = " · ".join(part for part in (text, took(work, now)) if part)
@@ -104,7 +104,7 @@ def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
 def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2 s``."""
     parts = [node.name, str(KINDS.get(node.kind, node.kind)), str(name(status)).lower()]
-    if node.kind == "map" and node.total is not None:
+    if node.total is not None:
         parts.append(_("%(done)s of %(total)s completed") % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"})
         parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []
     parts.append(waits(node, now))
@@ -148,7 +148,7 @@ def clock(value: dt.datetime, now: dt.datetime) -> str:
 
 def _shares(node: Any) -> tuple[int | None, int]:
     """Return the widths of the completed and the failed part of the bar of a map; None: it has none."""
-    if node.kind != "map" or not node.total:
+    if not node.total:
         return None, 0
     return BAR * node.items_ok // node.total, BAR * node.items_bad // node.total
 

@@ -20,7 +20,7 @@ from horsies_django.admin.workflows.cells import KINDS, badge_of, progress_bar
 from horsies_django.admin.workflows.nodes import node_table
 from horsies_django.admin.workflows.picture.cards import OUTLINED, SIZE, Card, card, icon, name, shown_status
 from horsies_django.admin.workflows.picture.geometry import drawn
-from horsies_django.admin.workflows.picture.reading import MOST_EDGES, MOST_NODES, Graph, read, styled_edges
+from horsies_django.admin.workflows.picture.reading import MOST_EDGES, MOST_NODES, OF_RUNS, Graph, read, styled_edges
 from horsies_django.admin.workflows.run_forms import lacked
 from horsies_django.admin.workflows.run_pages import RunPagesMixin
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
@@ -121,7 +121,7 @@ class PicturePageMixin(RunPagesMixin):
         for box in boxes:
             node = nodes[box.number]
             work = graph.work_of(node)
-            child = quote(str(node.task_id)) if node.kind == "workflow" and work else ""
+            child = quote(str(node.task_id)) if node.kind in OF_RUNS and work else ""
             child_url = (
                 reverse(f"admin:{PICTURE_PAGE}", args=(child,), current_app=self.admin_site.name) if child else ""
             )

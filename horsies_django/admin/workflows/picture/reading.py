@@ -11,6 +11,7 @@ from horsies_django.admin.workflows.picture.layers import Edge
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 
 MOST_NODES, MOST_EDGES = 2_000, 10_000  # more are not drawn
+OF_RUNS = ("workflow", "continue")  # kinds of nodes whose ``task_id`` is that of a run
 COLUMNS = (
     "workflow_id", "number", "name", "kind", "status", "task_name", "added_by", "task_id", "total", "items_ok", "items_bad",
     "in_flight", "signal", "due_at", "permission", "undoes", "finished_at", "error_code",
@@ -57,8 +58,8 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
     )
     if graph.too_large:
         return graph
-    runs = [node.task_id for node in graph.nodes if node.task_id and node.kind == "workflow"]
-    tasks = [node.task_id for node in graph.nodes if node.task_id and node.kind not in ("workflow", "map")]
+    runs = [node.task_id for node in graph.nodes if node.task_id and node.kind in OF_RUNS]
+    tasks = [node.task_id for node in graph.nodes if node.task_id and node.kind not in OF_RUNS]
     if tasks:
         found = Task.objects.using(alias).filter(pk__in=tasks)
         columns = ("pk", "status", "started_at", "finished_at")

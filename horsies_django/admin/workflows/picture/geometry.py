@@ -21,6 +21,8 @@ WIDEST = 10  # boxes side by side; a layer of more is a block
 SIDE = 9  # from a box in a block to the lines beside it
 CORNER = 6
 SWEEPS = 7
+# How much a bend pulls at a node, compared with another node: chains of nodes are straight, and bends lie beside them.
+ASIDE = 0.001
 STRAIGHT = 8  # a line that runs less far sideways is drawn straight
 
 
@@ -98,9 +100,11 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
         for row in slots if sweep % 2 == 0 else reversed(slots):
             wishes, weights = [], []
             for slot in row:
-                found = [x[other] for item in slot.items for other in neighbours[item]]
-                wishes.append(sum(found) / len(found) if found else x[slot.items[0]])
-                weights.append((4.0 if slot.items[0] < 0 else 1.0) if found else 0.1)
+                near = [other for item in slot.items for other in neighbours[item]]
+                pulls = [ASIDE if other < 0 <= slot.items[0] else 1.0 for other in near]
+                wish = sum(pull * x[other] for pull, other in zip(pulls, near, strict=True))
+                wishes.append(wish / sum(pulls) if near else x[slot.items[0]])
+                weights.append(ASIDE if slot.items[0] < 0 or not near else 1.0)
             _place(row, x, wishes, weights)
     return x
 

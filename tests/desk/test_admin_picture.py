@@ -181,7 +181,8 @@ def test_an_undo_is_below_what_it_undoes_on_a_dashed_line(boss: Client) -> None:
     flow.add(flows.number, 1, name="charge")
     flow.add(flows.number, 2, name="refund")
     handle = flow.send()
-    change(handle, 1, kind="undo", undoes=0)
+    change(handle, 1, kind="undo", undoes=0, total=1)
+    assert labels(boss, handle)[1] == "refund, undo, sent", "only undos of maps have counts"
     svg = drawing(boss, handle)
     tops = [int(re.findall(r"\d+", group.get("transform", ""))[1]) for group in svg.findall(f"{SVG}g[@transform]")]
     assert tops[0] < tops[1]

@@ -118,20 +118,19 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Waits until"), moment(node.due_at, run.read_at) if node.due_at else ""),
         (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "", "") if node.due_at and node.signal else ""),
         (_("Permission to decide"), node.permission or ""),
-        (_("Undoes"), other_node(page, request, node, node.undoes)),
         (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),
-        (_("Added by"), other_node(page, request, node, node.added_by)),
+        (_("Added by"), added_by(page, request, node)),
         (_("Finished"), moment(node.finished_at, run.read_at) if node.finished_at else ""),
         (_("Error code"), node.error_code or ""),
     ]
     return [(label, value) for label, value in found if value not in ("", NOTHING)]
 
 
-def other_node(page: Any, request: HttpRequest, node: WorkflowNode, number: int | None) -> SafeString | str:
-    """Return a link to the node of a number, "" if there is none."""
-    if number is None or number < 0:
+def added_by(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
+    """Return the node whose task added this one, "" if none did."""
+    if node.added_by < 0:
         return ""
-    return node_link(page, request, node.workflow_id, number, _("node %(n)s") % {"n": number})
+    return node_link(page, request, node.workflow_id, node.added_by, _("node %(n)s") % {"n": node.added_by})
 
 
 def join(node: WorkflowNode) -> str:

@@ -85,7 +85,7 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
     """Return the status of a node, or while its task or run is not final, the status of that."""
     if node.status == "ENQUEUED" and work and work.status != "PENDING":
         return work.status if work.finished_at is None else node.status
-    if node.in_flight and node.finished_at is None:
+    if counted(node) and node.in_flight and node.finished_at is None:
         return "RUNNING"
     return node.status
 
@@ -93,7 +93,7 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
 def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return the line below the name: the kind unless it is a task, the status, and what else is worth knowing."""
     kind = "" if node.kind == "task" else capfirst(str(KINDS.get(node.kind, node.kind)))
-    if node.total is not None:
+    if counted(node):
         return f"{kind} · {counts(node)}"
     text = waits(node, now) or str(name(status))
     text = " · ".join(part for part in (text, took(work, now)) if part)
@@ -104,7 +104,7 @@ def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
 def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2 s``."""
     parts = [node.name, str(KINDS.get(node.kind, node.kind)), str(name(status)).lower()]
-    if node.total is not None:
+    if counted(node):
         parts.append(_("%(done)s of %(total)s completed") % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"})
         parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []
     parts.append(waits(node, now))
@@ -112,6 +112,11 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
         parts.append((_("took %(span)s") if work and work.finished_at else _("for %(span)s")) % {"span": time})
     parts += [node.error_code] if node.error_code else []
     return ", ".join(part for part in parts if part)
+
+
+def counted(node: WorkflowNode) -> bool:
+    """Whether a node has several tasks: a map whose elements are known, or the undo of a map."""
+    return node.total is not None and (node.kind == "map" or node.total > 1)
 
 
 def counts(node: Any) -> str:
@@ -148,7 +153,7 @@ def clock(value: dt.datetime, now: dt.datetime) -> str:
 
 def _shares(node: Any) -> tuple[int | None, int]:
     """Return the widths of the completed and the failed part of the bar of a map; None: it has none."""
-    if not node.total:
+    if not counted(node) or not node.total:
         return None, 0
     return BAR * node.items_ok // node.total, BAR * node.items_bad // node.total
 

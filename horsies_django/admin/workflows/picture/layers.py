@@ -6,6 +6,7 @@ bend in each of them; and nodes are moved towards their neighbours, layer by lay
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
@@ -132,26 +133,12 @@ def crossings(rows: Iterable[Collection[int]], below: dict[int, list[int]], plac
     """Return how many pairs of steps cross: those whose ends are in another order than their starts."""
     found = 0
     for row in rows:
-        ends = [place[lower] for item in row for lower in sorted(below[item], key=place.__getitem__)]
-        found += _inversions(ends)[1]
+        ends: list[float] = []
+        for item in row:
+            for end in sorted(place[lower] for lower in below[item]):
+                found += len(ends) - bisect_right(ends, end)
+                insort(ends, end)
     return found
-
-
-def _inversions(values: list[float]) -> tuple[list[float], int]:
-    """Return the sorted values, and how many pairs were in the wrong order."""
-    if len(values) < 2:
-        return values, 0
-    (left, found), (right, more) = _inversions(values[: len(values) // 2]), _inversions(values[len(values) // 2 :])
-    merged, found = [], found + more
-    left.reverse()
-    right.reverse()
-    while left and right:
-        if right[-1] < left[-1]:
-            found += len(left)
-            merged.append(right.pop())
-        else:
-            merged.append(left.pop())
-    return [*merged, *reversed(left), *reversed(right)], found
 
 
 def _number(row: Collection[int], place: dict[int, float]) -> None:

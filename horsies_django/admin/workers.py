@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -70,27 +70,20 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         (gettext_lazy("Times"), {"fields": ("started", "seen", "stopped")}),
     )
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
-        """Add the worker's processes, its latest snapshots and, for users who may see tasks, the tasks it holds."""
-        if obj:
-            beats = Heartbeat.objects.using(obj._state.db).filter(worker_id=obj.pk).order_by("role", "pid")[:MOST]
-            context["processes"] = [self._process(beat, obj.read_at) for beat in beats]
-            states = WorkerState.objects.using(obj._state.db).filter(worker_id=obj.pk).order_by("-pk")[:STATES]
-            context["states"] = [self._state(state, obj.read_at) for state in states]
-            if request.user.has_perm("horsies.view_task"):
-                tasks = Task.objects.using(obj._state.db).filter(IN_FLIGHT, claimed_by=obj.pk).order_by("claimed_at")
-                held = tasks.only("task_name", "queue_name", "started_at")[:MOST]
-                context["held"] = [self._task(request, task, obj.read_at) for task in held]
-        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
-        return response
+    def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """Return the worker's processes, its latest snapshots and, for users who may see tasks, the tasks it holds."""
+        alias = obj._state.db
+        beats = Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MOST]
+        states = WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:STATES]
+        found = {
+            "processes": [self._process(beat, obj.read_at) for beat in beats],
+            "states": [self._state(state, obj.read_at) for state in states],
+        }
+        if request.user.has_perm("horsies.view_task"):
+            tasks = Task.objects.using(alias).filter(IN_FLIGHT, claimed_by=obj.pk).order_by("claimed_at")
+            held = tasks.only("task_name", "queue_name", "started_at")[:MOST]
+            found["held"] = [self._task(request, task, obj.read_at) for task in held]
+        return found
 
     def _process(self, beat: Heartbeat, now: dt.datetime) -> dict[str, Any]:
         role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
@@ -114,11 +107,6 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     def shown_worker(self, obj: Worker) -> str:
         """Return host and process."""
         return str(obj)
-
-    @admin.display(description=gettext_lazy("id"))
-    def shown_id(self, obj: Worker) -> str:
-        """Return the id; a restarted worker has a new one."""
-        return str(obj.pk)
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, obj: Any) -> SafeString:

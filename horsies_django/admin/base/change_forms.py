@@ -132,6 +132,14 @@ class ChangeMixin(Base):
     def _page(self, page: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
 
+    def verbs(self, row: Any) -> list[str]:
+        """Return the forms that apply to a row in its current state."""
+        raise NotImplementedError
+
+    def tools(self, request: HttpRequest, row: Model) -> list[Tool]:
+        """Return links to the forms that apply to a row and that this user may open."""
+        return [self.tool(verb, row) for verb in self.verbs(row)] if self.has_configure_permission(request) else []
+
     def tool(self, verb: str, row: Model) -> Tool:
         """Return the link to a form of a row."""
         form = self.change_forms[verb]

@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.definitions import changes_of
 from horsies_django.admin.base.html import NOTHING, absolute, moment
 from horsies_django.admin.base.limits import label_of, shown_limit
+from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.models import AuditEntry, Queue, Schedule, WorkflowRun
 
 ACTIONS = {
@@ -55,8 +56,13 @@ SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
     OF_SCHEDULES: Schedule,
     OF_WORKFLOWS: WorkflowRun,
 }
-RUN_DETAILS = {"node": gettext_lazy("node"), "children": gettext_lazy("child runs retried")}
+RUN_DETAILS = {
+    "node": gettext_lazy("node"),
+    "gate": gettext_lazy("gate"),
+    "children": gettext_lazy("child runs retried"),
+}
 LONGEST_CHANGE = 100
+LAST = 20  # entries on the page of a row
 # Columns about who and when, which the entry itself has.
 BESIDES = {
     "override_by", "override_at", "override_reason", "paused_at", "paused_by", "paused_reason", "partition_version", "sweep",
@@ -141,6 +147,14 @@ def lines(entries: Iterable[AuditEntry], now: Any) -> list[dict[str, Any]]:
         }
         for entry in entries
     ]
+
+
+def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects: str) -> dict[str, Any]:
+    """Return what ``entries.html`` shows of a row: the last entries about its name, None if reading timed out, and a link."""
+    alias = row._state.db
+    entries = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
+    shown = None if entries is None else lines(entries, row.read_at)
+    return {"entries": shown, "audit_url": audit_url(page, request, name)}
 
 
 def audit_url(page: Any, request: HttpRequest, name: str) -> str:

@@ -112,6 +112,16 @@ def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeStri
     return shown
 
 
+def linked_field(name: str, description: Any) -> Callable[[Any, Any], Any]:
+    """Return a display method for an attribute that ``get_object`` sets, usually a link."""
+
+    @admin.display(description=description)
+    def shown(self: Any, obj: Any) -> Any:
+        return getattr(obj, name)
+
+    return shown
+
+
 def block(text: str) -> SafeString:
     """Return preformatted text, truncated to ``LONGEST`` characters."""
     if len(text) <= LONGEST:

@@ -24,6 +24,7 @@ from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.refusals import answered
 from horsies_django.conf import config
@@ -142,6 +143,30 @@ class ReadOnlyAdminMixin(Base):
         """Show the page of a row, or the reason why the database refused to read it."""
         view = super().changeform_view
         return answered(self, request, lambda: view(request, object_id, form_url, extra_context))
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: Any = None,
+    ) -> HttpResponse:
+        """Add what the page shows besides its fields."""
+        if obj:
+            context |= self.sections(request, obj)
+        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
+        return response
+
+    def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """Return what the template of a row's page needs for its sections below the fields."""
+        return {}
+
+    @admin.display(description=gettext_lazy("id"))
+    def shown_id(self, obj: Any) -> SafeString:
+        """Return the id, formatted for copying."""
+        return format_html('<code class="horsies-id">{}</code>', obj.pk)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: only the queue's own statements add rows."""

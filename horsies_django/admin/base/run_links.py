@@ -20,5 +20,9 @@ def node_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int, text
     """Return ``text`` as a link to the page of a node, or as plain text if the site or user has no such page."""
     if not page.admin_site.is_registered(WorkflowRun) or not request.user.has_perm("horsies.view_workflowrun"):
         return text
-    address = reverse(f"admin:{NODE_PAGE}", args=(quote(run), number), current_app=page.admin_site.name)
-    return format_html('<a href="{}">{}</a>', address, text)
+    return format_html('<a href="{}">{}</a>', node_url(page, run, number), text)
+
+
+def node_url(page: Any, run: uuid.UUID, number: int) -> str:
+    """Return the address of the page of a node."""
+    return reverse(f"admin:{NODE_PAGE}", args=(quote(run), number), current_app=page.admin_site.name)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import ChangeMixin, Tool, Words
+from horsies_django.admin.base.change_forms import ChangeMixin, Words
 from horsies_django.admin.base.history import OF_QUEUES
 from horsies_django.admin.queues.queue_forms import FORMS
 from horsies_django.models import Queue
@@ -25,9 +24,6 @@ class ConfigureMixin(ChangeMixin):
         ),
     )
 
-    def tools(self, request: HttpRequest, queue: Queue) -> list[Tool]:
-        """Return links to the forms that apply to the queue and that this user may open."""
-        if not self.has_configure_permission(request):
-            return []
-        verbs = ["override"] + ["clear"] * (queue.override is not None) + ["resume" if queue.paused_at else "pause"]
-        return [self.tool(verb, queue) for verb in verbs]
+    def verbs(self, row: Queue) -> list[str]:
+        """Return override, clear, and pause or resume."""
+        return ["override"] + ["clear"] * (row.override is not None) + ["resume" if row.paused_at else "pause"]

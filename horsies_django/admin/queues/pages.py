@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import Case, Q, QuerySet, Value, When
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.history import OF_QUEUES, audit_url, entries_of, lines
+from horsies_django.admin.base.history import OF_QUEUES, last_changes
 from horsies_django.admin.base.html import NOTHING, badge, moment_field
 from horsies_django.admin.base.limits import levels, limit_rows, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
@@ -34,7 +34,6 @@ else:
 T = TypeVar("T")
 
 PARTITIONS = 20
-ENTRIES = 20
 GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
 
@@ -94,38 +93,23 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
         queues = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
         return with_overviews(queues[0]._state.db, queues)[0] if queues else None
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
-        """Add limits, permit holders, busiest partitions, recent changes and links to the change forms."""
-        if obj:
-            alias, name, now = obj._state.db, obj.name, obj.read_at
-            effective = obj.overview.effective if obj.overview else None
-            visible = request.user.has_perm("horsies.view_payload") or (
-                name != CLUSTER and obj.partition_by_args is None
-            )
-            holders = read_bounded(alias, lambda: overview.permits(name, PERMITS))
-            parts = read_bounded(alias, lambda: overview.partitions(name, PARTITIONS))
-            entries = read_bounded(alias, lambda: list(entries_of(alias, name, OF_QUEUES)[:ENTRIES]))
-            context |= {
-                "given_up": GIVEN_UP if obj.overview is None else "",
-                "limits": limit_rows(obj, effective),
-                "partitioned": name != CLUSTER and (obj.partition_by_task or obj.partition_by_args is not None),
-                "partitions_visible": visible,
-                "permits": _or_none(holders, lambda rows: permit_rows(self, request, rows, now, visible)),
-                "partitions": _or_none(parts, lambda rows: partition_rows(rows, visible)),
-                "entries": _or_none(entries, lambda rows: lines(rows, now)),
-                "audit_url": audit_url(self, request, name),
-                "tools": self.tools(request, obj),
-            }
-        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
-        return response
+    def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """Return limits, permit holders, busiest partitions, recent changes and links to the change forms."""
+        alias, name, now = obj._state.db, obj.name, obj.read_at
+        effective = obj.overview.effective if obj.overview else None
+        visible = request.user.has_perm("horsies.view_payload") or (name != CLUSTER and obj.partition_by_args is None)
+        holders = read_bounded(alias, lambda: overview.permits(name, PERMITS))
+        parts = read_bounded(alias, lambda: overview.partitions(name, PARTITIONS))
+        return {
+            "given_up": GIVEN_UP if obj.overview is None else "",
+            "limits": limit_rows(obj, effective),
+            "partitioned": name != CLUSTER and (obj.partition_by_task or obj.partition_by_args is not None),
+            "partitions_visible": visible,
+            "permits": _or_none(holders, lambda rows: permit_rows(self, request, rows, now, visible)),
+            "partitions": _or_none(parts, lambda rows: partition_rows(rows, visible)),
+            **last_changes(self, request, obj, name, OF_QUEUES),
+            "tools": self.tools(request, obj),
+        }
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: Queue) -> str:

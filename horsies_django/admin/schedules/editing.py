@@ -11,7 +11,6 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.change_forms import (
     ChangeForm,
     ChangeMixin,
-    Tool,
     Words,
 )
 from horsies_django.admin.base.history import OF_SCHEDULES
@@ -40,14 +39,11 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
         """Whether the user may add a schedule."""
         return self.has_configure_permission(request)
 
-    def tools(self, request: HttpRequest, schedule: Schedule) -> list[Tool]:
-        """Return the forms that this user may open for the schedule in its current state."""
-        if not self.has_configure_permission(request):
-            return []
-        off = as_object(schedule.definition).get("enabled") is False
-        verbs = ["run_now", *([] if schedule.gone_at else ["enable" if off else "disable"]), "edit"]
-        verbs += ["revert"] * bool(changed_keys(schedule))
-        return [self.tool(verb, schedule) for verb in verbs]
+    def verbs(self, row: Schedule) -> list[str]:
+        """Return run now, enable or disable, edit, and revert."""
+        off = as_object(row.definition).get("enabled") is False
+        verbs = ["run_now", *([] if row.gone_at else ["enable" if off else "disable"]), "edit"]
+        return verbs + ["revert"] * bool(changed_keys(row))
 
     def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
         """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""

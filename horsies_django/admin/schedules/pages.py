@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.definitions import definition_rows
-from horsies_django.admin.base.history import OF_SCHEDULES, audit_url, entries_of, lines
+from horsies_django.admin.base.history import OF_SCHEDULES, last_changes
 from horsies_django.admin.base.html import (
     NOTHING,
     age,
@@ -25,7 +25,7 @@ from horsies_django.admin.base.html import (
     moment,
     moment_field,
 )
-from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
+from horsies_django.admin.base.readonly import NextPageMixin
 from horsies_django.admin.schedules import fire_times
 from horsies_django.admin.schedules.editing import EditMixin
 from horsies_django.core.schedules import as_texts
@@ -40,7 +40,6 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 COMING = 5
-ENTRIES = 20
 LONGEST_ERROR = 100
 OFF = Q(gone_at__isnull=True, definition__enabled=False)
 STATES = {
@@ -136,37 +135,22 @@ class ScheduleAdminMixin(EditMixin):
                 schedule.linked_last = self.link(request, Task, last.task_id, status) if last.status else status
         return schedules
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
-        """Add the definition, the next and the last fire times, the last changes and the change buttons."""
-        if obj:
-            zone = obj.reading.zone
-            entries = read_bounded(
-                obj._state.db, lambda: list(entries_of(obj._state.db, obj.name, OF_SCHEDULES)[:ENTRIES])
-            )
-            visible = request.user.has_perm("horsies.view_payload")
-            context |= {
-                "problem": _problem(obj),
-                "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
-                "definition": definition_rows(obj, visible),
-                "from_code": bool(changed_keys(obj)),
-                "zone": str(zone),
-                "fires": _fires(obj),
-                "coming": fire_times.coming_rows(obj, obj.reading, COMING),
-                "runs": None if obj.runs is None else fire_times.run_rows(self, request, obj, obj.runs, zone),
-                "entries": None if entries is None else lines(entries, obj.read_at),
-                "audit_url": audit_url(self, request, obj.name),
-                "tools": self.tools(request, obj),
-            }
-        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
-        return response
+    def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """Return the definition, the next and the last fire times, the last changes and the change buttons."""
+        zone = obj.reading.zone
+        visible = request.user.has_perm("horsies.view_payload")
+        return {
+            "problem": _problem(obj),
+            "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
+            "definition": definition_rows(obj, visible),
+            "from_code": bool(changed_keys(obj)),
+            "zone": str(zone),
+            "fires": _fires(obj),
+            "coming": fire_times.coming_rows(obj, obj.reading, COMING),
+            "runs": None if obj.runs is None else fire_times.run_rows(self, request, obj, obj.runs, zone),
+            **last_changes(self, request, obj, obj.name, OF_SCHEDULES),
+            "tools": self.tools(request, obj),
+        }
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: Schedule) -> SafeString:

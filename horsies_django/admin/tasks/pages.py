@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -19,6 +18,7 @@ from horsies_django.admin.base.html import (
     age,
     badge,
     breakable,
+    linked_field,
     moment_field,
     span,
     status_badge,
@@ -123,35 +123,19 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
             ),
         )
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Task | None = None,
-    ) -> HttpResponse:
-        """Add the attempts, their messages only if the payload is visible, the steps, and why the task is not running."""
-        if obj:
-            attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
-            visible = self.has_view_payload_permission(request)
-            if not visible:
-                attempts = attempts.defer("error_message")
-            rows = with_workers(self, request, list(attempts[:ATTEMPTS]), "worker_id")
-            context |= {
-                "attempts": [AttemptRow(row, visible) for row in rows],
-                "steps": step_rows(obj),
-                "payload_visible": visible,
-                "panel": panel(self, request, obj, visible),
-            }
-        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
-        return response
-
-    @admin.display(description=gettext_lazy("id"))
-    def shown_id(self, obj: Task) -> SafeString:
-        """Return the id, formatted for copying."""
-        return format_html('<code class="horsies-id">{}</code>', obj.pk)
+    def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """Return the attempts, their messages only if the payload is visible, the steps, and why the task is not running."""
+        attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
+        visible = self.has_view_payload_permission(request)
+        if not visible:
+            attempts = attempts.defer("error_message")
+        rows = with_workers(self, request, list(attempts[:ATTEMPTS]), "worker_id")
+        return {
+            "attempts": [AttemptRow(row, visible) for row in rows],
+            "steps": step_rows(obj),
+            "payload_visible": visible,
+            "panel": panel(self, request, obj, visible),
+        }
 
     @admin.display(description=gettext_lazy("status"))
     def shown_status(self, obj: Task) -> SafeString:
@@ -173,18 +157,6 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
         """Return the queue, as linked by ``get_object``."""
         return getattr(obj, "shown_queue", obj.queue_name)
 
-    @admin.display(description=gettext_lazy("copy of"))
-    def linked_original(self, obj: Any) -> SafeString | str:
-        """Return the task that this one is a copy of, as linked by ``with_copies``."""
-        shown: SafeString | str = obj.linked_original
-        return shown
-
-    @admin.display(description=gettext_lazy("run again as"))
-    def linked_copies(self, obj: Any) -> SafeString | str:
-        """Return the copies of this task, as linked by ``with_copies``."""
-        shown: SafeString | str = obj.linked_copies
-        return shown
-
     @admin.display(description=gettext_lazy("age"))
     def shown_age(self, obj: Any) -> SafeString:
         """Return the time since it was sent."""
@@ -203,12 +175,6 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
             longest = config().report_running_after_ms
             return text if longest is None or taken < dt.timedelta(milliseconds=longest) else badge("full", "■", text)
         return NOTHING
-
-    @admin.display(description=gettext_lazy("worker"))
-    def listed_worker(self, obj: Any) -> SafeString | str:
-        """Return host and process of the worker, as linked by ``with_workers``."""
-        shown: SafeString | str = obj.shown_worker
-        return shown
 
     @admin.display(description=gettext_lazy("error code"))
     def shown_error_code(self, obj: Task) -> str:
@@ -230,6 +196,9 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
         """Whether the task is set aside until its partition is below its limit."""
         return obj.parked
 
+    linked_original = linked_field("linked_original", gettext_lazy("copy of"))
+    linked_copies = linked_field("linked_copies", gettext_lazy("run again as"))
+    listed_worker = linked_field("shown_worker", gettext_lazy("worker"))
     sent = moment_field(Task, "sent_at")
     eligible = moment_field(Task, "enqueued_at")
     good_until_ = moment_field(Task, "good_until")

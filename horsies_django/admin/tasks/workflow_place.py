@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.html import linked_field
 from horsies_django.admin.base.run_links import node_link
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 
@@ -46,20 +46,6 @@ class PlaceMixin(Base):
             else node_link(page, request, run, task.node, node.name)
         )
 
-    @admin.display(description=gettext_lazy("run"))
-    def linked_run(self, obj: Any) -> SafeString | str:
-        """Return the run, as linked by ``with_place``."""
-        shown: SafeString | str = obj.linked_run
-        return shown
-
-    @admin.display(description=gettext_lazy("node"))
-    def linked_node(self, obj: Any) -> SafeString | str:
-        """Return the node, as linked by ``with_place``."""
-        shown: SafeString | str = obj.linked_node
-        return shown
-
-    @admin.display(description=gettext_lazy("element of the map"))
-    def shown_element(self, obj: Any) -> int:
-        """Return the place of its element in the list, from 0."""
-        place: int = obj.node_index
-        return place
+    linked_run = linked_field("linked_run", gettext_lazy("run"))
+    linked_node = linked_field("linked_node", gettext_lazy("node"))
+    shown_element = linked_field("node_index", gettext_lazy("element of the map"))  # from 0

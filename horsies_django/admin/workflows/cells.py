@@ -18,7 +18,7 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
     "COMPENSATING": ("↶", gettext_lazy("Compensating")),
     "ADDED": ("+", gettext_lazy("Added")),
     "READY": ("◔", gettext_lazy("Ready")),
-    "WAITING": ("⧖", gettext_lazy("Waiting")),
+    "WAITING": ("◌", gettext_lazy("Waiting")),
     "ENQUEUED": ("◐", gettext_lazy("Sent")),
     "SKIPPED": ("↷", gettext_lazy("Skipped")),
 }

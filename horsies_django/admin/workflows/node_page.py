@@ -5,41 +5,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.contrib.admin.utils import unquote
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.change_forms import LONGEST_REASON
 from horsies_django.admin.base.html import NOTHING, block, breakable, json_block, moment, payload_note, span
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.refusals import answered
 from horsies_django.admin.base.run_links import NODE_PAGE, node_link
-from horsies_django.admin.base.uuids import parse_id
 from horsies_django.admin.workflows.cells import KINDS, badge_of
 from horsies_django.admin.workflows.nodes import LARGEST, elements, leads_to, upstream
-from horsies_django.models import WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.admin.workflows.run_forms import lacked
+from horsies_django.admin.workflows.run_pages import RunPagesMixin
+from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain_node import explain_node
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[WorkflowRun]
-else:
-    Base = object
 
 PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
 NEIGHBOURS = 100
+AFTER_TIMEOUT: dict[str, str | Promise] = {
+    "fail": gettext_lazy("the node fails"),
+    "skip": gettext_lazy("the node is skipped"),
+    "complete": gettext_lazy("the node completes"),
+}
 PAYLOAD = ("kwargs", "inputs", "value", "error")
 NOT_SHOWN = ("options", "graph")
 
 
-class NodePageMixin(Base):
+class NodePageMixin(RunPagesMixin):
     """Adds the page of a node."""
 
     def get_urls(self) -> list[Any]:
@@ -53,21 +55,14 @@ class NodePageMixin(Base):
 
     def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
         """Show a node. Raises PermissionDenied."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        id_ = parse_id(unquote(object_id))
-        run: Any = None if id_ is None else self.get_queryset(request).filter(pk=id_).first()
+        run = self.find_run(request, object_id)
         visible = request.user.has_perm("horsies.view_payload")
         hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
         nodes = None if run is None else WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk)
         node = None if nodes is None or number > LARGEST else nodes.filter(number=number).defer(*hidden).first()
         if node is None:
-            text = _("There is no node %(number)s in the run “%(run)s”.") % {
-                "number": number,
-                "run": unquote(object_id),
-            }
-            self.message_user(request, text, messages.WARNING)
-            return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
+            text = _("There is no node %(number)s in the run “%(run)s”.")
+            return self.home(request, text % {"number": number, "run": unquote(object_id)})
         return self._node_page(request, run, node, visible)
 
     def _node_page(self, request: Any, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
@@ -79,8 +74,10 @@ class NodePageMixin(Base):
             "opts": self.opts,
             "media": self.media,
             "run": run,
-            "run_url": page.url_of(run),
-            "skip_url": f"{page.url_of(run, 'skip')}?node={node.number}" if skippable else "",
+            "run_url": self.url_of(run),
+            "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
+            "skip_url": f"{self.url_of(run, 'skip')}?node={node.number}" if skippable else "",
+            "gate": self._gate_of(request, run, node),
             "facts": facts(page, request, run, node),
             "payload": payload(node) if visible else None,
             "payload_note": payload_note(),
@@ -93,10 +90,12 @@ class NodePageMixin(Base):
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies/workflowrun/node.html", context)
 
-    def url_of(self, run: WorkflowRun, page: str = "change") -> str:
-        """Return the address of the page of a run, or of one of its forms."""
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
-        return reverse(name, args=(quote(run.pk),), current_app=self.admin_site.name)
+    def _gate_of(self, request: HttpRequest, run: Any, node: WorkflowNode) -> dict[str, Any] | None:
+        """Return what the form of a gate that waits for a decision needs, None for other nodes."""
+        if node.kind != "gate" or node.status != "WAITING":
+            return None
+        urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
+        return {**urls, "number": node.number, "lacked": lacked(self, request, node), "longest": LONGEST_REASON}
 
 
 def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:
@@ -114,6 +113,11 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Join"), join(node)),
         (_("Condition"), condition(page, request, run, node)),
         (_("Delay"), span(node.delay) if node.delay else ""),
+        (_("Waits for the signal"), node.signal if node.signal and node.kind != "gate" else ""),
+        (_("Key of the signal"), node.signal_key or ""),
+        (_("Waits until"), moment(node.due_at, run.read_at) if node.due_at else ""),
+        (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "", "") if node.due_at and node.signal else ""),
+        (_("Permission to decide"), node.permission or ""),
         (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),
         (_("Undo"), breakable(node.undo["task"]) if node.undo else ""),
         (_("Undoes"), undoes(page, request, node)),

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.history import OF_WORKFLOWS, audit_url, entries_of, lines
-from horsies_django.admin.base.html import NOTHING, age, breakable, json_block, moment_field, payload_note
+from horsies_django.admin.base.history import OF_WORKFLOWS, last_changes
+from horsies_django.admin.base.html import NOTHING, age, breakable, json_block, linked_field, moment_field, payload_note
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.base.run_links import node_link
 from horsies_django.admin.base.uuids import parse_id
@@ -22,8 +22,10 @@ from horsies_django.admin.workflows.filters import NameFilter, ParentFilter, Sta
 from horsies_django.admin.workflows.listing import RunListMixin
 from horsies_django.admin.workflows.node_page import NodePageMixin
 from horsies_django.admin.workflows.nodes import node_table, tasks_link
+from horsies_django.admin.workflows.picture.page import PicturePageMixin
 from horsies_django.admin.workflows.run_actions import RunActionsMixin
 from horsies_django.admin.workflows.run_forms import OperateMixin
+from horsies_django.admin.workflows.signals import signal_table
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 
@@ -32,10 +34,8 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-ENTRIES = 20
 
-
-class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
+class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
     """The logic of the pages of workflow runs, for any ModelAdmin."""
 
     change_list_mixin = RunListMixin
@@ -119,32 +119,17 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyA
             (gettext_lazy("Result"), {"fields": (result,)}),
         )  # fmt: skip
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
-        """Add the nodes, the last changes and links to the change forms."""
-        if obj:
-            alias, visible = obj._state.db, request.user.has_perm("horsies.view_payload")
-            entries = read_bounded(alias, lambda: list(entries_of(alias, str(obj.pk), OF_WORKFLOWS)[:ENTRIES]))
-            context |= {
-                "nodes": node_table(self, request, obj, visible),
-                "entries": None if entries is None else lines(entries, obj.read_at),
-                "audit_url": audit_url(self, request, str(obj.pk)),
-                "tools": self.tools(request, obj),
-            }
-        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
-        return response
-
-    @admin.display(description=gettext_lazy("id"))
-    def shown_id(self, obj: WorkflowRun) -> SafeString:
-        """Return the id, formatted for copying."""
-        return format_html('<code class="horsies-id">{}</code>', obj.pk)
+    def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """Return the nodes, the last changes and links to the change forms."""
+        visible = request.user.has_perm("horsies.view_payload")
+        return {
+            "nodes": node_table(self, request, obj, visible),
+            "signals": signal_table(self, request, obj, visible),
+            "signals_visible": visible,
+            **last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS),
+            "picture_url": self.url_of(obj, "picture"),
+            "tools": self.tools(request, obj),
+        }
 
     @admin.display(description=gettext_lazy("status"))
     def shown_status(self, obj: WorkflowRun) -> SafeString:
@@ -183,40 +168,10 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyA
         """Return the error code, which contains no payload."""
         return obj.error_code or NOTHING
 
-    @admin.display(description=gettext_lazy("failed node"))
-    def shown_failure(self, obj: Any) -> SafeString | str:
-        """Return the first failed node, as linked by ``get_object``."""
-        shown: SafeString | str = obj.linked_failure
-        return shown
-
-    @admin.display(description=gettext_lazy("parent"))
-    def shown_parent(self, obj: Any) -> SafeString | str:
-        """Return the run that this one is a node of, as linked by ``get_object``."""
-        shown: SafeString | str = obj.linked_parent
-        return shown
-
-    @admin.display(description=gettext_lazy("continues"))
-    def shown_before(self, obj: Any) -> SafeString | str:
-        """Return the run that this one continues, as linked by ``get_object``."""
-        shown: SafeString | str = obj.linked_before
-        return shown
-
-    @admin.display(description=gettext_lazy("continued as"))
-    def shown_after(self, obj: Any) -> SafeString | str:
-        """Return the run as which this one continued, as linked by ``get_object``."""
-        shown: SafeString | str = obj.linked_after
-        return shown
-
     @admin.display(description=gettext_lazy("tasks in flight at most"))
     def shown_in_flight(self, obj: WorkflowRun) -> str:
         """Return the limit on tasks in flight."""
         return NOTHING if obj.max_in_flight is None else f"{obj.max_in_flight:,}"
-
-    @admin.display(description=gettext_lazy("output node"))
-    def shown_output(self, obj: Any) -> SafeString | str:
-        """Return the node whose value is the run's, as linked by ``get_object``."""
-        shown: SafeString | str = obj.linked_output
-        return shown
 
     @admin.display(description=gettext_lazy("tasks"))
     def shown_tasks(self, obj: Any) -> SafeString | str:
@@ -233,6 +188,11 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, RunActionsMixin, ReadOnlyA
         """Return the value of the run, or its error."""
         return NOTHING if obj.result is None else json_block(obj.result)
 
+    shown_failure = linked_field("linked_failure", gettext_lazy("failed node"))
+    shown_parent = linked_field("linked_parent", gettext_lazy("parent"))
+    shown_before = linked_field("linked_before", gettext_lazy("continues"))
+    shown_after = linked_field("linked_after", gettext_lazy("continued as"))
+    shown_output = linked_field("linked_output", gettext_lazy("output node"))
     sent = moment_field(WorkflowRun, "sent_at")
     finished = moment_field(WorkflowRun, "finished_at")
     good_until_ = moment_field(WorkflowRun, "good_until")

@@ -10,14 +10,15 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Tool, Words
+from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Words
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.refusals import patiently
 from horsies_django.admin.base.uuids import parse_id
+from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
-from horsies_django.models import WorkflowRun
+from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain_node import find_node
-from horsies_django.workflows import operations
+from horsies_django.workflows import operations, signals
 
 LONGEST_NAME = 200
 
@@ -94,16 +95,8 @@ class RetryForm(RunForm):
         return True
 
 
-class SkipForm(RunForm):
-    """Skips a node."""
-
-    action = "workflow.skip"
-    title = gettext_lazy("Skip a node of %(name)s")
-    button = gettext_lazy("Skip the node")
-    way = gettext_lazy("Skip a node")
-    explanation = gettext_lazy(
-        "Only a node that has not begun can be skipped. Nodes that depend on it may be skipped, too."
-    )
+class NodeForm(RunForm):
+    """A change of one node of the run."""
 
     node = forms.CharField(
         label=gettext_lazy("Node"),
@@ -118,11 +111,54 @@ class SkipForm(RunForm):
         super().__init__(*args, **kwargs)
         self.fields["node"].initial = self.request.GET.get("node")
 
+    @property
+    def number(self) -> int:
+        """The number of the node. Raises LookupError if there is no such node."""
+        return find_node(self.row.pk, self.cleaned_data["node"])
+
+
+class SkipForm(NodeForm):
+    """Skips a node."""
+
+    action = "workflow.skip"
+    title = gettext_lazy("Skip a node of %(name)s")
+    button = gettext_lazy("Skip the node")
+    way = gettext_lazy("Skip a node")
+    explanation = gettext_lazy(
+        "Only a node that has not begun can be skipped. Nodes that depend on it may be skipped, too."
+    )
+
     def change(self, actor: str) -> bool:
         """Skip the node."""
-        number = find_node(self.row.pk, self.cleaned_data["node"])
-        operations.skip(self.row.pk, number, actor=actor, reason=self.why)
+        operations.skip(self.row.pk, self.number, actor=actor, reason=self.why)
         return True
+
+
+class ApproveForm(NodeForm):
+    """Approves a gate."""
+
+    verb = "approve"
+    action = "workflow.approve"
+    title = gettext_lazy("Approve a gate of %(name)s")
+    button = gettext_lazy("Approve")
+    explanation = gettext_lazy("The gate completes, and the nodes that depend on it run.")
+
+    def change(self, actor: str) -> bool:
+        """Approve or reject the gate, with the permission of the user."""
+        nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=self.row.pk, number=self.number)
+        gate = nodes.values_list("name", flat=True)[0]
+        signals.decide(self.row.pk, gate, approved=self.verb == "approve", user=self.request.user, reason=self.why)
+        return True
+
+
+class RejectForm(ApproveForm):
+    """Rejects a gate."""
+
+    verb = "reject"
+    action = "workflow.reject"
+    title = gettext_lazy("Reject a gate of %(name)s")
+    button = gettext_lazy("Reject")
+    explanation = gettext_lazy("The gate fails, and so does what depends on it.")
 
 
 FORMS: Mapping[str, type[ChangeForm]] = {
@@ -131,6 +167,8 @@ FORMS: Mapping[str, type[ChangeForm]] = {
     "cancel": CancelForm,
     "retry": RetryForm,
     "skip": SkipForm,
+    "approve": ApproveForm,
+    "reject": RejectForm,
 }
 ENDED_BADLY = ("FAILED", "CANCELLED")
 
@@ -153,19 +191,19 @@ class OperateMixin(ChangeMixin):
         id_ = parse_id(name)
         return None if id_ is None else self.get_queryset(request).filter(pk=id_).first()
 
-    def tools(self, request: HttpRequest, run: WorkflowRun) -> list[Tool]:
-        """Return links to the forms that apply to the run and that this user may open."""
-        if not self.has_configure_permission(request):
-            return []
-        return [self.tool(verb, run) for verb in verbs_for(run)]
+    def verbs(self, row: WorkflowRun) -> list[str]:
+        """Return the changes that the status of a run allows. A finished child run is retried with its parent."""
+        if row.status == "COMPENSATING":
+            return ["skip"]
+        unfinished = row.finished_at is None
+        verbs = (["resume"] if row.status == "PAUSED" else ["pause"]) if unfinished else []
+        if row.error_node is not None and unfinished or row.status in ENDED_BADLY and row.parent_id is None:
+            verbs.append("retry")
+        return [*verbs, "skip", "cancel"] if unfinished else verbs
 
 
-def verbs_for(run: WorkflowRun) -> list[str]:
-    """Return the changes that the status of a run allows. A finished child run is retried with its parent."""
-    unfinished = run.finished_at is None
-    if run.status == "COMPENSATING":
-        return ["skip"]
-    verbs = (["resume"] if run.status == "PAUSED" else ["pause"]) if unfinished else []
-    if run.error_node is not None and unfinished or run.status in ENDED_BADLY and run.parent_id is None:
-        verbs.append("retry")
-    return [*verbs, "skip", "cancel"] if unfinished else verbs
+def lacked(page: Any, request: HttpRequest, gate: WorkflowNode) -> str:
+    """Return the permission that the user lacks to approve and reject a gate, "" if none."""
+    if not page.has_configure_permission(request):
+        return str(page.change_permission)
+    return "" if not gate.permission or request.user.has_perm(gate.permission) else gate.permission

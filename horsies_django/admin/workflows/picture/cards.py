@@ -1,0 +1,161 @@
+"""What the box of a node says: its name, its state, and both in words for those who do not see it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, NamedTuple
+
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from horsies_django.admin.base.html import span
+from horsies_django.admin.workflows.cells import KINDS, SHAPES
+from horsies_django.admin.workflows.picture import fitting
+from horsies_django.admin.workflows.picture.geometry import HEIGHT, WIDTH, Box
+from horsies_django.admin.workflows.picture.reading import Work
+from horsies_django.models import WorkflowNode
+
+TEXT_X = 42
+BAR = WIDTH - TEXT_X - 12  # width of the progress of a map
+NAME_ROOM, STATE_ROOM = (
+    100 * BAR / 14.5,
+    100 * BAR / 11.5,
+)  # hundredths of the font's size; the name is bold, which takes more
+OUTLINED = ("task", "map", "workflow", "input", "timer", "signal", "gate", "undo")
+
+
+class Card(NamedTuple):
+    """A box with its texts, as the template draws it. ``child`` is the address of the picture of a child run."""
+
+    number: int
+    x: int
+    y: int
+    url: str
+    child: str
+    outline: str
+    status: str
+    name: list[tuple[int, str]]
+    state: str
+    state_y: int
+    label: str
+    child_label: str
+    done: int | None
+    failed: int
+    failed_x: int
+
+
+def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str) -> Card:
+    """Return the box of a node. ``work`` is its task or child run."""
+    status = shown_status(node, work)
+    lines = fitting.lines(node.name, NAME_ROOM)
+    tall = len(lines) > 1
+    done, failed = _shares(node)
+    return Card(
+        number=node.number,
+        x=box.x,
+        y=box.y,
+        url=url,
+        child=child,
+        outline=node.kind if node.kind in OUTLINED else "task",
+        status=icon(status),
+        name=list(zip((22, 37) if tall else (29,), lines, strict=True)),
+        state=fitting.cut(state(node, status, work, now), STATE_ROOM),
+        state_y=54 if tall else 48,
+        label=label(node, status, work, now),
+        child_label=_("Picture of %(run)s") % {"run": node.name} if child else "",
+        done=done,
+        failed=failed,
+        failed_x=TEXT_X + BAR - failed,
+    )
+
+
+def icon(status: str) -> str:
+    """Return the name of the icon of a status, which is also that of its colour."""
+    return status.lower() if status in SHAPES else "unknown"
+
+
+def name(status: str) -> str | Promise:
+    """Return the name of a status, or the status if only a newer version knows it."""
+    return SHAPES.get(status, ("", status))[1]
+
+
+def shown_status(node: WorkflowNode, work: Work | None) -> str:
+    """Return the status of a node, or while its task or run is not final, the status of that."""
+    if node.status == "ENQUEUED" and work and work.status != "PENDING":
+        return work.status if work.finished_at is None else node.status
+    if counted(node) and node.in_flight and node.finished_at is None:
+        return "RUNNING"
+    return node.status
+
+
+def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
+    """Return the line below the name: the kind unless it is a task, the status, and what else is worth knowing."""
+    kind = "" if node.kind == "task" else capfirst(str(KINDS.get(node.kind, node.kind)))
+    if counted(node):
+        return f"{kind} · {counts(node)}"
+    text = waits(node, now) or str(name(status))
+    text = " · ".join(part for part in (text, took(work, now)) if part)
+    whole = f"{kind} · {text}" if kind else text
+    return whole if fitting.width(whole) <= STATE_ROOM or node.kind not in OUTLINED else text
+
+
+def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
+    """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2 s``."""
+    parts = [node.name, str(KINDS.get(node.kind, node.kind)), str(name(status)).lower()]
+    if counted(node):
+        parts.append(_("%(done)s of %(total)s completed") % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"})
+        parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []
+    parts.append(waits(node, now))
+    if time := took(work, now):
+        parts.append((_("took %(span)s") if work and work.finished_at else _("for %(span)s")) % {"span": time})
+    parts += [node.error_code] if node.error_code else []
+    return ", ".join(part for part in parts if part)
+
+
+def counted(node: WorkflowNode) -> bool:
+    """Whether a node has several tasks: a map whose elements are known, or the undo of a map."""
+    return node.total is not None and (node.kind == "map" or node.total > 1)
+
+
+def counts(node: Any) -> str:
+    """Return how many tasks of a map completed, of all, and how many failed."""
+    text = f"{node.items_ok:,} / {node.total:,}"
+    return text + (_(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else "")
+
+
+def waits(node: WorkflowNode, now: dt.datetime) -> str:
+    """Return what a waiting node waits for, "" if it does not wait."""
+    if node.status != "WAITING":
+        return ""
+    if node.kind == "gate":
+        return _("needs a decision")
+    if node.kind == "timer" and node.due_at is not None:
+        return _("until %(time)s") % {"time": clock(node.due_at, now)}
+    return _("waits for “%(signal)s”") % {"signal": node.signal} if node.signal else ""
+
+
+def took(work: Work | None, now: dt.datetime) -> str:
+    """Return how long a task or a child run took, or takes so far; "" if it has not started or never ran."""
+    if work is None or work.started_at is None:
+        return ""
+    if work.finished_at is None and work.status not in ("RUNNING", "PAUSED", "COMPENSATING"):
+        return ""
+    return span((work.finished_at or now) - work.started_at)
+
+
+def clock(value: dt.datetime, now: dt.datetime) -> str:
+    """Return the time of day, with the date unless it is today's."""
+    local, today = (timezone.localtime(each) if timezone.is_aware(each) else each for each in (value, now))
+    return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def _shares(node: Any) -> tuple[int | None, int]:
+    """Return the widths of the completed and the failed part of the bar of a map; None: it has none."""
+    if not counted(node) or not node.total:
+        return None, 0
+    return BAR * node.items_ok // node.total, BAR * node.items_bad // node.total
+
+
+SIZE = {"width": WIDTH, "height": HEIGHT, "text_x": TEXT_X, "bar": BAR}

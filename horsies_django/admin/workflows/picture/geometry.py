@@ -1,0 +1,219 @@
+"""Gives the nodes of a graph their places on the picture, and its edges their lines. Pure code; the unit is a CSS pixel.
+
+A layer with many nodes is a block of several rows. Lines reach its nodes through the gaps between the columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from horsies_django.admin.workflows.picture.layers import Edge, Layers, layered
+
+WIDTH, HEIGHT = 190, 68  # of a box
+GAP, ROW_GAP = 30, 18  # between boxes of a layer, and between rows of a block
+LAYER_GAP, MORE_GAP = 46, 54  # between layers; more where lines run far sideways
+BEND = 14  # width of a line that passes a layer
+MARGIN = 16
+WIDEST = 10  # boxes side by side; a layer of more is a block
+SIDE = 9  # from a box in a block to the lines beside it
+CORNER = 6
+SWEEPS = 7
+# How much a bend pulls at a node, compared with another node: chains of nodes are straight, and bends lie beside them.
+ASIDE = 0.001
+STRAIGHT = 8  # a line that runs less far sideways is drawn straight
+
+
+class Box(NamedTuple):
+    """Where the box of a node is: its left upper corner, the column and the row in a block (None: the layer is no block)."""
+
+    number: int
+    layer: int
+    x: int
+    y: int
+    row: int | None
+
+
+class Drawing(NamedTuple):
+    """A graph as it is drawn: the boxes in reading order, and by style the lines and the arrowheads, as SVG paths."""
+
+    width: int
+    height: int
+    layers: int
+    boxes: list[Box]
+    lines: dict[str, str]
+    heads: dict[str, str]
+
+
+class Slot(NamedTuple):
+    """What a layer has side by side: a node, a bend, or a block of nodes."""
+
+    items: list[int]
+    width: int
+    columns: int  # 0: not a block
+
+
+def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
+    """Return how a graph is drawn. The same graph is always drawn in the same way."""
+    graph = layered(numbers, edges)
+    slots = [_slots(row) for row in graph.rows]
+    places = _columns(slots, graph.steps)
+    left = min((places[slot.items[0]] - slot.width / 2 for row in slots for slot in row), default=0) - MARGIN + GAP / 2
+    right = max((places[slot.items[0]] + slot.width / 2 for row in slots for slot in row), default=0) + MARGIN - GAP / 2
+    x = {item: round(place - left) for item, place in places.items()}
+    tops, bottoms = _heights(slots, graph.steps, x)
+    boxes: dict[int, Box] = {}
+    for layer, row in enumerate(slots):
+        for slot in row:
+            boxes |= {box.number: box for box in _boxes(slot, layer, x[slot.items[0]], tops[layer])}
+    lines, heads = Pen(boxes, x, tops, bottoms, _layer_of(graph)).paths(graph)
+    height = (bottoms[-1] if bottoms else 0) + MARGIN
+    return Drawing(round(right - left), height, len(slots), list(boxes.values()), lines, heads)
+
+
+def _slots(row: list[int]) -> list[Slot]:
+    """Return what a layer has side by side. In one with a block, bends are at the side of it that is nearer."""
+    nodes = [item for item in row if item >= 0]
+    if len(nodes) <= WIDEST:
+        return [Slot([item], WIDTH + GAP if item >= 0 else BEND, 0) for item in row]
+    columns = max(WIDEST, math.ceil(math.sqrt(len(nodes) * (HEIGHT + ROW_GAP) / (WIDTH + GAP))))
+    block = Slot(nodes, columns * (WIDTH + GAP), columns)
+    middle = len(row) / 2
+    before = [Slot([item], BEND, 0) for place, item in enumerate(row) if item < 0 and place < middle]
+    after = [Slot([item], BEND, 0) for place, item in enumerate(row) if item < 0 and place >= middle]
+    return [*before, block, *after]
+
+
+def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]:
+    """Return the horizontal middle of the slot of each item: as near as possible to those of its neighbours."""
+    above, below = defaultdict(list), defaultdict(list)
+    for upper, lower, _style in steps:
+        above[lower].append(upper)
+        below[upper].append(lower)
+    x: dict[int, float] = {}
+    for row in slots:
+        _place(row, x, [0.0] * len(row), [1.0] * len(row))
+    for sweep in range(SWEEPS):
+        neighbours = above if sweep % 2 == 0 else below
+        for row in slots if sweep % 2 == 0 else reversed(slots):
+            wishes, weights = [], []
+            for slot in row:
+                near = [other for item in slot.items for other in neighbours[item]]
+                pulls = [ASIDE if other < 0 <= slot.items[0] else 1.0 for other in near]
+                wish = sum(pull * x[other] for pull, other in zip(pulls, near, strict=True))
+                wishes.append(wish / sum(pulls) if near else x[slot.items[0]])
+                weights.append(ASIDE if slot.items[0] < 0 or not near else 1.0)
+            _place(row, x, wishes, weights)
+    return x
+
+
+def _place(row: Sequence[Slot], x: dict[int, float], wishes: Sequence[float], weights: Sequence[float]) -> None:
+    """Place slots side by side so that the weighted sum of the squared distances to their wishes is the least.
+
+    That is an isotonic regression: neighbours that would overlap are pooled, and each pool lies at the mean of its wishes.
+    """
+    offsets, edge = [], 0.0
+    for slot in row:
+        offsets.append(edge + slot.width / 2)
+        edge += slot.width
+    pools: list[tuple[float, float, int]] = []  # mean wish, weight, number of slots
+    for wish, weight, offset in zip(wishes, weights, offsets, strict=True):
+        mean, heavy, many = wish - offset, weight, 1
+        while pools and pools[-1][0] >= mean:
+            before, weight_before, more = pools.pop()
+            mean = (before * weight_before + mean * heavy) / (weight_before + heavy)
+            heavy, many = heavy + weight_before, many + more
+        pools.append((mean, heavy, many))
+    places = [mean for mean, _weight, many in pools for _ in range(many)]
+    for slot, place, offset in zip(row, places, offsets, strict=True):
+        x.update(dict.fromkeys(slot.items, place + offset))
+
+
+def _heights(slots: list[list[Slot]], steps: Iterable[Edge], x: dict[int, int]) -> tuple[list[int], list[int]]:
+    """Return the top and the bottom of each layer."""
+    layer_of = {item: layer for layer, row in enumerate(slots) for slot in row for item in slot.items}
+    sideways: dict[int, int] = defaultdict(int)
+    for upper, lower, _style in steps:
+        sideways[layer_of[upper]] = max(sideways[layer_of[upper]], abs(x[upper] - x[lower]))
+    tops, bottoms, y = [], [], MARGIN
+    for layer, row in enumerate(slots):
+        rows = max((math.ceil(len(slot.items) / slot.columns) for slot in row if slot.columns), default=1)
+        tops.append(y)
+        bottoms.append(y + rows * (HEIGHT + ROW_GAP) - ROW_GAP)
+        y = bottoms[-1] + LAYER_GAP + min(MORE_GAP, sideways[layer] // 16)
+    return tops, bottoms
+
+
+def _boxes(slot: Slot, layer: int, middle: int, top: int) -> list[Box]:
+    if not slot.columns:
+        return [Box(item, layer, middle - WIDTH // 2, top, None) for item in slot.items if item >= 0]
+    left = middle - slot.width // 2 + GAP // 2
+    places = ((item, *divmod(place, slot.columns)) for place, item in enumerate(slot.items))
+    return [
+        Box(item, layer, left + column * (WIDTH + GAP), top + row * (HEIGHT + ROW_GAP), row)
+        for item, row, column in places
+    ]
+
+
+def _layer_of(graph: Layers) -> dict[int, int]:
+    return {item: layer for layer, row in enumerate(graph.rows) for item in row}
+
+
+class Pen:
+    """Draws the lines of a graph. Equal pieces of lines are drawn once."""
+
+    def __init__(
+        self, boxes: dict[int, Box], x: dict[int, int], tops: list[int], bottoms: list[int], layer_of: dict[int, int]
+    ) -> None:
+        self.boxes, self.x, self.tops, self.bottoms, self.layer_of = boxes, x, tops, bottoms, layer_of
+        self.lines: dict[str, dict[str, None]] = defaultdict(dict)
+        self.heads: dict[str, dict[str, None]] = defaultdict(dict)
+
+    def paths(self, graph: Layers) -> tuple[dict[str, str], dict[str, str]]:
+        """Return all lines and arrowheads, one path per style."""
+        for upper, lower, style in [*graph.steps, *graph.direct]:
+            x0, y0 = self._leave(upper, style)
+            x1, y1 = self._enter(lower, style, x0)
+            if x0 == x1:
+                self._line(style, f"M{x0} {y0}V{y1}")
+            else:
+                middle = (y0 + y1) // 2
+                self._line(style, f"M{x0} {y0}C{x0} {middle} {x1} {middle} {x1} {y1}")
+        lines = {style: "".join(pieces) for style, pieces in sorted(self.lines.items())}
+        return lines, {style: "".join(pieces) for style, pieces in sorted(self.heads.items())}
+
+    def _line(self, style: str, path: str) -> None:
+        self.lines[style][path] = None
+
+    def _leave(self, item: int, style: str) -> tuple[int, int]:
+        """Return where a line leaves the layer of an item, below it."""
+        layer = self.layer_of[item]
+        box = self.boxes.get(item)
+        if box is None:
+            self._line(style, f"M{self.x[item]} {self.tops[layer]}V{self.bottoms[layer]}")
+            return self.x[item], self.bottoms[layer]
+        if box.row is None:
+            return box.x + WIDTH // 2, box.y + HEIGHT
+        y, beside = box.y + HEIGHT // 2, box.x + WIDTH + SIDE
+        self._line(
+            style, f"M{box.x + WIDTH} {y}H{beside - CORNER}Q{beside} {y} {beside} {y + CORNER}V{self.bottoms[layer]}"
+        )
+        return beside, self.bottoms[layer]
+
+    def _enter(self, item: int, style: str, start: int) -> tuple[int, int]:
+        """Return where a line from ``start`` enters the layer of an item, above it."""
+        layer = self.layer_of[item]
+        box = self.boxes.get(item)
+        if box is None:
+            return self.x[item], self.tops[layer]
+        if box.row is None:
+            middle = box.x + WIDTH // 2
+            middle = start if abs(start - middle) < STRAIGHT else middle
+            self.heads[style][f"M{middle - 4} {box.y - 7}h8l-4 7z"] = None
+            return middle, box.y - 5
+        y, beside = box.y + HEIGHT // 2, box.x - SIDE
+        self._line(style, f"M{beside} {self.tops[layer]}V{y - CORNER}Q{beside} {y} {beside + CORNER} {y}")
+        self.heads[style][f"M{box.x - 7} {y - 4}v8l7-4z"] = None
+        return beside, self.tops[layer]

@@ -1,0 +1,69 @@
+"""The signals of a run, and the decisions about its gates, as a table on its page: which node took each, or that none did."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from horsies_django.admin.base.html import NOTHING, badge, json_block, moment
+from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.run_links import node_link
+from horsies_django.models import WorkflowNode, WorkflowSignal
+
+MANY = 100  # the newest ones
+
+
+class SignalRow(NamedTuple):
+    """A row of the table of signals. ``data`` is "" unless the user may see payloads."""
+
+    name: str
+    key: str
+    sent: SafeString | str
+    actor: str
+    reason: str
+    taken: SafeString | str
+    data: SafeString | str
+
+
+class SignalTable(NamedTuple):
+    """The newest signals of a run, and whether there are more; ``rows`` is None if reading timed out."""
+
+    rows: list[SignalRow] | None
+    more: bool
+
+
+def signal_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> SignalTable:
+    """Return the signals to a run; ``visible``: the user may see payloads."""
+    alias = run._state.db
+    signals = WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-pk")
+    found = read_bounded(alias, lambda: list((signals if visible else signals.defer("data"))[: MANY + 1]))
+    if found is None:
+        return SignalTable(None, False)
+    numbers = {signal.node for signal in found if signal.node is not None}
+    nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, number__in=numbers)
+    names = dict(nodes.values_list("number", "name")) if numbers else {}
+    rows = [
+        SignalRow(
+            name=signal.name,
+            key=signal.key or NOTHING,
+            sent=moment(signal.sent_at, run.read_at),
+            actor=signal.actor,
+            reason=signal.reason or "",
+            taken=_taken(page, request, run, signal, names),
+            data=json_block(signal.data) if visible else "",
+        )
+        for signal in found[:MANY]
+    ]
+    return SignalTable(rows, len(found) > MANY)
+
+
+def _taken(
+    page: Any, request: HttpRequest, run: Any, signal: WorkflowSignal, names: dict[int, str]
+) -> SafeString | str:
+    """Return the node that took a signal, or that none has; that matters once none will."""
+    if signal.node is not None:
+        return node_link(page, request, run.pk, signal.node, names.get(signal.node, str(signal.node)))
+    return badge("full", "■", _("Unused")) if run.finished_at else _("not yet")

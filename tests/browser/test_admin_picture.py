@@ -1,0 +1,251 @@
+"""The picture of a run in a real browser: light, dark and narrow, by keyboard, while the run goes on, and large."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import re
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from horsies_django import Workflow
+from horsies_django.models import Task, WorkflowNode
+from horsies_django.testing import drain
+from tests.apps.project import flows
+from tests.browser import test_admin as shared
+from tests.browser.test_admin import CONTRASTS, PICTURES, WIDE, look, playwright
+from tests.browser.test_admin import browser as browser
+
+pytestmark = shared.pytestmark
+NARROW = 390
+CANVAS = ".horsies-canvas"
+
+# Texts of boxes that leave their box, or that lie upon another one of it.
+UNFIT = """boxes => boxes.flatMap(box => {
+  const inside = box.querySelector(".horsies-outline").getBBox();
+  const texts = [...box.querySelectorAll("text")].map(text => text.getBBox());
+  const [right, bottom] = [inside.x + inside.width, inside.y + inside.height];
+  const out = texts.filter(text => text.x + text.width > right || text.y + text.height > bottom);
+  const upon = texts.filter((text, n) => texts.some((other, m) => m < n && text.y + 3 < other.y + other.height));
+  return out.length || upon.length ? [box.id] : [];
+})"""
+# Ratios of the luminance of each line, outline and icon to what lies behind: WCAG asks for 3 of what is no text.
+SHAPES = """shapes => shapes.map(shape => {
+  const rgb = text => text.match(/[0-9.]+/g).map(Number);
+  const luminance = text => {
+    const [r, g, b] = rgb(text).slice(0, 3).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = getComputedStyle(document.querySelector(".horsies-canvas")).backgroundColor;
+  const probe = document.createElement("i");
+  document.body.append(probe);
+  probe.style.setProperty("color", getComputedStyle(shape).getPropertyValue("--horsies-status"));
+  const [low, high] = [getComputedStyle(probe).color, behind].map(luminance).sort((a, b) => a - b);
+  probe.remove();
+  return (high + 0.05) / (low + 0.05);
+})"""
+
+
+def address(handle: Any) -> str:
+    return reverse("admin:horsies_workflowrun_picture", args=(handle.workflow_id,))
+
+
+def picture(page: Any, name: str) -> None:
+    if PICTURES:
+        page.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
+
+
+@pytest.fixture
+def order(transactional_db: None) -> Any:
+    """A run with nodes of all kinds: done, failed, running, waiting and still to come. Returns its handle."""
+    partners = Workflow("notify partners")
+    partners.add(flows.number, 1)
+    flow = Workflow("order", key="order 4711")
+    reserved = flow.add(flows.page, "en", 3, name="reserve the stock")
+    charged = flow.add(flows.number, 4, name="charge the card of the customer", after=reserved)
+    parcels = flow.add(flows.numbers, 9, name="split into parcels", after=reserved)
+    packed = flow.map(flows.odd_fails, n=parcels, name="pack")
+    approved = flow.gate("approve the shipping", after=[charged], permission="horsies.configure_queue")
+    paid = flow.signal("paid", name="wait for the payment", after=charged)
+    tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(hours=20)
+    night = flow.until(tomorrow, name="a night to revoke it", after=charged)
+    flow.add(partners, name="notify partners", after=charged)
+    flow.add(flows.skips, name="wrap as a gift", when=reserved.matches('$.language == "de"'))
+    shipped = flow.add(flows.number, 5, name="ship", after=[approved, paid, night])
+    flow.add(flows.number, 6, name="shop.warehouse.tasks.send_the_receipt_with_all_parcels", after=[shipped, charged])
+    flow.add(flows.number, 7, name="report", after=packed)
+    handle = flow.send()
+    drain(raise_errors=False)
+    return handle
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", NARROW), ("dark", NARROW)])
+def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
+    browser: Any, live_server: Any, order: Any, scheme: str, width: int
+) -> None:
+    for _name, page in look(browser, live_server, scheme, {"picture": address(order)}):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.reload()
+        picture(page, f"picture-{scheme}-{width}")
+        assert page.evaluate(WIDE) <= 0, "the page has to be scrolled sideways"
+        canvas = page.locator(CANVAS)
+        assert canvas.evaluate("canvas => canvas.scrollWidth > canvas.clientWidth") == (width == NARROW)
+        boxes = page.locator(".horsies-box")
+        assert boxes.count() == 12
+        assert boxes.evaluate_all(UNFIT) == []
+        assert min(page.locator(".horsies-drawing .horsies-icon").evaluate_all(SHAPES)) >= 3
+        assert (
+            min(page.locator(".horsies-badge, .horsies-legend li, .horsies-zoom button").evaluate_all(CONTRASTS)) >= 4.5
+        )
+        first = page.locator("#horsies-node-0")
+        assert first.evaluate(
+            "(box, canvas) => { const [a, b] = [box, canvas].map(each => each.getBoundingClientRect());"
+            " return a.left >= b.left && a.right <= b.right }",
+            canvas.element_handle(),
+        ), "the first box is in sight"
+
+
+def test_every_link_of_a_picture_has_a_name_and_every_id_is_there_once(
+    browser: Any, live_server: Any, order: Any
+) -> None:
+    for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
+        unnamed = "links => links.filter(link => !link.getAttribute('aria-label')).length"
+        assert page.locator(".horsies-drawing a").evaluate_all(unnamed) == 0
+        assert (
+            page.evaluate(
+                "[...document.querySelectorAll('[id]')].map(each => each.id).filter((id, n, all) => all.indexOf(id) !== n)"
+            )
+            == []
+        )
+        broken = (
+            "[...document.querySelectorAll('[aria-labelledby], [aria-describedby]')].flatMap(each => ["
+            "each.getAttribute('aria-labelledby'), each.getAttribute('aria-describedby')])"
+            ".filter(id => id && !document.getElementById(id))"
+        )
+        assert page.evaluate(broken) == []
+        missing = (
+            "[...document.querySelectorAll('#horsies-picture use')]"
+            ".filter(use => !document.querySelector(use.getAttribute('href'))).length"
+        )
+        assert page.evaluate(missing) == 0
+        link = page.get_by_role("link", name="approve the shipping, gate, waiting, needs a decision")
+        playwright.expect(link).to_have_count(1)
+        playwright.expect(page.get_by_role("group", name="Picture")).to_be_visible()
+
+
+def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(
+    browser: Any, live_server: Any, order: Any
+) -> None:
+    focused = "document.activeElement.id"
+    top = "document.activeElement.closest('g[transform]').transform.baseVal[0].matrix.f"
+    outline = "getComputedStyle(document.activeElement.querySelector('.horsies-outline')).strokeWidth"
+    for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
+        page.locator(CANVAS).focus()
+        page.keyboard.press("Tab")
+        assert page.evaluate(focused) == "horsies-node-0"
+        assert page.evaluate(outline) == "4px"
+        seen = []
+        for _ in range(12):
+            seen.append(page.evaluate(top))
+            page.keyboard.press("Tab")
+        assert seen == sorted(seen), "from layer to layer"
+        page.locator(".horsies-skip").focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate(focused) == "horsies-after-picture"
+        page.locator("#horsies-node-1").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/nodes/1/")
+        playwright.expect(page.get_by_role("heading", name="charge the card of the customer")).to_be_visible()
+        page.get_by_role("link", name="Picture").click()
+        playwright.expect(page.locator("#horsies-node-1")).to_be_in_viewport()
+
+
+def test_a_person_decides_about_a_gate_from_the_picture(browser: Any, live_server: Any, order: Any) -> None:
+    for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
+        page.get_by_role("link", name="Approve or reject").click()
+        picture(page, "picture-gate-light")
+        page.get_by_label("Reason:").fill("The stock was counted.")
+        page.get_by_role("button", name="Approve").click()
+        playwright.expect(page.get_by_text("Gate approved; gate: approve the shipping")).to_be_visible()
+        playwright.expect(page.locator("section[aria-labelledby=horsies-signals]")).to_contain_text(
+            "The stock was counted."
+        )
+    drain(raise_errors=False)
+    assert WorkflowNode.objects.get(workflow_id=order.workflow_id, name="approve the shipping").status == "COMPLETED"
+
+
+def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
+    browser: Any, live_server: Any, order: Any
+) -> None:
+    for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
+        page.set_viewport_size({"width": NARROW, "height": 900})
+        page.reload()
+        charged, shipped = page.locator("#horsies-node-1"), page.locator("#horsies-node-9")
+        page.get_by_role("button", name="Larger").click()
+        width = page.locator(".horsies-drawing").get_attribute("width")
+        shipped.focus()
+        charged.evaluate("box => { box.mine = 'untouched' }")
+        place = page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft")
+        playwright.expect(shipped).to_have_attribute("aria-label", "ship, task, pending")
+        order.signal("paid")
+        order.approve("approve the shipping")
+        drain(raise_errors=False, until=dt.timedelta(days=2))
+        playwright.expect(shipped).to_have_attribute(
+            "aria-label", re.compile("ship, task, completed, took .*"), timeout=20_000
+        )
+        assert page.evaluate("document.activeElement.id") == "horsies-node-9"
+        assert page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft") == place
+        assert page.locator(".horsies-drawing").get_attribute("width") == width
+        assert charged.evaluate("box => box.mine") == "untouched", "what is the same is not replaced"
+        playwright.expect(page.locator("[role=status]")).to_have_text("✕ Failed")
+        playwright.expect(page.get_by_text("Waiting for a decision")).to_have_count(0)
+        playwright.expect(page.get_by_text("follows the run")).to_have_count(0)
+
+
+def test_a_picture_that_cannot_be_refreshed_says_so_and_recovers(browser: Any, live_server: Any, order: Any) -> None:
+    for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
+        page.route("**/?live", lambda route: route.fulfill(status=204, body=""))
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        playwright.expect(page.get_by_text("The picture could not be refreshed.")).to_be_visible()
+        page.unroute("**/?live")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        playwright.expect(page.get_by_text("The picture follows the run")).to_be_visible()
+        playwright.expect(page.locator(".horsies-box")).to_have_count(12)
+
+
+def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
+    browser: Any, live_server: Any, transactional_db: None
+) -> None:
+    chance = random.Random(3)
+    flow = Workflow("large")
+    rows: list[list[Any]] = []
+    for layer in range(25):
+        after = [chance.sample(rows[-1], 3) if rows else [] for _ in range(40)]
+        rows.append([flow.add(flows.number, n, name=f"step {layer}.{n}", after=after[n]) for n in range(40)])
+    handle = flow.send()
+    for _name, page in look(browser, live_server, "light", {"picture": address(handle)}):
+        assert page.locator(".horsies-box").count() == 1_000
+        assert page.evaluate(WIDE) <= 0
+        picture(page, "picture-large-light")
+        page.get_by_role("button", name="Fit width").click()
+        picture(page, "picture-large-width-light")
+        assert page.locator(CANVAS).evaluate("canvas => canvas.scrollWidth <= canvas.clientWidth")
+        page.get_by_role("button", name="Fit all").click()
+        picture(page, "picture-large-all-light")
+        fits = "canvas => canvas.scrollWidth <= canvas.clientWidth && canvas.scrollHeight <= canvas.clientHeight"
+        assert page.locator(CANVAS).evaluate(fits)
+        page.get_by_role("button", name="100 %").click()
+        assert not page.locator(CANVAS).evaluate(fits)
+    assert Task.objects.filter(workflow_id=handle.workflow_id).count() == 40
+
+
+def test_without_script_the_picture_is_all_there(browser: Any, live_server: Any, order: Any) -> None:
+    for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
+        page.route("**/picture.js", lambda route: route.fulfill(status=200, body="", content_type="text/javascript"))
+        page.reload()
+        assert page.locator(".horsies-box").count() == 12
+        playwright.expect(page.get_by_role("button", name="Fit all")).to_have_count(0)
+        page.get_by_role("link", name="Reload").click()
+        playwright.expect(page.locator(".horsies-box")).to_have_count(12)

@@ -1,0 +1,417 @@
+"""The admin draws a run: its nodes as boxes with their states, the lines between them, and what waits for a decision."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django import Workflow
+from horsies_django.admin.base import readonly
+from horsies_django.admin.workflows.cells import SHAPES
+from horsies_django.admin.workflows.picture import reading
+from horsies_django.admin.workflows.picture.cards import clock
+from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
+from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
+from horsies_django.testing import drain
+from tests.apps.project import flows
+from tests.desk.test_admin import body, client_with
+from tests.desk.test_admin_workflows import ENDLESS, EVIL, failed, messages, node_url, sent, table, url
+
+pytestmark = pytest.mark.django_db
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def boss(client: Client) -> Client:
+    """A superuser's browser."""
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+def sql(text: str, *values: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(text, values)
+
+
+def change(handle: Any, number: int, **columns: Any) -> None:
+    """Write columns of a node as the statements of the store would."""
+    names = ", ".join(f"{name} = %s" for name in columns)
+    sql(
+        f"UPDATE horsies_workflow_nodes SET {names} WHERE workflow_id = %s AND number = %s",
+        *columns.values(), getattr(handle, "workflow_id", handle), number,
+    )  # fmt: skip
+
+
+def drawing(client: Client, handle: Any) -> ElementTree.Element:
+    html = body(client, url(handle, "picture"))
+    (found,) = re.findall(r'<svg class="horsies-drawing".*?</svg>', html, re.DOTALL)
+    return ElementTree.fromstring(found)
+
+
+def labels(client: Client, handle: Any) -> dict[int, str]:
+    """Return what the boxes say to those who do not see them, by the numbers of their nodes."""
+    links = drawing(client, handle).iter(f"{SVG}a")
+    found = {link.get("id", ""): link.get("aria-label", "") for link in links}
+    return {int(id_.removeprefix("horsies-node-")): text for id_, text in found.items() if "-node-" in id_}
+
+
+def texts(client: Client, handle: Any, number: int) -> list[str]:
+    link = drawing(client, handle).find(f".//{SVG}a[@id='horsies-node-{number}']")
+    assert link is not None
+    return [text.text or "" for text in link.iter(f"{SVG}text")]
+
+
+def test_every_node_is_a_link_with_its_name_kind_and_state_in_the_order_of_the_layers(boss: Client) -> None:
+    flow = Workflow("picture")
+    last = flow.add(flows.total, [flow.add(flows.number, 1, name="one"), flow.add(flows.number, 2, name="two")])
+    flow.add(flows.number, 3, after=last, name="end")
+    handle = flow.send()
+    assert labels(boss, handle) == {
+        0: "one, task, sent",
+        1: "two, task, sent",
+        2: "total, task, pending",
+        3: "end, task, pending",
+    }
+    links = [link.get("href") for link in drawing(boss, handle).iter(f"{SVG}a")]
+    assert links == [node_url(handle, number) for number in range(4)]
+    svg = drawing(boss, handle)
+    assert svg.get("role") == "group"
+    assert svg.get("aria-labelledby")
+    assert "4 nodes in 3 layers" in " ".join(body(boss, url(handle, "picture")).split())
+    drain()
+    assert re.fullmatch(r"one, task, completed, took \d+ ms", labels(boss, handle)[0])
+
+
+def test_durations_are_those_of_the_tasks_and_of_the_child_runs(boss: Client) -> None:
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("times")
+    flow.add(flows.number, 1, name="done")
+    flow.add(flows.number, 1, name="runs")
+    flow.add(child, name="child")
+    handle = flow.send()
+    done, runs = (Task.objects.get(workflow_id=handle.workflow_id, node=number).pk for number in (0, 1))
+    columns = "claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() - interval '90 s'"
+    sql(f"UPDATE horsies_tasks SET status = 'RUNNING', {columns} WHERE id = %s", runs)
+    sql(
+        "UPDATE horsies_tasks SET status = 'COMPLETED', started_at = now() - interval '3 s', finished_at = now(),"
+        " result = '{\"ok\": 1}' WHERE id = %s",
+        done,
+    )
+    sql("UPDATE horsies_workflows SET sent_at = now() - interval '2 h' WHERE parent_id = %s", handle.workflow_id)
+    found = labels(boss, handle)
+    assert found[0] == "done, task, sent, took 3.0 s", "its run does not know of the end yet"
+    assert found[1] == "runs, task, running, for 1 min 30 s"
+    assert found[2] == "child, workflow, running, for 2 h 0 min"
+    assert texts(boss, handle, 1) == ["runs", "Running · 1 min 30 s"]
+
+
+def test_a_map_is_one_box_with_its_counts_and_a_bar(boss: Client) -> None:
+    flow = Workflow("maps")
+    flow.map(flows.odd_fails, n=list(range(5)))
+    handle = flow.send()
+    assert texts(boss, handle, 0) == ["odd_fails", "Map · 0 / 5"]
+    assert labels(boss, handle) == {0: "odd_fails, map, running, 0 of 5 completed"}
+    drain(raise_errors=False)
+    assert labels(boss, handle) == {0: "odd_fails, map, failed, 3 of 5 completed, 2 failed, MAP_FAILED"}
+    assert texts(boss, handle, 0) == ["odd_fails", "Map · 3 / 5, 2 failed"]
+    bars = [bar for bar in drawing(boss, handle).iter(f"{SVG}rect") if "horsies-bar-" in bar.get("class", "")]
+    assert [int(bar.get("width", 0)) for bar in bars] == [81, 54]
+    assert int(bars[0].get("x", 0)) + 81 == int(bars[1].get("x", 0)) - 1, "side by side, but for rounding"
+
+
+def test_a_child_run_is_one_box_that_links_its_picture(boss: Client) -> None:
+    child = Workflow("child")
+    child.add(flows.plus, child.add(flows.number, 1))
+    flow = Workflow("parent")
+    flow.add(child, name="all of it")
+    handle = flow.send()
+    inner = WorkflowRun.objects.get(parent_id=handle.workflow_id)
+    links = {link.get("aria-label"): link.get("href") for link in drawing(boss, handle).iter(f"{SVG}a")}
+    assert links["Picture of all of it"] == url(inner.pk, "picture")
+    assert len(links) == 2
+    assert len(labels(boss, inner.pk)) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"kind": "timer", "due_at": "2030-01-02T03:04Z"}, "wait, timer, waiting, until 2030-01-0"),
+        ({"kind": "signal", "signal": "paid"}, "wait, signal, waiting, waits for “paid”"),
+        ({"kind": "gate", "signal": "wait"}, "wait, gate, waiting, needs a decision"),
+    ],
+    ids=lambda value: value.get("kind") if isinstance(value, dict) else "",
+)
+def test_what_waits_says_for_what(boss: Client, columns: dict[str, Any], said: str) -> None:
+    handle = sent()
+    change(handle, 1, name="wait", status="WAITING", **columns)
+    assert labels(boss, handle)[1].startswith(said)
+    outline = f"#horsies-outline-{columns['kind']}"
+    assert outline in [use.get("href") for use in drawing(boss, handle).iter(f"{SVG}use")]
+    assert f'id="{outline[1:]}"' in body(boss, url(handle, "picture"))
+
+
+def test_a_time_of_today_is_given_without_the_date() -> None:
+    now = dt.datetime(2026, 11, 23, 9, 0, tzinfo=dt.UTC)
+    assert clock(now + dt.timedelta(hours=1, minutes=5), now).endswith(":05")
+    assert len(clock(now + dt.timedelta(hours=1), now)) == len("10:00")
+    assert len(clock(now + dt.timedelta(days=2), now)) == len("2026-11-25 10:00")
+
+
+def test_kinds_and_statuses_of_a_newer_version_are_drawn_plainly(boss: Client) -> None:
+    handle = sent()
+    change(handle, 0, kind="oracle", status="DREAMING")
+    assert labels(boss, handle)[0] == "number, oracle, dreaming"
+    assert texts(boss, handle, 0) == ["number", "Oracle · DREAMING"]
+    assert "#horsies-outline-task" in body(boss, url(handle, "picture"))
+    assert "horsies-is-unknown" in body(boss, url(handle, "picture"))
+
+
+def test_an_undo_is_below_what_it_undoes_on_a_dashed_line(boss: Client) -> None:
+    flow = Workflow("saga")
+    flow.add(flows.number, 1, name="charge")
+    flow.add(flows.number, 2, name="refund")
+    handle = flow.send()
+    change(handle, 1, kind="undo", undoes=0, total=1)
+    assert labels(boss, handle)[1] == "refund, undo, sent", "only undos of maps have counts"
+    svg = drawing(boss, handle)
+    tops = [int(re.findall(r"\d+", group.get("transform", ""))[1]) for group in svg.findall(f"{SVG}g[@transform]")]
+    assert tops[0] < tops[1]
+    assert [path.get("class") for path in svg.iter(f"{SVG}path") if "head" not in path.get("class", "")] == [
+        "horsies-line horsies-line-undo"
+    ]
+
+
+def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_left_out(boss: Client) -> None:
+    flow = Workflow("grows")
+    flow.add(flows.grows, 2)
+    handle = flow.send()
+    drain()
+    html = body(boss, url(handle, "picture"))
+    assert "horsies-line-grown" in html
+    assert "added by" in html
+    assert list(labels(boss, handle).values())[0].startswith("grows, task, completed")
+    numbers = sorted(labels(boss, handle))
+    sql("DELETE FROM horsies_workflow_nodes WHERE workflow_id = %s AND number = 0", handle.workflow_id)
+    assert sorted(labels(boss, handle)) == numbers[1:]
+
+
+def test_every_status_has_an_icon_of_its_own_and_the_legend_names_those_there_are(boss: Client) -> None:
+    html = body(boss, url(failed(), "picture"))
+    icons = dict(re.findall(r'<symbol id="horsies-icon-(\w+)"[^>]*>(.*?)</symbol>', html))
+    assert set(icons) >= {status.lower() for status in (*SHAPES, *NODE_STATUSES, *RUN_STATUSES)} | {"unknown"}
+    assert len(set(icons.values())) == len(icons)
+    (legend,) = re.findall(r'<ul class="horsies-legend".*?</ul>', html, re.DOTALL)
+    words = re.sub(r"<[^>]+>|\s+", " ", legend).split()
+    assert words == ["Failed", "1", "Skipped", "1"]
+
+
+def test_only_what_is_known_is_said_to_be_live(boss: Client) -> None:
+    """The script goes on while ``data-live`` is there."""
+    handle = sent()
+    live = body(boss, url(handle, "picture"), live="")
+    assert "<div data-live>" in live
+    assert "<html" not in live
+    assert {"status", "progress", "gates", "legend", "drawing", "note"} == set(re.findall(r'data-part="(\w+)"', live))
+    drain()
+    live = body(boss, url(handle, "picture"), live="")
+    assert "<div data-live>" not in live
+    assert 'data-part="note"' not in live
+
+
+def test_the_page_of_a_run_and_its_picture_link_each_other(boss: Client) -> None:
+    handle = sent()
+    assert f'<a href="{url(handle, "picture")}">Picture</a>' in body(boss, url(handle))
+    html = body(boss, url(handle, "picture"))
+    assert f'<a href="{url(handle)}">Run</a>' in html
+    assert f'<a href="{url(handle, "pause")}">Pause</a>' in html
+    assert f'href="{url(handle, "picture")}#horsies-node-1"' in body(boss, node_url(handle, 1))
+
+
+def test_the_picture_is_for_those_who_may_see_runs(boss: Client) -> None:
+    handle = sent()
+    assert client_with("view_task").get(url(handle, "picture")).status_code == 403
+    client = client_with("view_workflowrun")
+    assert len(labels(client, handle)) == 2
+    assert "/pause/" not in body(client, url(handle, "picture"))
+    for id_ in (uuid.uuid4(), "x"):
+        response = boss.get(url(id_, "picture"), follow=True)
+        assert "There is no workflow run" in messages(response)[0]
+
+
+def test_names_are_escaped_in_the_picture(boss: Client) -> None:
+    flow = Workflow(EVIL)
+    flow.add(flows.number, 1, name=EVIL)
+    handle = flow.send()
+    change(handle, 0, kind="signal", signal=f'"{EVIL}', status="WAITING", error_code=EVIL)
+    html = body(boss, url(handle, "picture"))
+    assert EVIL not in html
+    assert labels(boss, handle)[0].startswith(EVIL)
+
+
+def test_nothing_inline_is_on_the_page(boss: Client) -> None:
+    html = body(boss, url(sent(), "picture"))
+    assert not re.search(r'style="|<style|onclick|<script>|javascript:', html.partition("</header>")[2])
+
+
+def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = sent()
+    for name in ("MOST_NODES", "MOST_EDGES"):
+        with monkeypatch.context() as patched:
+            patched.setattr(reading, name, 1 if name == "MOST_NODES" else 0)
+            html = body(boss, url(handle, "picture"))
+        assert "too large for a picture" in html
+        assert "more than 2,000 nodes or 10,000 edges" in html
+        assert 'class="horsies-drawing"' not in html
+        assert f'<a href="{node_url(handle, 1)}">plus</a>' in html
+    assert 'class="horsies-drawing"' in body(boss, url(handle, "picture"))
+
+
+def test_reading_that_takes_too_long_is_given_up(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = sent()
+    monkeypatch.setattr(reading, "_read", lambda *_of: sql(ENDLESS))
+    monkeypatch.setattr(readonly, "TIMEOUT_MS", 50)
+    html = body(boss, url(handle, "picture"))
+    assert "was stopped" in html
+    assert 'class="horsies-drawing"' not in html
+
+
+def test_the_picture_costs_the_same_few_queries_for_many_nodes_as_for_few(boss: Client) -> None:
+    def count(many: int) -> int:
+        child = Workflow(f"child {many}")
+        child.add(flows.number, 1)
+        flow = Workflow("wide")
+        flow.add(flows.total, [flow.add(flows.number, n) for n in range(many)])
+        flow.map(flows.plus, a=list(range(many)))
+        flow.add(child)
+        handle = flow.send()
+        with CaptureQueriesContext(connection) as captured:
+            body(boss, url(handle, "picture"))
+        assert not [item for item in captured if "COUNT(" in item["sql"] and "horsies_tasks" in item["sql"]]
+        return len(captured)
+
+    assert count(100) == count(2) <= 25
+
+
+def test_the_tasks_of_maps_are_not_read(boss: Client) -> None:
+    """A map may have a million."""
+    flow = Workflow("maps")
+    flow.map(flows.plus, a=list(range(1_500)))
+    flow.add(flows.number, 1)
+    handle = flow.send()
+    read = "SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_all_tables WHERE relname = 'horsies_tasks'"
+    with connection.cursor() as cursor:
+        cursor.execute(read)
+        ((before,),) = cursor.fetchall()
+        body(boss, url(handle, "picture"))
+        cursor.execute(read)
+        ((after,),) = cursor.fetchall()
+    assert after - before < 10
+
+
+# Gates
+
+
+def gated(permission: str | None = None) -> Any:
+    """Send a run whose gate waits for a decision."""
+    flow = Workflow("shipping")
+    flow.add(flows.number, 1, after=flow.gate("approve", permission=permission), name="ship")
+    handle = flow.send()
+    drain()
+    return handle
+
+
+def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(boss: Client) -> None:
+    handle = gated("horsies.configure_queue")
+    link = f'<a class="button" href="{node_url(handle, 0)}#horsies-decision">'
+    assert link in body(boss, url(handle, "picture"))
+    assert 'id="horsies-decision"' in body(boss, node_url(handle, 0))
+    for client, lacked in (
+        (client_with("view_workflowrun"), "horsies.operate_workflow"),
+        (client_with("view_workflowrun", "operate_workflow"), "horsies.configure_queue"),
+    ):
+        html = body(client, url(handle, "picture"))
+        assert link not in html
+        assert f"needs the permission {lacked}" in html
+        html = body(client, node_url(handle, 0))
+        assert f"You need the permission {lacked} to decide." in html
+        assert "<textarea" not in html
+    handle.approve("approve")
+    drain()
+    assert "Waiting for a decision" not in body(boss, url(handle, "picture"))
+    assert "Waiting for a decision" not in body(boss, node_url(handle, 0))
+
+
+@pytest.mark.parametrize(("verb", "after"), [("approve", "COMPLETED"), ("reject", "FAILED")])
+def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, after: str) -> None:
+    handle = gated("horsies.configure_queue")
+    client = client_with("view_workflowrun", "operate_workflow", "configure_queue")
+    html = body(client, node_url(handle, 0))
+    assert "csrfmiddlewaretoken" in html
+    for address in (url(handle, "approve"), url(handle, "reject")):
+        assert f'action="{address}"' in html
+    response = client.post(url(handle, verb), {"node": "0", "reason": "The stock was counted."}, follow=True)
+    user = response.context["user"].get_username()
+    (message,) = messages(response)
+    assert "gate: approve" in message
+    entry = AuditEntry.objects.get(action=f"workflow.{verb}")
+    assert (entry.actor, entry.reason) == (user, "The stock was counted.")
+    drain()
+    assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, number=0).status == after
+    assert [row[:1] + row[3:6] for row in table(body(client, url(handle)), "horsies-signals")] == [
+        ["approve", user, "The stock was counted.", "approve"]
+    ]
+    response = client.post(url(handle, verb), {"node": "approve"})
+    assert "has ended" in response.content.decode()
+
+
+def test_nobody_decides_without_the_permission_of_the_gate_or_about_what_is_no_gate(boss: Client) -> None:
+    handle = gated("horsies.configure_queue")
+    for client in (
+        client_with("view_workflowrun", "configure_queue"),
+        client_with("view_workflowrun", "operate_workflow"),
+    ):
+        for verb in ("approve", "reject"):
+            assert client.post(url(handle, verb), {"node": "0"}).status_code == 403
+    assert not WorkflowSignal.objects.exists()
+    assert "waits for the gate" in boss.post(url(handle, "approve"), {"node": "ship"}).content.decode()
+    assert "has no node" in boss.post(url(handle, "approve"), {"node": "7"}).content.decode()
+    assert Client(enforce_csrf_checks=True).post(url(handle, "approve"), {"node": "0"}).status_code == 403
+    drain()
+    assert handle.status() == "RUNNING"
+
+
+# Signals
+
+
+def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none_took(boss: Client) -> None:
+    flow = Workflow("paying")
+    flow.add(flows.number, 1, after=flow.signal("paid", timeout=dt.timedelta(days=1)), name="ship")
+    handle = flow.send()
+    assert "horsies-signals" not in body(boss, url(handle))
+    drain()
+    for number in (4711, 4712):
+        handle.signal("paid", {"card": number}, key=f"order {number}", actor=EVIL)
+    rows = table(body(boss, url(handle)), "horsies-signals")
+    assert [row[5] for row in rows] == ["not yet", "not yet"]
+    drain()
+    rows = table(body(boss, url(handle)), "horsies-signals")
+    assert [(row[0], row[1], row[5]) for row in rows] == [
+        ("paid", "order 4712", "■ Unused"),
+        ("paid", "order 4711", "paid"),
+    ]
+    assert "4712" in rows[0][6]
+    with CaptureQueriesContext(connection) as captured:
+        html = body(client_with("view_workflowrun"), url(handle))
+    assert "card" not in html
+    assert not [item for item in captured if "horsies_workflow_signals" in item["sql"] and '"data"' in item["sql"]]
+    assert EVIL not in html

@@ -1,0 +1,178 @@
+"""The layout of the picture of a workflow run: layers, order, places and lines."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horsies_django.admin.workflows.picture import fitting
+from horsies_django.admin.workflows.picture.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, drawn
+from horsies_django.admin.workflows.picture.layers import Edge, layered
+
+graphs = st.integers(1, 40).flatmap(
+    lambda many: st.tuples(
+        st.just(list(range(many))),
+        st.lists(
+            st.builds(Edge, st.integers(0, many - 1), st.integers(0, many - 1), st.sampled_from(["a", "b"])),
+            max_size=90,
+        ),
+    )
+)
+
+
+def layer_of(numbers: list[int], edges: list[Edge]) -> dict[int, int]:
+    return {item: layer for layer, row in enumerate(layered(numbers, edges).rows) for item in row}
+
+
+def downwards(edges: list[Edge]) -> list[Edge]:
+    return [edge for edge in edges if edge.upstream < edge.downstream]
+
+
+def overlap(one: Box, other: Box) -> bool:
+    return abs(one.x - other.x) < WIDTH and abs(one.y - other.y) < HEIGHT
+
+
+def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
+    """Return the edges that the steps and the direct lines make up: from each node along the bends of a style."""
+    graph = layered(numbers, edges)
+    found = set(graph.direct)
+    for start in numbers:
+        ends = [(step.downstream, step.style) for step in graph.steps if step.upstream == start]
+        while ends:
+            item, style = ends.pop()
+            if item >= 0:
+                found.add(Edge(start, item, style))
+            else:
+                ends += [(step.downstream, style) for step in graph.steps if step.upstream == item]
+    return found
+
+
+@given(graphs)
+def test_every_edge_leads_down_and_every_step_by_one_layer(graph: tuple[list[int], list[Edge]]) -> None:
+    numbers, edges = graph
+    edges = downwards(edges)
+    layer = layer_of(numbers, edges)
+    assert set(layer) >= set(numbers)
+    assert all(layer[edge.upstream] < layer[edge.downstream] for edge in edges)
+    assert all(layer[step.downstream] - layer[step.upstream] == 1 for step in layered(numbers, edges).steps)
+    assert reached(numbers, edges) == set(edges)
+
+
+@given(graphs)
+def test_a_node_is_right_below_the_lowest_of_its_upstream_nodes(graph: tuple[list[int], list[Edge]]) -> None:
+    numbers, edges = graph
+    edges = downwards(edges)
+    layer = layer_of(numbers, edges)
+    for number in numbers:
+        above = [layer[edge.upstream] for edge in edges if edge.downstream == number]
+        assert layer[number] == max(above, default=-1) + 1
+
+
+@given(graphs)
+def test_no_boxes_overlap_and_all_are_on_the_picture(graph: tuple[list[int], list[Edge]]) -> None:
+    found = drawn(*graph)
+    boxes = found.boxes
+    assert sorted(box.number for box in boxes) == graph[0]
+    assert not [
+        pair for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other) for pair in [(one, other)]
+    ]
+    assert all(0 <= box.x <= found.width - WIDTH and 0 <= box.y <= found.height - HEIGHT for box in boxes)
+    assert [(box.y, box.x) for box in boxes] == sorted((box.y, box.x) for box in boxes), "they are in reading order"
+
+
+@given(graphs, st.randoms(use_true_random=False))
+def test_the_same_graph_is_drawn_in_the_same_way(graph: tuple[list[int], list[Edge]], chance: random.Random) -> None:
+    numbers, edges = graph
+    assert drawn(numbers, edges) == drawn(numbers, edges)
+    mixed = list(numbers)
+    chance.shuffle(mixed)
+    assert drawn(mixed, edges) == drawn(numbers, edges)
+
+
+@given(graphs)
+def test_a_circle_and_unknown_ends_are_drawn_without_the_edges_that_fit_nowhere(
+    graph: tuple[list[int], list[Edge]],
+) -> None:
+    numbers, edges = graph
+    edges = [*edges, Edge(0, 99), Edge(99, 0), Edge(0, 0)]
+    layer = layer_of(numbers, edges)
+    assert {item for item in layer if item >= 0} == set(numbers)
+    found = reached(numbers, edges)
+    assert found <= set(edges)
+    assert all(layer[edge.upstream] < layer[edge.downstream] for edge in found)
+
+
+def test_a_line_crosses_no_other_where_none_has_to() -> None:
+    """Two chains whose nodes were added in turns, but the other way round in every second layer."""
+    edges = [Edge(0, 3), Edge(1, 2), Edge(2, 5), Edge(3, 4), Edge(4, 7), Edge(5, 6)]
+    rows = layered(range(8), edges).rows
+    assert rows == [[0, 1], [3, 2], [4, 5], [7, 6]]
+
+
+def test_a_chain_is_straight_and_a_long_edge_passes_beside_it() -> None:
+    found = drawn(range(4), [Edge(0, 1), Edge(1, 2), Edge(2, 3), Edge(0, 3)])
+    (left,) = {box.x for box in found.boxes}
+    bends = {int(x) for x, _y in re.findall(r"M(\d+) (\d+)V\d+", found.lines[""])} - {
+        box.x + WIDTH // 2 for box in found.boxes
+    }
+    assert bends
+    assert all(not left <= x <= left + WIDTH for x in bends)
+
+
+def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
+    many = 120
+    found = drawn(range(many + 2), [edge for n in range(1, many + 1) for edge in (Edge(0, n), Edge(n, many + 1))])
+    block = [box for box in found.boxes if 0 < box.number <= many]
+    assert len({box.x for box in block}) == WIDEST
+    assert len({box.y for box in block}) == many / WIDEST
+    upright = [tuple(map(int, part)) for part in re.findall(r"M(\d+) (\d+)V(\d+)", found.lines[""])]
+    upright += [(int(x), int(y0), int(y1)) for x, y0, y1 in re.findall(r"Q\d+ \d+ (\d+) (\d+)V(\d+)", found.lines[""])]
+    assert len(upright) > WIDEST
+    assert not [
+        (line, box)
+        for line in upright
+        for box in block
+        if box.x <= line[0] <= box.x + WIDTH and line[1] < box.y + HEIGHT and line[2] > box.y
+    ]
+    assert found.width < (WIDEST + 1) * (WIDTH + GAP)
+
+
+def test_lines_of_different_styles_are_drawn_apart() -> None:
+    found = drawn(range(3), [Edge(0, 1, "done"), Edge(0, 2, "undo")])
+    assert set(found.lines) == set(found.heads) == {"done", "undo"}
+
+
+def test_a_thousand_nodes_with_long_edges_have_few_bends() -> None:
+    """Else the work and the width would grow with nodes times layers: here the longest path passes 999 layers."""
+    chance = random.Random(7)
+    edges = [Edge(n, n + 1) for n in range(999)] + [Edge(*sorted(chance.sample(range(1_000), 2))) for _ in range(2_000)]
+    graph = layered(range(1_000), edges)
+    assert sum(item < 0 for row in graph.rows for item in row) <= 4_000
+    assert graph.direct
+    assert len(drawn(range(1_000), edges).boxes) == 1_000
+
+
+@given(st.text(max_size=80), st.integers(300, 2_000))
+def test_a_name_is_cut_into_at_most_two_lines_that_fit(name: str, most: int) -> None:
+    found = fitting.lines(name, most)
+    assert 1 <= len(found) <= 2
+    assert all(fitting.width(line) <= most for line in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("charge", ["charge"]),
+        ("fetch the book with a rather long name", ["fetch the book with", "a rather long name"]),
+        ("documents.tasks.import_file", ["documents.tasks.", "import_file"]),
+        ("a" * 60, ["aaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaa…"]),
+        ("書籍" * 20, ["書籍書籍書籍書籍書籍", "書籍書籍書籍書籍書…"]),
+        ("", [""]),
+    ],
+)
+def test_a_name_breaks_between_its_parts(name: str, expected: list[str]) -> None:
+    assert fitting.lines(name, 1_050) == expected

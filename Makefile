@@ -80,11 +80,11 @@ clean:
 	rm -rf .venv .venv-newest .tox build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What each command needs is a dependency group of pyproject.toml; a change there installs again.
+# What each command needs is a dependency group of pyproject.toml; a change there installs again. That of lint includes the others.
 $(VENV)/.has-%: pyproject.toml $(VENV)/.made
 	@echo "Installing what 'make' needs for $* into $(VENV) (the first time takes about a minute) ..."
 	@$(BIN)/python -m pip install --quiet --editable ".[binary]" --group $*
-	@touch $@
+	@touch $@ $(if $(filter lint,$*),$(addprefix $(VENV)/.has-,example bench test browser stress))
 
 # Dependency groups need pip 25.1; Python 3.11 brings an older one.
 $(VENV)/.made:

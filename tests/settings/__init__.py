@@ -13,6 +13,7 @@ TIME_ZONE = "Europe/Istanbul"
 LANGUAGE_CODE = "en"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the default takes half a second for each
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django", "tests.apps.project"]

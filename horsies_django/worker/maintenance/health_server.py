@@ -68,9 +68,7 @@ class HealthServer(ThreadingHTTPServer):
     """Answers for the engine that ``engine()`` returns at the time of the request."""
 
     allow_reuse_port = False  # two workers on one port would answer for each other
-    request_queue_size = (
-        128  # of 5, the default, a crowd leaves no place, and a probe tries again after a second or more
-    )
+    request_queue_size = 128  # with 5, the default, connections of a crowd are dropped and made again after a second
 
     def __init__(self, host: str, port: int, engine: Callable[[], Engine]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -230,3 +230,67 @@ def test_a_run_inside_another_that_ends_by_its_timer_is_told_to_its_parent(engin
     let_time_pass()
     OverdueWorkflows(Advancer(MAX_BYTES)).tick(one.conn)
     assert statuses(handle) == {"child": "COMPLETED", "after": "ENQUEUED"}
+
+
+def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(engine: Engines) -> None:
+    """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node that only waits."""
+
+    def built(number: int) -> Workflow:
+        flow = Workflow(f"wakes {number}", max_in_flight=1 if number == 1 else None)
+        timer, first, second = flow.sleep(1_000), flow.add(flows.act, name="first"), flow.add(flows.act, name="second")
+        if number < 2:
+            for name in "ab":
+                flow.add(flows.act, first, after=timer, name=name)
+        elif number == 2:
+            flow.add(flows.act, after=[timer, flow.gate("never")], join="any", name="end")
+        elif number == 3:
+            flow.add(flows.act, after=timer, when=first.matches("$ == 2"), name="end")
+        elif number == 4:
+            flow.add(flows.act, after=[timer, flow.sleep(1_000)], name="end")
+        elif number == 5:
+            flow.add(flows.act, after=[timer, flow.gate("never")], name="end")
+        elif number == 6:
+            flow.add(flows.act, after=[timer, flow.signal("go", timeout=1_000)], name="end", allow_failed=True)
+        elif number == 7:
+            flow.map(flows.act, value=[1, 2], after=timer)
+        elif number == 8:
+            flow.add(flows.act, flow.signal("go", after=timer, timeout=1_000, on_timeout="complete"), name="told")
+        elif number == 9:
+            flow.add(
+                flows.act,
+                [first, second],
+                after=[timer, flow.add(flows.act, name="bad")],
+                name="end",
+                allow_failed=True,
+            )
+        elif number == 10:
+            flow.add(flows.act, after=[timer, flow.add(flows.act, name="bad")], name="end")
+        return flow
+
+    def ends(wake: Callable[[Engine], object]) -> list[Any]:
+        one = engine()
+        handles = [built(number).send() for number in range(12)]
+        for claim in one.take():
+            name = WorkflowNode.objects.get(task_id=claim.id).name
+            one.settle(claim, value=1, code="BROKEN" if name == "bad" else None)
+        one.advance()
+        handles[0].pause()
+        let_time_pass()
+        wake(one)
+        before = [statuses(handle) for handle in handles]
+        assert not WorkflowNode.objects.filter(status="WAITING", kind="timer", workflow_id__in=[
+            handle.workflow_id for handle in handles]).exists()  # fmt: skip
+        handles[0].resume()
+        one.run_all()
+        let_time_pass()
+        one.run_all()
+        with connection.cursor() as cursor:
+            cursor.execute(MISCOUNTED)
+            assert cursor.fetchall() == []
+        return [before, [(statuses(handle), handle.status()) for handle in handles]]
+
+    def together(one: Engine) -> None:
+        assert one.advancer.wake(one.workflows), "all together, without an error"
+        one.advance()
+
+    assert ends(together) == ends(Engine.advance)

@@ -1,0 +1,30 @@
+-- Sends the tasks of ready nodes, of several runs, with the results that are their arguments. Raises an error if one of them cannot be sent.
+-- Moves nodes READY -> ENQUEUED; tasks (none) -> PENDING. Returns how many.
+-- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys.
+CREATE FUNCTION horsies_send_all(p_workflows uuid[], p_numbers bigint[], p_max_bytes int, p_now timestamptz) RETURNS int
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_many int;
+BEGIN
+  WITH made AS (
+    INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
+                               partition_key, partition_version, max_retries, options, workflow_id, node, node_index)
+    SELECT horsies_uuid7(p.place::int), n.task_name, n.queue_name, n.lane, n.priority, k.kwargs,
+           v_now, coalesce(p_now, now()) + coalesce(n.delay, '0'), least(n.good_until, w.good_until),
+           CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
+                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name) END,
+           q.partition_version, n.max_retries, n.options, w.id, n.number, 0
+    FROM unnest(p_workflows, p_numbers) WITH ORDINALITY AS p (workflow, number, place)
+    JOIN horsies_workflows w ON w.id = p.workflow
+    JOIN horsies_workflow_nodes n ON n.workflow_id = p.workflow AND n.number = p.number
+    LEFT JOIN horsies_queues q ON q.name = n.queue_name
+    CROSS JOIN LATERAL (SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs) AS k
+    RETURNING id, workflow_id, node
+  )
+  UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED', task_id = made.id
+  FROM made WHERE n.workflow_id = made.workflow_id AND n.number = made.node;
+  GET DIAGNOSTICS v_many = ROW_COUNT;
+  RETURN v_many;
+END
+$$;

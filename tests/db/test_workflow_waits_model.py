@@ -1,0 +1,155 @@
+"""Random graphs of waits, signals early and late, and timeouts, advanced by engines that die: as the pure model says."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from horsies_django import Workflow, WorkflowError
+from horsies_django.models import WorkflowNode, WorkflowSignal
+from horsies_django.tasks.options import simulated_now
+from horsies_django.workflows.advancer import Advancer
+from tests.db.drives import MAX_BYTES, MISCOUNTED, TABLES, Engine
+from tests.db.graphs import Dice
+from tests.support.models.waits import FINAL, Line, Sent, Waiter
+from tests.support.sizes import examples
+
+SEEDS = examples(25, 2_000)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(240, 2 * SEEDS))]
+
+BEGIN = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+
+
+class Waits:
+    """A run that only waits, and the model of it."""
+
+    def __init__(self, engines: list[Engine], seed: int) -> None:
+        self.dice = Dice(f"waits {seed}")
+        self.engines = engines
+        self.line = Line([self.waiter(number) for number in range(self.dice.randint(1, 12))])
+        self.now = 0
+        self.done: list[str] = []
+        self.at(self.now)
+        self.handle = self.built().send()
+        self.line.tell()
+        self.line.begin(self.now)
+
+    def waiter(self, number: int) -> Waiter:
+        dice = self.dice
+        kind = dice.choice(["signal"] * 5 + ["timer", "gate"])
+        name = {"signal": dice.choice("ab"), "gate": f"gate {number}", "timer": None}[kind]
+        node = Waiter(number, kind, name, timeout=dice.choice([None, None, 0, 2, 5, 9]))
+        if kind == "signal":
+            node.key = dice.choice([None, None, "x", "y"])
+        if kind == "timer":
+            node.timeout, node.on_timeout = node.timeout or 0, "complete"
+        else:
+            node.on_timeout = dice.choice(["fail", "skip", "complete"])
+        node.upstream = tuple(dice.sample(range(number), min(number, dice.choice([0, 0, 1, 1, 2]))))
+        node.allow_failed = dice.chance(0.4)
+        return node
+
+    def built(self) -> Workflow:
+        flow = Workflow("waits")
+        made: list[Any] = []
+        for node in self.line.nodes:
+            how: dict[str, Any] = {"after": [made[each] for each in node.upstream], "allow_failed": node.allow_failed}
+            limit = {"timeout": node.timeout, "on_timeout": node.on_timeout}
+            if node.kind == "timer":
+                made.append(flow.sleep(node.timeout or 0, **how))
+            elif node.kind == "gate":
+                made.append(flow.gate(f"gate {node.number}", **limit, **how))
+            else:
+                made.append(flow.signal(node.signal or "", key=node.key, **limit, **how))
+        return flow
+
+    def at(self, seconds: int) -> None:
+        """Let it be so many seconds after the beginning."""
+        self.now = seconds
+        moment = BEGIN + dt.timedelta(seconds=seconds)
+        simulated_now.set(moment)
+        for engine in self.engines:
+            engine.advancer.now = moment
+
+    def step(self) -> None:
+        what = self.dice.choices([self.signal, self.decide, self.pass_time, self.advance, self.die], [8, 2, 3, 4, 1])[0]
+        self.done.append(what.__name__)
+        what()
+
+    def signal(self) -> None:
+        sent = Sent(self.dice.choice("ab"), self.dice.choice([None, "x", "y"]), len(self.line.sent), self.now)
+        self.send(sent, lambda: self.handle.signal(sent.name, sent.value, key=sent.key))
+
+    def decide(self) -> None:
+        gates = [node.signal for node in self.line.nodes if node.kind == "gate"]
+        if gates:
+            name, approved = self.dice.choice(gates), self.dice.chance(0.6)
+            sent = Sent(name or "", None, {"by": "code", "reason": None}, self.now, approved)
+            self.send(sent, lambda: (self.handle.approve if approved else self.handle.reject)(sent.name))
+
+    def send(self, sent: Sent, send: Callable[[], None]) -> None:
+        """Send a signal, which is refused if no node will ever take it; the tables may know that later than the model."""
+        try:
+            send()
+        except (WorkflowError, LookupError):
+            assert not self.line.takes(sent.name)
+        else:
+            assert self.line.takes(sent.name)
+            self.line.sent.append(sent)
+
+    def pass_time(self) -> None:
+        self.at(self.now + self.dice.randint(1, 4))
+
+    def advance(self) -> None:
+        """Advance all that is owed, some of it together."""
+        engine = self.dice.choice(self.engines)
+        if self.dice.chance(0.3):
+            engine.advancer.wake(engine.workflows)
+        engine.advance()
+        self.line.advance(self.now)
+        self.judge()
+
+    def die(self) -> None:
+        """Let an engine die before it commits."""
+        engine = self.dice.choice(self.engines)
+        with engine.conn.transaction(force_rollback=True):
+            engine.workflows.advance(self.handle.workflow_id, [], [], 9)
+
+    def judge(self) -> None:
+        rows = WorkflowNode.objects.order_by("number").values_list("status", "value")
+        expected = [(node.status, node.value) for node in self.line.nodes]
+        assert list(rows) == expected
+        unused = WorkflowSignal.objects.filter(used_at=None).order_by("pk").values_list("name", "key", "seen_at")
+        assert [(name, key) for name, key, _seen in unused] == [
+            (sent.name, sent.key) for sent in self.line.sent if not sent.used
+        ]
+        ended = all(node.status in FINAL for node in self.line.nodes)
+        assert (self.handle.status() != "RUNNING") == ended
+        assert not self.engines[0].conn.execute(MISCOUNTED).fetchall()
+
+
+@pytest.mark.thorough
+def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    looker, engines = connect(), [Engine(connect()) for _ in range(2)]
+    before = simulated_now.get()
+    try:
+        for seed in range(SEEDS):
+            with looker.transaction():
+                for table in (*TABLES, "workflow_signals"):
+                    looker.execute(f"DELETE FROM horsies_{table}".encode())
+            for engine in engines:
+                engine.advancer = Advancer(MAX_BYTES)
+            waits = Waits(engines, seed)
+            try:
+                for _ in range(waits.dice.choice([5, 20, 60])):
+                    waits.step()
+                waits.advance()
+            except Exception as error:
+                error.add_note(f"seed {seed}: {waits.done} of {waits.line.nodes}")
+                raise
+    finally:
+        simulated_now.set(before)

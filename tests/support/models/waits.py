@@ -1,0 +1,110 @@
+"""A pure model of nodes that wait: which signal goes to which node, and what a timeout makes of it. It knows no database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+FINAL = ("COMPLETED", "FAILED", "SKIPPED")
+TIMED_OUT = {"fail": "FAILED", "skip": "SKIPPED", "complete": "COMPLETED"}
+
+
+@dataclass
+class Waiter:
+    """A node: it waits for all of ``upstream``, and then for its time, a signal or a decision. Times are seconds."""
+
+    number: int
+    kind: str
+    signal: str | None = None
+    key: str | None = None
+    timeout: int | None = None
+    on_timeout: str = "fail"
+    upstream: tuple[int, ...] = ()
+    allow_failed: bool = False
+    status: str = "PENDING"
+    due: int | None = None
+    value: Any = None
+
+
+@dataclass
+class Sent:
+    """A signal, or a decision if ``approved`` is not None."""
+
+    name: str
+    key: str | None
+    value: Any
+    at: int
+    approved: bool | None = None
+    seen: bool = False
+    used: bool = False
+
+
+@dataclass
+class Line:
+    """A run: its nodes, and the signals to it in the order in which they were sent."""
+
+    nodes: list[Waiter] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+
+    def takes(self, name: str) -> bool:
+        """Return whether a signal of this name is accepted."""
+        return any(node.signal == name and node.status not in FINAL for node in self.nodes)
+
+    def advance(self, now: int) -> None:
+        """Bring everything to where it stays until something happens."""
+        while True:
+            self.take(now)
+            while self.tell() | self.begin(now):
+                pass
+            due = any(node.status == "WAITING" and node.due is not None and node.due <= now for node in self.nodes)
+            if not due:
+                return
+
+    def take(self, now: int) -> None:
+        """Give new signals to nodes, the first to the first, and then let time end waits."""
+        for signal in self.sent:
+            if not signal.seen:
+                signal.seen = True
+                fits = [node for node in self.nodes if node.status == "WAITING" and suits(node, signal)
+                        and (node.due is None or node.due > signal.at)]  # fmt: skip
+                if fits:
+                    use(fits[0], signal)
+        for node in self.nodes:
+            if node.status == "WAITING" and node.due is not None and node.due <= now:
+                node.status = TIMED_OUT[node.on_timeout]
+
+    def tell(self) -> bool:
+        """Decide about nodes whose upstream nodes have ended; return whether any was."""
+        moved = False
+        for node in self.nodes:
+            if node.status == "PENDING":
+                ends = [self.nodes[number].status for number in node.upstream]
+                bad = any(end in ("FAILED", "SKIPPED") for end in ends)
+                if bad and not node.allow_failed:
+                    node.status, moved = "SKIPPED", True
+                elif all(end in FINAL for end in ends):
+                    node.status, moved = "READY", True
+        return moved
+
+    def begin(self, now: int) -> bool:
+        """Let ready nodes wait, or take the oldest signal that was kept; return whether there were any."""
+        ready = [node for node in self.nodes if node.status == "READY"]
+        for node in ready:
+            node.status = "WAITING"
+            node.due = None if node.timeout is None else now + node.timeout
+            kept = [signal for signal in self.sent if not signal.used and suits(node, signal)]
+            if kept:
+                use(node, kept[0])
+        return bool(ready)
+
+
+def suits(node: Waiter, signal: Sent) -> bool:
+    """Return whether a node waits for this signal."""
+    return node.signal == signal.name and node.key in (None, signal.key)
+
+
+def use(node: Waiter, signal: Sent) -> None:
+    """Let a node take a signal."""
+    signal.seen = signal.used = True
+    node.status = "FAILED" if signal.approved is False else "COMPLETED"
+    node.value = None if signal.approved is False else signal.value

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-LESS_IS_BETTER = ("ms", "us", "MB", "s", "statements", "lines")
+LESS_IS_BETTER = ("ms", "us", "MB", "s", "statements", "lines", "buffers")
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def empty_tables() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_task_steps, horsies_workers, horsies_heartbeats, "
-            "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges"
+            "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_workflow_signals"
         )
         cursor.execute("CHECKPOINT")
 

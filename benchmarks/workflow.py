@@ -13,6 +13,8 @@ A hop is a 200th of the time from the send of a chain of 200 nodes to the return
 tasks, each sent when the result of the one before is there: a machine that is kept busy, unlike that of ``latency``. Afterwards
 a transaction with an id stays open for a minute in which chains run, and the hop is measured again while it is open. A scale
 above 1 lengthens only this minute: ``--scale=10`` makes it ten.
+
+Runs that sleep and signals are measured by ``benchmarks.waits``.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 
 from django.db import DatabaseError, connection
 
+from benchmarks import waits
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.load import tasks
 from benchmarks.machine import completed, empty_tables, wait_for, worker
@@ -146,6 +149,7 @@ GOALS = (
     Goal("workflow", HOP, 2.5, over=PLAIN, at_most=True),
     Goal("workflow", PINNED, 1.3, over=HOP, at_most=True),
     Goal("workflow", SEND, 1, at_most=True),
+    *waits.GOALS,
 )
 
 
@@ -161,6 +165,7 @@ def cases(scale: float) -> Sequence[Case]:
         Case(TEN_BY_TWO, partial(drain, TEN, size, TEN_BY_TWO, TWO)),
         Case("workflow chain", partial(chain, max(2, round(CHAIN * size)), PINNED_SECONDS * scale)),
         Case(SEND, partial(send, max(2, round(BLOCKS * size)))),
+        *waits.cases(scale),
     ]
 
 

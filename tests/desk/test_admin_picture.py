@@ -203,6 +203,9 @@ def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_lef
     numbers = sorted(labels(boss, handle))
     sql("DELETE FROM horsies_workflow_nodes WHERE workflow_id = %s AND number = 0", handle.workflow_id)
     assert sorted(labels(boss, handle)) == numbers[1:]
+    chain = sent()
+    sql("DELETE FROM horsies_workflow_nodes WHERE workflow_id = %s AND number = 0", chain.workflow_id)
+    assert sorted(labels(boss, chain)) == [1]
 
 
 def test_every_status_has_an_icon_of_its_own_and_the_legend_names_those_there_are(boss: Client) -> None:

@@ -96,7 +96,7 @@ def sleeps(call: ast.Call) -> bool:
     receiver, _, name = ast.unparse(call.func).rpartition(".")
     first = call.args[0] if call.args else None
     at_once = isinstance(first, ast.Constant) and first.value == 0
-    if name == "sleep" and receiver not in ("time", "asyncio", ""):
+    if name == "sleep" and receiver.endswith(("flow", "growing", "child")):
         return False  # of a workflow: adds a timer
     if name in ("sleep", "usleep", "select") and not at_once:
         return first is not None

@@ -38,6 +38,11 @@ UNITS = {
     "workflow chain, hop": "ms",
     "workflow chain, hop with xmin pinned": "ms",
     "workflow send of 10,000 nodes": "s",
+    "workflow wake of 10,000 runs": "s",
+    "workflow wake of 10,000 runs, longest pass": "ms",
+    "workflow idle tick with 10,000 sleeping runs": "buffers",
+    "workflow idle tick with none": "buffers",
+    "workflow signals": "signals/s",
 }
 
 

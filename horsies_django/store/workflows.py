@@ -188,6 +188,10 @@ class WorkflowStore:
         """Return the permissions that the gates of a name ask for."""
         return [row[0] for row in run(self.connection, "workflows/permissions", {"workflow": workflow, "gate": gate})]
 
+    def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
+        """Return the runs among these that have signals which no advance has seen."""
+        return [row[0] for row in run(self.connection, "workflows/unseen", {"ids": list(ids)})]
+
     def children(self, workflow: uuid.UUID) -> list[uuid.UUID]:
         """Return the unfinished child runs of a run."""
         return [row[0] for row in run(self.connection, "workflows/children", {"workflow": workflow})]

@@ -54,11 +54,16 @@ class Advancer:
         self.max_bytes = max_bytes
         self.now = now  # in tests, in place of the database's clock
         self.owed: dict[uuid.UUID, Debt] = {}
+        self.told: set[uuid.UUID] = set()  # runs that got signals, which another worker may have seen meanwhile
 
     def owe(self, tasks: Iterable[Sequence[uuid.UUID]]) -> None:
         """Note finished tasks, each after its run."""
         for run, task in tasks:
             self.debt(run).tasks.add(task)
+
+    def tell(self, run: uuid.UUID) -> None:
+        """Note that a run got a signal. All workers are told, so each looks first whether nobody has seen it yet."""
+        self.told.add(run)
 
     def find(self, store: WorkflowStore, age: timedelta | None, many: int) -> int:
         """Note what the tables say is owed, ``many`` of a kind at most, and return how much that is."""
@@ -76,7 +81,7 @@ class Advancer:
     @property
     def next_at(self) -> float:
         """When to advance next, by the monotonic clock; infinite if nothing is owed."""
-        return min((debt.at for debt in self.owed.values()), default=math.inf)
+        return 0.0 if self.told else min((debt.at for debt in self.owed.values()), default=math.inf)
 
     def store(self, connection: Any, channel: str) -> WorkflowStore:
         """Return the statements on a connection."""
@@ -88,6 +93,10 @@ class Advancer:
         A run that cannot be advanced is logged and tried again later. Raises psycopg.Error if the connection is lost.
         """
         now = time.monotonic()
+        if self.told:
+            told, self.told = self.told, set()
+            for run in store.unseen(told):
+                self.debt(run)
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
         for start in range(0, len(due), TOGETHER):

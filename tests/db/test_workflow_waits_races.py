@@ -294,3 +294,19 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(eng
         one.advance()
 
     assert ends(together) == ends(Engine.advance)
+
+
+def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_has_done_it(engine: Engines) -> None:
+    """Naive: every worker of a large fleet advances, and locks, each run that gets a signal."""
+    one, two = engine(), engine()
+    handle = waiting()
+    handle.signal("go", 1)
+    for each in (one, two):
+        each.advancer.tell(handle.workflow_id)
+        assert each.advancer.next_at == 0.0
+    assert one.advancer.turn(one.workflows) or one.advancer.turn(one.workflows)
+    assert statuses(handle)["go"] == "COMPLETED"
+    with one.conn.transaction():
+        assert not one.workflows.advance(handle.workflow_id, [], [], 9).busy
+        two.advancer.turn(two.workflows)
+        assert (two.advancer.owed, two.advancer.told) == ({}, set())

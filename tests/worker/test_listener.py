@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import selectors
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 from django.utils import timezone
 
+from horsies_django import Workflow
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.tasks.notify_throttle import AGAIN_SECONDS
@@ -30,11 +32,12 @@ class Listening:
         self.prefix = channel_prefix(connection)
         self.moments: list[float] = []  # what it told at each time it woke somebody
         self.due: list[float] = []  # those of them at which it said that all is due, and in the sync lane
+        self.runs: list[uuid.UUID] = []  # of workflows, that it was to advance
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
         words = {"default": self.wake, "sync default": self.wake_for_due}
         self.notifications = NotificationListener(
-            listener, self.selector, Resilience(db_retry_initial_ms=100), words, self.wake
+            listener, self.selector, Resilience(db_retry_initial_ms=100), words, self.wake, self.runs.append
         )
 
     def wake(self, moment: float = 0.0) -> None:
@@ -92,6 +95,18 @@ def test_a_notification_of_a_task_is_proof_enough(listening: Listening) -> None:
     assert listening.woken == 2
     listening.tick(QUIET_SECONDS + 1)
     assert not listening.notifications.testing
+
+
+def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: Listening) -> None:
+    flow = Workflow("waits")
+    flow.signal("go")
+    handle = flow.send()
+    for number in range(2):
+        handle.signal("go", number)
+        listening.hears()
+    assert listening.runs == [handle.workflow_id] * 2
+    assert listening.woken == 1
+    assert not listening.notifications.again
 
 
 def wakes_again(listening: Listening) -> list[float]:

@@ -67,7 +67,7 @@ class Engine:
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
         handlers = {**self.cursors.handlers(), str(outbox.worker): self.comparison.soon}
         self.notifications = NotificationListener(
-            listener, selector, resilience, handlers, self.cursors.start_over, advancer.debt
+            listener, selector, resilience, handlers, self.cursors.start_over, advancer.tell
         )
         self.selector = selector
         self.outage = Outage(resilience)

@@ -12,7 +12,7 @@ from django.db import connection
 
 from horsies_django import CurrentTask, StaleAttempt, StepError
 from horsies_django.core.options import options_text
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Fence, Outcome
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.models import Task, TaskStep
 from horsies_django.store.retention import RetentionStore
@@ -20,6 +20,7 @@ from horsies_django.tasks.redaction import redact
 from tests.conftest import Claimer, put
 from tests.db.conftest import Aside
 from tests.db.test_retention import DAY, EVERYTHING, finished
+from tests.db.test_statements import explained
 from tests.support.points import StepGate
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -182,6 +183,23 @@ def test_a_cancelled_task_may_finish_its_step(claimer: Claimers) -> None:
     claim = claimed(worker)
     assert worker.store.cancel([claim.id], worker.channel, terminate=False) == {claim.id: "REQUESTED"}
     assert code_of(worker, claim).step("make", make, "a") == "a"
+
+
+def test_a_record_finds_its_task_by_the_primary_key_also_in_a_session_that_began_with_a_small_table(
+    claimer: Claimers,
+) -> None:
+    sent()
+    worker = claimer(default=100)
+    claim = claimed(worker)
+    worker.conn.execute("ANALYZE horsies_tasks")
+    plans = explained(worker)
+    fence = Fence(claim.id, worker.id, claim.generation)
+    assert all(worker.store.record_step(fence, name, "d", "1") for name in ("a", "b"))
+    (plan,) = {
+        notice.partition("plan:")[2] for notice in plans if "FROM horsies_tasks t" in notice.partition("plan:")[2]
+    }
+    assert "Index Scan using horsies_tasks_pkey" in plan
+    assert "Seq Scan" not in plan
 
 
 # deleted with the task

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import functools
+import gc
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -165,3 +167,17 @@ def test_an_annotation_that_cannot_be_stored_or_found_is_refused_before_the_func
         result_shape(shop)
     with pytest.raises(TaskDefinitionError, match="'Receipt' is not defined"):
         result_shape(of_nobody)
+
+
+def test_what_is_known_of_a_function_does_not_keep_it_alive() -> None:
+    """A lambda is made anew for each call, and may hold a client or a request."""
+
+    def of_an_order(order: int) -> Order:
+        return Order(order, Decimal(1))
+
+    alive = weakref.ref(of_an_order)
+    assert digest(1, function=of_an_order) == digest(order=1, function=of_an_order)
+    assert result_shape(of_an_order) is result_shape(of_an_order)
+    del of_an_order
+    gc.collect()
+    assert alive() is None

@@ -11,7 +11,8 @@ import hashlib
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.arguments import parameter_shape
@@ -25,6 +26,33 @@ OWN = "atomic"  # the keyword that a step keeps for itself
 INSTEAD = (
     "pass a key or plain values; what cannot be passed can be a variable of a function of your own that makes the call"
 )
+
+R = TypeVar("R")
+
+
+def remembered(compute: Callable[[Callable[..., Any]], R]) -> Callable[[Callable[..., Any]], R]:
+    """Return ``compute``, which keeps what it found for a function while that exists."""
+    known: WeakKeyDictionary[Callable[..., Any], R] = WeakKeyDictionary()
+
+    def look_up(function: Callable[..., Any]) -> R:
+        try:
+            return known[function]
+        except KeyError:
+            found = known[function] = compute(function)
+            return found
+        except TypeError:  # it has no hash, or cannot be referred to weakly
+            return compute(function)
+
+    return look_up
+
+
+@remembered
+def signature_or_none(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the signature of a function, None if it does not tell it, as some builtins."""
+    try:
+        return signature_of(function)
+    except ValueError:
+        return None
 
 
 def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -50,9 +78,8 @@ def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 
 def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of a call by name, or by position if the function does not tell its signature."""
-    try:
-        signature = signature_of(function)
-    except ValueError:  # some builtins
+    signature = signature_or_none(function)
+    if signature is None:
         return {"args": args, **kwargs}
     if OWN in signature.parameters and OWN not in signature.bind_partial(*args, **kwargs).arguments:
         raise TypeError(
@@ -96,10 +123,14 @@ def result_shape(function: Callable[..., Any]) -> Shape:
     """
     while isinstance(function, functools.partial):
         function = function.func
-    try:
-        annotation = signature_of(function).return_annotation
-    except ValueError:  # some builtins
-        return ANY
+    return shape_by_annotation(function)
+
+
+@remembered
+def shape_by_annotation(function: Callable[..., Any]) -> Shape:
+    """Do so for a function that is not a partial."""
+    signature = signature_or_none(function)
+    annotation = EMPTY if signature is None else signature.return_annotation
     if annotation is EMPTY:
         return ANY
     function = inspect.unwrap(getattr(function, "__func__", function))

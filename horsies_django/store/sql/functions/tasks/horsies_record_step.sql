@@ -3,7 +3,8 @@
 -- statements once, which takes longer than they do.
 -- Locks: the task's row; waits for its holder. Index: primary keys.
 CREATE FUNCTION horsies_record_step(p_task uuid, p_worker uuid, p_generation int, p_name text, p_digest text, p_result jsonb)
-RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
   PERFORM FROM horsies_tasks t
   WHERE t.id = p_task AND t.claimed_by = p_worker AND t.claim_generation = p_generation AND t.status = 'RUNNING'

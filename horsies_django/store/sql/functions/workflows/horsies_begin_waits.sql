@@ -1,24 +1,26 @@
 -- Lets ready timers, signals and gates of a run wait, p_many at most. Each takes the oldest signal that was sent early and that it waits for.
--- Moves READY -> WAITING, COMPLETED, FAILED. Returns the nodes that are final now.
+-- Moves READY -> WAITING, COMPLETED, FAILED. moved: the nodes that are final now. more: there may be other ready waits.
 -- Locks: rows of signals; the caller holds the lock of the run.
 -- Index: horsies_workflow_nodes_waits, horsies_signals_unused, primary keys.
-CREATE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ready bigint[];
-  v_moved bigint[] := '{}';
   v_node record;
   v_signal bigint;
 BEGIN
+  moved := '{}';
   v_ready := ARRAY(
     SELECT n.number FROM horsies_workflow_nodes n
     WHERE n.workflow_id = p_workflow AND n.status = 'READY' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL LIMIT p_many);
+  more := cardinality(v_ready) = p_many;
   IF v_ready = '{}' THEN
-    RETURN '{}';
+    RETURN;
   END IF;
   UPDATE horsies_workflow_nodes n SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay)
   WHERE n.workflow_id = p_workflow AND n.number = ANY (v_ready);
   IF NOT EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.used_at IS NULL) THEN
-    RETURN '{}';
+    RETURN;
   END IF;
   FOR v_node IN
     SELECT n.number, n.kind, n.signal, n.signal_key FROM horsies_workflow_nodes n
@@ -30,9 +32,8 @@ BEGIN
     ORDER BY s.id LIMIT 1;
     IF FOUND THEN
       PERFORM horsies_take_signal(p_workflow, v_node.number, v_signal, p_now);
-      v_moved := v_moved || v_node.number;
+      moved := moved || v_node.number;
     END IF;
   END LOOP;
-  RETURN v_moved;
 END
 $$;

@@ -7,6 +7,7 @@ CREATE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_byte
                                 OUT many int, OUT moved bigint[], OUT more boolean, OUT continued boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limit int := p_limit;
+  v_waits boolean := false;
   v_tasks bigint[];
   v_others bigint[];
   v_number bigint;
@@ -19,7 +20,9 @@ BEGIN
   more := false;
   continued := false;
   IF p_limit > 0 THEN
-    moved := horsies_begin_waits(p_run.id, p_limit, coalesce(p_now, clock_timestamp()));
+    v_found := horsies_begin_waits(p_run.id, p_limit, coalesce(p_now, clock_timestamp()));
+    moved := v_found.moved;
+    v_waits := v_found.more;
   END IF;
   IF p_run.max_in_flight IS NOT NULL THEN
     SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
@@ -78,7 +81,6 @@ BEGIN
   more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')
     AND (p_run.max_in_flight IS NULL OR many >= p_limit OR many < v_limit)  -- less than allowed: a map passed over elements
     AND EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.finished_at IS NULL)
-    OR EXISTS (SELECT FROM horsies_workflow_nodes n
-               WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL);
+    OR v_waits;
 END
 $$;

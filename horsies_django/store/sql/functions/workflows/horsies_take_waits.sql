@@ -13,6 +13,11 @@ DECLARE
   v_number bigint;
 BEGIN
   moved := '{}';
+  more := false;
+  IF NOT (EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL)
+          OR EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL)) THEN
+    RETURN;
+  END IF;
   v_unseen := ARRAY(SELECT s.id FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL ORDER BY s.id LIMIT p_many);
   IF v_unseen <> '{}' THEN
     FOR v_signal IN

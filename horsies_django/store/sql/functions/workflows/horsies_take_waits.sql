@@ -40,13 +40,14 @@ BEGIN
     WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= p_now
     ORDER BY n.due_at LIMIT p_many);
   IF v_due <> '{}' THEN
+    WITH due AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_due) AS number)  -- see horsies_propagate
     UPDATE horsies_workflow_nodes n
     SET finished_at = p_now, value = CASE WHEN n.on_timeout = 'complete' THEN 'null'::jsonb END,
         status = CASE n.on_timeout WHEN 'complete' THEN 'COMPLETED' WHEN 'skip' THEN 'SKIPPED' ELSE 'FAILED' END,
         error_code = CASE WHEN n.on_timeout <> 'complete' THEN 'WAIT_TIMED_OUT' END,
         error = CASE WHEN n.on_timeout <> 'complete' THEN
                   CASE WHEN n.kind = 'gate' THEN 'nobody decided in time' ELSE format('no signal %L came in time', n.signal) END END
-    WHERE n.workflow_id = p_workflow AND n.number = ANY (v_due);
+    FROM due d WHERE n.workflow_id = d.workflow_id AND n.number = d.number;
     moved := moved || v_due;
   END IF;
   more := cardinality(v_unseen) = p_many OR cardinality(v_due) = p_many;

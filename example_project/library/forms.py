@@ -45,8 +45,8 @@ class UploadForm(forms.Form):
         label=_("Folder"), required=False, max_length=200, help_text=_("Where the files belong, as in licenses/python.")
     )
     submission = forms.UUIDField(initial=uuid.uuid4, widget=forms.HiddenInput)
-    review = forms.BooleanField(label=_("Have it reviewed before it is published"), required=False)
     files = FilesField(label=_("Files"), help_text=_("UTF-8 texts of up to 2 MiB. Other files end as NOT_TEXT."))
+    review = forms.BooleanField(label=_("Have it reviewed before it is published"), label_suffix="", required=False)
 
     def clean_folder(self) -> str:
         """Return the folder without slashes around it."""

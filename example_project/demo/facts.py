@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from example_project.library.searching import NearDuplicate
+from example_project.library.workflows import COOLING_OFF
 
 CRASHED = "WORKER_CRASHED"
 
@@ -49,6 +50,27 @@ class Fall:
 
 
 @dataclass(frozen=True)
+class Approved:
+    """The import that somebody approved; seconds from the decision to the announcement of its document."""
+
+    path: str
+    status: str
+    is_published: bool
+    announced: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """The import that somebody rejected, and whether its undo removed the document."""
+
+    path: str
+    status: str
+    code: str | None
+    is_removed: bool
+
+
+@dataclass(frozen=True)
 class Search:
     """A search for a phrase of an imported file."""
 
@@ -73,6 +95,8 @@ class Facts:
     busy_seconds: float = 0.0
     crash: Crash | None = None
     fall: Fall | None = None
+    approved: Approved | None = None
+    rejected: Rejected | None = None
     search: Search | None = None
     pairs: list[NearDuplicate] = field(default_factory=list)
 
@@ -110,3 +134,18 @@ def untrue(facts: Facts) -> Iterator[str]:
         yield "the worker that was killed had no tasks"
     elif facts.fall.back != facts.fall.held:
         yield f"the worker that was killed had {facts.fall.held} tasks, {facts.fall.back} came back"
+    yield from untrue_of_reviews(facts.approved, facts.rejected)
+
+
+def untrue_of_reviews(approved: Approved | None, rejected: Rejected | None) -> Iterator[str]:
+    """Give the reasons why the reviews did not show what the demo promises."""
+    if approved is None or approved.status != "COMPLETED" or not approved.is_published:
+        yield f"the import that was approved has published nothing: {approved}"
+    elif approved.announced != 1:
+        yield f"{approved.path} was announced {approved.announced} times"
+    elif approved.seconds < COOLING_OFF.total_seconds():
+        yield f"{approved.path} was announced {approved.seconds:.1f} s after its approval, before its cooling-off time was over"
+    if rejected is None or (rejected.status, rejected.code) != ("FAILED", "GATE_REJECTED"):
+        yield f"the import that was rejected did not fail with GATE_REJECTED: {rejected}"
+    elif not rejected.is_removed:
+        yield f"{rejected.path} was rejected, but its document is still there"

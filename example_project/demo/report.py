@@ -20,6 +20,10 @@ def report(say: Narrator, facts: Facts) -> None:
     for failure in facts.failures:
         say.detail(f"  FAILED {failure.code}: {failure.message}")
     say.detail(f"{facts.documents} documents, {facts.indexed} indexed, {facts.verified} fetched back and equal")
+    if facts.approved and facts.rejected:
+        shown = f"published and announced {facts.approved.announced} time" + "s" * (facts.approved.announced != 1)
+        undone = "removed by the undo" if facts.rejected.is_removed else "not removed"
+        say.detail(f"Reviews: {facts.approved.path} approved, {shown}; {facts.rejected.path} rejected, {undone}")
     say.detail(f"{facts.reindexed} documents indexed anew by schedule, without anybody who sends")
     say.detail(
         f"{facts.tasks} tasks in {facts.busy_seconds:.1f} s: {facts.rate:.0f} tasks/s, uploading and killing included"

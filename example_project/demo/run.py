@@ -64,7 +64,8 @@ def perform(choices: Choices, say: Narrator, running: Services, password: str, e
     say.step(f"site at {address}/, worker {worker.pid} with {running.processes} processes")
     browser = Browser(address)
     browser.log_in(USERNAME, password)
-    facts = Story(say, running, browser, worker, choose(choices.files), now()).tell()
+    reviewer = get_user_model().objects.get(username=USERNAME)
+    facts = Story(say, running, browser, worker, choose(choices.files), reviewer, now()).tell()
     report(say, facts)
     reasons = list(untrue(facts))
     for reason in reasons:

@@ -1,4 +1,4 @@
-"""The story that the demo tells: files go in, a process and a worker are killed, and everything is there in the end."""
+"""The story that the demo tells: files go in, a process and a worker are killed, a person decides, all is there in the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
-from django.db.models import Count, Max, Min, Q, QuerySet
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q, QuerySet
 from django.urls import reverse
 
 from example_project.demo.browser import Browser, Part
@@ -22,6 +22,7 @@ from example_project.demo.narrator import Narrator
 from example_project.demo.phrases import first_phrase
 from example_project.demo.problems import DemoFailed
 from example_project.demo.processes import Services
+from example_project.demo.reviews import Reviews
 from example_project.demo.tasks import come_back, hold
 from example_project.library.models import Document, Upload
 from example_project.library.progress import nodes_of
@@ -58,14 +59,18 @@ class Story:
     browser: Browser
     worker: Worker
     files: list[File]
+    reviewer: Any  # the user who decides about the imports that wait for a person
     since: dt.datetime  # by the database's clock: only later tasks and uploads are of this run
 
     def tell(self) -> Facts:
         """Do everything in order. Raises DemoFailed when a step does not come about."""
         facts = Facts(sent=len(self.files))
         facts.crash = self.with_replacement(self.upload_with_a_crash())
+        reviews = Reviews(self.say, self.services, self.browser, self.reviewer)
+        reviews.upload()
         facts.fall = self.kill_the_worker()
         self.finish("imported", self.imports())
+        facts.approved, facts.rejected = reviews.decide()
         self.verify()
         self.count(facts)
         facts.pairs = disjoint(near_duplicates(PAIRS_LOOKED_AT))[:PAIRS]
@@ -106,7 +111,7 @@ class Story:
             self.say.detail(f"{made.path}: {made.kind.value}, {made.size:,} bytes, document {made.document_id}")
         else:
             self.say.detail(f"{result.err_value.error_code}: {result.err_value.message}")
-        told = [f"{node.name} x {node.total}" if node.total else node.name for node in nodes_of(run)]
+        told = [f"{node.name} x {node.total}" if node.kind == "map" else node.name for node in nodes_of(run)]
         self.say.detail(f"{', '.join(told)}: {run.progress().completed} of {run.progress().total} tasks completed")
         return upload.import_run
 
@@ -253,8 +258,9 @@ class Story:
         return Task.objects.filter(sent_at__gte=self.since)
 
     def imports(self) -> QuerySet[WorkflowRun]:
-        """Return the imports of this run of the demo."""
-        return WorkflowRun.objects.filter(name=IMPORT, sent_at__gte=self.since)
+        """Return the imports of this run of the demo that wait for nobody."""
+        reviewed = Upload.objects.filter(review=True, import_run=OuterRef("pk"))
+        return WorkflowRun.objects.filter(~Exists(reviewed), name=IMPORT, sent_at__gte=self.since)
 
     def documents(self) -> QuerySet[Document]:
         """Return the documents of the files of this run."""

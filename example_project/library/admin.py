@@ -46,4 +46,4 @@ class UploadAdmin(LookOnly):
     list_display = ("path", "uploaded_at", "document")
     list_select_related = ("document",)
     search_fields = ("folder", "name")
-    fields = ("folder", "name", "uploaded_at", "import_run", "document")
+    fields = ("folder", "name", "uploaded_at", "review", "import_run", "document")

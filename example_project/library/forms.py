@@ -46,6 +46,7 @@ class UploadForm(forms.Form):
     )
     submission = forms.UUIDField(initial=uuid.uuid4, widget=forms.HiddenInput)
     files = FilesField(label=_("Files"), help_text=_("UTF-8 texts of up to 2 MiB. Other files end as NOT_TEXT."))
+    review = forms.BooleanField(label=_("Have it reviewed before it is published"), label_suffix="", required=False)
 
     def clean_folder(self) -> str:
         """Return the folder without slashes around it."""

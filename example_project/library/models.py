@@ -1,4 +1,4 @@
-"""What was uploaded, the documents made of it, and the fingerprints by which they are compared."""
+"""What was uploaded, the documents made of it, their announcements, and the fingerprints by which they are compared."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Upload(models.Model):
     content = models.BinaryField(_("content"))
     digest = models.CharField(_("SHA-256"), max_length=64)
     submission = models.UUIDField(_("submission"), editable=False)
+    review = models.BooleanField(_("reviewed before it is published"), default=False)
     uploaded_at = models.DateTimeField(_("uploaded"), db_default=Now())
     import_run = models.UUIDField(_("import"), null=True, editable=False, unique=True)
     document = models.ForeignKey(Document, verbose_name=_("document"), null=True, on_delete=models.SET_NULL)
@@ -79,6 +80,22 @@ class Upload(models.Model):
     def path(self) -> str:
         """The folder and the name."""
         return f"{self.folder}/{self.name}" if self.folder else self.name
+
+
+class Announcement(models.Model):
+    """What visitors are told of a new document."""
+
+    document = models.ForeignKey(Document, verbose_name=_("document"), on_delete=models.CASCADE)
+    at = models.DateTimeField(_("at"), db_default=Now())
+    text = models.CharField(_("text"), max_length=500)
+
+    class Meta:
+        verbose_name = _("announcement")
+        verbose_name_plural = _("announcements")
+        ordering = ("-pk",)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Fingerprint(models.Model):

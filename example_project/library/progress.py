@@ -22,7 +22,7 @@ TASKS = {
     task.name: task
     for task in (
         *(tasks.read_file, tasks.split_document, tasks.measure_chapter, tasks.index_chapters, tasks.publish),
-        *(tasks.index_document, tasks.verify_document),
+        *(tasks.remove_document, tasks.index_document, tasks.verify_document),
     )
 }
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
@@ -84,9 +84,9 @@ def run_statuses(ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[st
 
 
 def nodes_of(run: WorkflowHandle) -> list[WorkflowNode]:
-    """Return the nodes of a run in the order in which they were added; ``task_id`` leads to the page of a task."""
+    """Return the nodes of a run in the order in which they were added; ``task_id``, None for waits, leads to a task's page."""
     nodes = WorkflowNode.objects.filter(workflow_id=run.workflow_id).order_by("number")
-    return list(nodes.only("name", "kind", "status", "error_code", "task_id", "total", "items_ok"))
+    return list(nodes.only("number", "name", "kind", "status", "error_code", "task_id", "total", "items_ok"))
 
 
 def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The library's tasks: the steps of an import, index a document, now and again, check that the site serves it unchanged.
+"""The library's tasks: the parts of an import and its undo, index documents, check that the site serves them unchanged.
 
 Each may run twice without harm: a worker can be killed between the last write of a task and the note that it is done. So each is
 tried again when its process or its whole worker died.
@@ -15,13 +15,14 @@ from django.utils import timezone
 
 from example_project.library import reading
 from example_project.library.fetching import fetch
-from example_project.library.models import Document, Fingerprint, Upload
+from example_project.library.models import Announcement, Document, Fingerprint, Upload
 from example_project.library.results import Chapter, Counts, Imported, Indexed, Kind, Verified
 from example_project.library.searching import CONFIG
 from horsies_django import Results, RetryPolicy, TaskError, TaskResult, current_task, task
 from horsies_django.schedules import Every
 
 REINDEXED = 25  # documents at a time
+UNDO = RetryPolicy.exponential(base_seconds=1, max_retries=10)
 REPEATABLE = RetryPolicy.exponential(base_seconds=1, max_retries=3, auto_retry_for=["WORKER_CRASHED"])
 
 
@@ -39,7 +40,8 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
         return TaskResult(err=TaskError("NOT_TEXT", f"{upload.path}: {problem}", data=place))
     kind = Kind.of(upload.name)
     with transaction.atomic():
-        document, _ = Document.objects.get_or_create(
+        # Locked: the undo of another import of the same file may be about to remove it.
+        document, _ = Document.objects.select_for_update().get_or_create(
             folder=upload.folder,
             name=upload.name,
             digest=upload.digest,
@@ -48,6 +50,25 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
         Upload.objects.filter(pk=upload_id).update(document=document)
     is_new = not document.is_published
     return TaskResult(ok=Imported(document.pk, document.path, kind, len(content), document.digest, is_new))
+
+
+@task(queue="imports", retry_policy=UNDO)
+def remove_document(upload_id: int, result: Imported | None) -> bool:
+    """Undo ``read_file``: delete its document, unless it is published or another upload has it; return whether it did.
+
+    Without a result, it is not known how the reading ended: the upload knows its document, because both commit together.
+    """
+    upload = Upload.objects.filter(pk=upload_id)
+    document_id = result.document_id if result else upload.values_list("document_id", flat=True).first()
+    with transaction.atomic():
+        document = Document.objects.select_for_update().only("pk").filter(pk=document_id, is_published=False).first()
+        if document is None:
+            return False
+        upload.update(document=None)
+        if Upload.objects.filter(document=document).exists():
+            return False
+        document.delete()
+    return True
 
 
 @task(queue="imports", retry_policy=REPEATABLE)
@@ -81,10 +102,16 @@ def index_chapters(imported: Imported, measured: Results[reading.Measured]) -> T
 
 @task(queue="imports", retry_policy=REPEATABLE)
 def publish(imported: Imported) -> TaskResult[str, TaskError]:
-    """Show a document to visitors, and return the address of its page."""
+    """Show a document to visitors, announce it once, and return the address of its page."""
     if not Document.objects.filter(pk=imported.document_id).update(is_published=True):
         return TaskResult(err=document_gone(imported.document_id))
+    current_task().step("announce", announce, imported.document_id, imported.path)
     return TaskResult(ok=reverse("library:document", args=[imported.document_id]))
+
+
+def announce(document_id: int, path: str) -> None:
+    """Tell visitors of a new document."""
+    Announcement.objects.create(document_id=document_id, text=f"New in the library: {path}")
 
 
 @task(queue="indexing", retry_policy=REPEATABLE)

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from example_project.library import progress, reading
 from example_project.library.forms import UploadForm
-from example_project.library.models import Document, Upload
+from example_project.library.models import Announcement, Document, Upload
 from example_project.library.searching import marked, near_duplicates, search
 from example_project.library.tasks import verify_document
 from example_project.library.workflows import import_file
@@ -26,15 +26,17 @@ from horsies_django import WorkflowHandle, get_workflow
 PAGE = 50
 PAIRS = 50
 PREVIEW_CHARACTERS = 3_000
+ANNOUNCED = 5
 
 
 @require_GET
 def documents(request: HttpRequest) -> HttpResponse:
-    """List the documents."""
+    """List the documents, and the latest announcements."""
     published = Document.objects.filter(is_published=True)
     page = Paginator(published.defer("text", "search"), PAGE).get_page(request.GET.get("page"))
     counts = published.aggregate(all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at"))
-    return render(request, "library/documents.html", {"page": page, "counts": counts})
+    context = {"page": page, "counts": counts, "announcements": Announcement.objects.all()[:ANNOUNCED]}
+    return render(request, "library/documents.html", context)
 
 
 @require_GET
@@ -71,7 +73,9 @@ def upload(request: HttpRequest) -> HttpResponse:
 
 
 @transaction.atomic
-def take_in(submission: uuid.UUID, folder: str, files: list[UploadedFile]) -> list[WorkflowHandle]:
+def take_in(
+    submission: uuid.UUID, folder: str, files: list[UploadedFile], review: bool = False
+) -> list[WorkflowHandle]:
     """Keep the files and have each imported, in one transaction: no file without its import, no import without its file.
 
     When a form is sent twice, the second time finds the uploads and the runs of the first.
@@ -84,9 +88,9 @@ def take_in(submission: uuid.UUID, folder: str, files: list[UploadedFile]) -> li
             folder=folder,
             name=file.name,
             digest=reading.digest(content),
-            defaults={"content": content},
+            defaults={"content": content, "review": review},
         )
-        handle = import_file(upload.pk).send()
+        handle = import_file(upload.pk, upload.review).send()
         Upload.objects.filter(pk=upload.pk).update(import_run=handle.workflow_id)
         handles.append(handle)
     return handles

@@ -144,6 +144,17 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     assert int(fallen[2]) >= 12
     assert re.search(rf"{fallen[2]} tasks came back in [\d.]+ s\n", told)
     assert "workflow 'come back': COMPLETED, the attempts that completed are [2]" in told
+    assert told.index("2 files uploaded that somebody has to review") < told.index("killed worker")
+    assert told.index("40 of 40 imported") < told.index("2 imports wait for a person")
+    who = "It waits for the decision of a person who has the permission library.change_document"
+    assert f"reviewed/letter.txt: {who}" in told
+    assert f"reviewed/draft.txt: {who}" in told
+    assert re.search(r"reviewed/letter\.txt: approved by demo, announced [\d.]+ s later", told)
+    assert "reviewed/draft.txt: rejected by demo: not ready" in told
+    assert "undo read_file: COMPLETED; the document is gone" in told
+    assert (
+        "letter.txt approved, published and announced 1 time; reviewed/draft.txt rejected, removed by the undo" in told
+    )
     assert re.search(r"(\d+) documents, \1 indexed, \1 fetched back and equal", told)
     assert re.search(r"[1-9]\d* documents indexed anew by schedule", told)
     assert re.search(r"\d+ tasks in [\d.]+ s: \d+ tasks/s", told)

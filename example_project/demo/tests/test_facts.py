@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from django.test import SimpleTestCase
 
-from example_project.demo.facts import Crash, Facts, Failure, Fall, Largest, Search, untrue
+from example_project.demo.facts import Approved, Crash, Facts, Failure, Fall, Largest, Rejected, Search, untrue
 from example_project.demo.files import LARGEST_BYTES, SAMPLE, batches, choose, is_utf8
 from example_project.demo.phrases import first_phrase
 
@@ -21,6 +21,8 @@ GOOD = Facts(
     reindexed=2,
     crash=Crash(11, "WORKER_CRASHED", "killed by SIGKILL", replacement=12),
     fall=Fall(held=12, back=12, seconds=11.5),
+    approved=Approved("letter.txt", "COMPLETED", is_published=True, announced=1, seconds=2.4),
+    rejected=Rejected("draft.txt", "FAILED", "GATE_REJECTED", is_removed=True),
     search=Search("one two three", "a.txt", is_found=True),
 )
 
@@ -35,6 +37,8 @@ class UntrueTests(SimpleTestCase):
         assert GOOD.crash
         assert GOOD.search
         assert GOOD.largest
+        assert GOOD.approved
+        assert GOOD.rejected
         broken = {
             "3 files were sent": replace(GOOD, completed=1),
             "0 files were sent": replace(GOOD, sent=0, completed=0, failures=[]),
@@ -45,6 +49,15 @@ class UntrueTests(SimpleTestCase):
             "no document was indexed anew": replace(GOOD, reindexed=0),
             "no imported file had a phrase": replace(GOOD, search=None),
             "does not find a.txt": replace(GOOD, search=replace(GOOD.search, is_found=False)),
+            "approved has published nothing: None": replace(GOOD, approved=None),
+            "approved has published nothing: Approved": replace(
+                GOOD, approved=replace(GOOD.approved, is_published=False)
+            ),
+            "announced 2 times": replace(GOOD, approved=replace(GOOD.approved, announced=2)),
+            "before its cooling-off time": replace(GOOD, approved=replace(GOOD.approved, seconds=1.9)),
+            "did not fail with GATE_REJECTED: None": replace(GOOD, rejected=None),
+            "did not fail with GATE_REJECTED: Rejected": replace(GOOD, rejected=replace(GOOD.rejected, code=None)),
+            "document is still there": replace(GOOD, rejected=replace(GOOD.rejected, is_removed=False)),
             "ended with UNHANDLED_ERROR": replace(GOOD, crash=replace(GOOD.crash, code="UNHANDLED_ERROR")),
             "ended with None": replace(GOOD, crash=None),
             "had no tasks": replace(GOOD, fall=None),

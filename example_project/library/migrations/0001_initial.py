@@ -84,6 +84,25 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Announcement",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="at")),
+                ("text", models.CharField(max_length=500, verbose_name="text")),
+                (
+                    "document",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, to="library.document", verbose_name="document"
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "announcement",
+                "verbose_name_plural": "announcements",
+                "ordering": ("-pk",),
+            },
+        ),
+        migrations.CreateModel(
             name="Upload",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -92,6 +111,7 @@ class Migration(migrations.Migration):
                 ("content", models.BinaryField(verbose_name="content")),
                 ("digest", models.CharField(max_length=64, verbose_name="SHA-256")),
                 ("submission", models.UUIDField(editable=False, verbose_name="submission")),
+                ("review", models.BooleanField(default=False, verbose_name="reviewed before it is published")),
                 (
                     "uploaded_at",
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="uploaded"),

@@ -71,15 +71,15 @@ class ImportTests(TestCase):
     def test_the_page_tells_how_far_an_import_is(self) -> None:
         address = self.import_book()
         page = self.client.get(address)
-        self.assertContains(page, "0 of 5 tasks completed")
+        self.assertContains(page, "0 of 5 completed")
         self.assertContains(page, 'http-equiv="refresh"')
         drain(queues=["imports"])  # read and split: the number of chapters is known
         page = self.client.get(address)
-        self.assertContains(page, "2 of 7 tasks completed")
+        self.assertContains(page, "2 of 7 completed")
         self.assertContains(page, "0 of 3")
         drain()
         page = self.client.get(address)
-        self.assertContains(page, "7 of 7 tasks completed")
+        self.assertContains(page, "7 of 7 completed")
         self.assertContains(page, "3 of 3")
         self.assertContains(page, Document.objects.get().digest)
         self.assertContains(page, Document.objects.get().get_absolute_url())
@@ -96,7 +96,8 @@ class ImportTests(TestCase):
         page = self.client.get(address)
         self.assertContains(page, "WORKFLOW_FAILED")
         self.assertContains(page, "MAP_FAILED")
-        self.assertContains(page, "2 of 7 tasks completed, 3 failed, 2 skipped")
+        self.assertContains(page, "undo read_file")
+        self.assertContains(page, "3 of 8 completed, 3 failed, 2 skipped")
         assert not Document.objects.exists()
 
     def test_a_paused_import_says_so_and_goes_on_when_it_is_resumed(self) -> None:

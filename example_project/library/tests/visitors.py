@@ -23,10 +23,18 @@ def logged_in(client: Client) -> Client:
     return client
 
 
-def upload(client: Client, *files: tuple[str, bytes], folder: str = "shelf", submission: object = None) -> Any:
+def upload(
+    client: Client,
+    *files: tuple[str, bytes],
+    folder: str = "shelf",
+    submission: object = None,
+    review: bool = False,
+) -> Any:
     """Upload files by the form and return the response; the same ``submission`` is the same form, sent again."""
     chosen = [SimpleUploadedFile(name, content) for name, content in files]
     data = {"submission": submission or uuid.uuid4(), "folder": folder, "files": chosen}
+    if review:
+        data["review"] = "on"
     return client.post(reverse("library:upload"), data)
 
 

@@ -149,3 +149,14 @@ def untrue_of_reviews(approved: Approved | None, rejected: Rejected | None) -> I
         yield f"the import that was rejected did not fail with GATE_REJECTED: {rejected}"
     elif not rejected.is_removed:
         yield f"{rejected.path} was rejected, but its document is still there"
+
+
+def disjoint(pairs: list[NearDuplicate]) -> list[NearDuplicate]:
+    """Return the pairs without those of a document that an earlier pair has: ten copies of a license are one find."""
+    seen: set[int] = set()
+    chosen = []
+    for pair in pairs:
+        if not seen & {pair.one_id, pair.other_id}:
+            seen |= {pair.one_id, pair.other_id}
+            chosen.append(pair)
+    return chosen

@@ -1,9 +1,18 @@
-"""A phrase to search for, taken from a text: a few plain words that stand together in one line."""
+"""A phrase to search for, taken from a text: a few plain words that stand together in one line; and the search for it."""
 
 from __future__ import annotations
 
 import re
 
+from django.db.models import QuerySet
+from django.urls import reverse
+
+from example_project.demo.browser import Browser
+from example_project.demo.facts import Search
+from example_project.library.models import Document
+
+SOURCES = 60
+MOST_HITS = 3
 PLAIN_WORDS = re.compile(r"(?:^|(?<=\s))[A-Za-z]{3,15}(?: [A-Za-z]{3,15}){4,6}(?=\s|$)", re.MULTILINE)
 
 
@@ -11,3 +20,14 @@ def first_phrase(text: str) -> str | None:
     """Return the first phrase of a text, or None."""
     found = PLAIN_WORDS.search(text)
     return found.group() if found else None
+
+
+def search(browser: Browser, documents: QuerySet[Document]) -> Search | None:
+    """Search, on the site, for a phrase that few documents have, and look whether its document is among the hits."""
+    for pk, text in documents.order_by("pk").values_list("pk", "text")[:SOURCES]:
+        phrase = first_phrase(text)
+        if phrase and Document.objects.filter(text__contains=phrase).count() <= MOST_HITS:
+            document = Document.objects.only("folder", "name").get(pk=pk)
+            page = browser.get(reverse("library:search"), q=f'"{phrase}"')
+            return Search(phrase, document.path, f'href="{document.get_absolute_url()}"' in page)
+    return None

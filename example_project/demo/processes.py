@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 from django.db.models import Q
 
 from example_project.demo.ending import ending
@@ -176,3 +177,11 @@ def end_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return ask_for_signal
+
+
+def began_at(pid: int) -> float | None:
+    """Return when a process began, None when it is gone."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return None

@@ -15,18 +15,18 @@ from django.urls import reverse
 
 from example_project.demo.browser import Browser, Part
 from example_project.demo.clock import now
-from example_project.demo.facts import Crash, Facts, Failure, Fall, Largest, Search
+from example_project.demo.facts import Crash, Facts, Failure, Fall, Largest, disjoint
 from example_project.demo.files import File, batches
 from example_project.demo.models import Hold
 from example_project.demo.narrator import Narrator
-from example_project.demo.phrases import first_phrase
+from example_project.demo.phrases import search
 from example_project.demo.problems import DemoFailed
-from example_project.demo.processes import Services
+from example_project.demo.processes import Services, began_at
 from example_project.demo.reviews import Reviews
 from example_project.demo.tasks import come_back, hold
 from example_project.library.models import Document, Upload
 from example_project.library.progress import nodes_of
-from example_project.library.searching import NearDuplicate, near_duplicates
+from example_project.library.searching import near_duplicates
 from example_project.library.tasks import reindex, verify_document
 from example_project.library.workflows import IMPORT
 from horsies_django import TaskHandle, TaskResult, Workflow, WorkflowHandle, explain, get_workflow
@@ -45,8 +45,6 @@ LOOK_MS = 250
 PAIRS = 3
 PAIRS_LOOKED_AT = 500
 TELL_EVERY_SECONDS = 2.0
-PHRASE_SOURCES = 60
-MOST_HITS = 3
 FINAL = [status.value for status in TERMINAL]
 
 
@@ -74,7 +72,7 @@ class Story:
         self.verify()
         self.count(facts)
         facts.pairs = disjoint(near_duplicates(PAIRS_LOOKED_AT))[:PAIRS]
-        facts.search = self.search()
+        facts.search = search(self.browser, self.documents())
         facts.reindexed = self.reindexed()
         return facts
 
@@ -297,32 +295,3 @@ class Story:
         counts = get_workflow(found.workflow_id).progress()
         path = Upload.objects.defer("content").get(import_run=found.workflow_id).path
         return Largest(path, found.total, counts.completed, counts.total)
-
-    def search(self) -> Search | None:
-        """Search, on the site, for a phrase that few documents have, and look whether its document is among the hits."""
-        for pk, text in self.documents().order_by("pk").values_list("pk", "text")[:PHRASE_SOURCES]:
-            phrase = first_phrase(text)
-            if phrase and Document.objects.filter(text__contains=phrase).count() <= MOST_HITS:
-                document = Document.objects.only("folder", "name").get(pk=pk)
-                page = self.browser.get(reverse("library:search"), q=f'"{phrase}"')
-                return Search(phrase, document.path, f'href="{document.get_absolute_url()}"' in page)
-        return None
-
-
-def began_at(pid: int) -> float | None:
-    """Return when a process began, None when it is gone."""
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess:
-        return None
-
-
-def disjoint(pairs: list[NearDuplicate]) -> list[NearDuplicate]:
-    """Return the pairs without those of a document that an earlier pair has: ten copies of a license are one find."""
-    seen: set[int] = set()
-    chosen = []
-    for pair in pairs:
-        if not seen & {pair.one_id, pair.other_id}:
-            seen |= {pair.one_id, pair.other_id}
-            chosen.append(pair)
-    return chosen

@@ -21,6 +21,9 @@ class Fate(NamedTuple):
     value: Any = None
 
 
+SKIPPED = Fate("SKIPPED")  # also of an element that a map passes over, because that of the map before it was skipped
+
+
 @dataclass
 class Spot:
     """A node.
@@ -102,11 +105,9 @@ class Run:
             return self.children[spot.number].status()
         if spot.kind == "task":
             return self.fate((self.path, spot.number, 0)).status
-        many = self.elements(spot)
-        if many is None:
+        if self.elements(spot) is None:
             return "FAILED"
-        ends = [self.fate((self.path, spot.number, index)).status for index in range(len(many))]
-        return "FAILED" if any(end in BAD for end in ends) else "COMPLETED"
+        return "FAILED" if any(fate.status in BAD for fate in self.fates(spot.number)) else "COMPLETED"
 
     def joins(self, spot: Spot) -> bool:
         """Return whether the upstream nodes let a node run."""
@@ -134,14 +135,17 @@ class Run:
             return [self.value(number) for number in spot.over]
         assert spot.over is not None
         if self.graph.spots[spot.over].kind == "map":
-            return [fate.value for fate in self.fates(spot.over)]
+            return [fate.value if fate.status == "COMPLETED" else SKIPPED for fate in self.fates(spot.over)]
         found = self.value(spot.over)
         return found if isinstance(found, list) else None
 
     def fates(self, number: int) -> list[Fate]:
         """Return what becomes of the tasks of a map."""
         many = self.elements(self.graph.spots[number]) or []
-        return [self.fate((self.path, number, index)) for index in range(len(many))]
+        return [
+            SKIPPED if element is SKIPPED else self.fate((self.path, number, index))
+            for index, element in enumerate(many)
+        ]
 
     def value(self, number: int) -> Any:
         """Return the value of a node that is COMPLETED."""
@@ -193,7 +197,7 @@ class Run:
         spot = self.graph.spots[number]
         if not self.began(number) or spot.kind == "workflow":
             return 0
-        return 1 if spot.kind == "task" else len(self.elements(spot) or [])
+        return 1 if spot.kind == "task" else sum(element is not SKIPPED for element in self.elements(spot) or [])
 
     def all(self) -> list[Run]:
         """Return this run and those of its children that began."""

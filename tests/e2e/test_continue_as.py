@@ -23,7 +23,9 @@ def test_a_loop_goes_on_over_the_death_of_workers_and_never_twice(worker: Callab
     os.kill(first.process.pid, signal.SIGKILL)
     for _ in range(2):
         worker("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
-    wait_until(lambda: handle.latest().status() != "RUNNING", "the loop has ended")
+    wait_until(
+        lambda: (last := handle.latest()).status() != "RUNNING" and last.successor() is None, "the loop has ended"
+    )
     places = Task.objects.filter(status="COMPLETED").order_by("finished_at").values_list("kwargs__place", flat=True)
     failed = Task.objects.filter(status="FAILED").count()  # the task that the worker was running has no retries
     assert list(places) == list(range(61 if not failed else len(places)))

@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Tests start hundreds of processes: what they import is compiled once.
-unexport PYTHONDONTWRITEBYTECODE
+# Tests start hundreds of processes: what they import is compiled once. Their streams are buffered, as those of most workers are: a stream
+# whose reader stands still then keeps a lock that others may wait for.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

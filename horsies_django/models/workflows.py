@@ -82,11 +82,13 @@ class WorkflowRun(ReadOnlyRow):
 
 
 class WorkflowNode(ReadOnlyRow):
-    """A node of a run: a task, a map (one task per element), a workflow of its own, or an input of the run.
+    """A node of a run: a task, a map (one task per element), a workflow of its own, an input of the run, a wait (timer, signal or
+    gate), the undo of another node, or the successor as which the run continues.
 
     ``open``, ``ok`` and ``bad`` count its upstream nodes that have not finished, completed, and ended otherwise. ``inputs`` says
-    which results become which arguments. A map counts its tasks in ``total``, ``expanded``,
-    ``in_flight``, ``items_ok`` and ``items_bad``.
+    which results become which arguments. A map, and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``,
+    ``items_ok`` and ``items_bad``. Only waits have ``on_timeout``. ``undo`` is the task that undoes this node, ``undoes`` the
+    node that this one undoes.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "number")

@@ -10,12 +10,13 @@ import logging
 import os
 import queue
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from logging.handlers import QueueHandler, QueueListener
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from django.conf import settings
 
@@ -60,13 +61,25 @@ def configure_logging(level: str) -> None:
         if name == "horsies" or name.startswith("horsies."):
             logging.getLogger(name).disabled = False  # "disable_existing_loggers" may have disabled it
     logging.getLogger("horsies").setLevel(level)
-    handler = logging.StreamHandler()
+    handler = logging.StreamHandler(stream_of_its_own())
     handler.setLevel(level)
     handler.setFormatter(Formatter())
     handler.addFilter(TaskContextFilter())
     logging.lastResort = handler
     if not root_is_configured():
         logging.root.setLevel(level)
+
+
+def stream_of_its_own() -> TextIO:
+    """Return a stream to stderr that only the log uses, or ``sys.stderr`` if that is no file.
+
+    A thread that waits for somebody to read stderr holds the lock of its stream, and the start of a process flushes
+    ``sys.stderr``.
+    """
+    try:
+        return open(sys.stderr.fileno(), "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False)
+    except (AttributeError, OSError, ValueError):
+        return sys.stderr
 
 
 def root_is_configured() -> bool:

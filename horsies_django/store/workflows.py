@@ -118,17 +118,13 @@ class WorkflowStore:
         """Send the first tasks of a new run."""
         run(self.connection, "workflows/begin", {"workflow": workflow, "limit": ROOTS, **self.shared})
 
-    def advance(
-        self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int
-    ) -> Advanced:
-        """Advance a run after some of its tasks and child runs have finished; send ``limit`` tasks at most."""
-        with self.advancing(workflow, tasks, children, limit) as cursor:
-            return Advanced(*cursor.fetchall()[0])
-
     def advancing(
         self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int
     ) -> AbstractContextManager[Cursor]:
-        """Return the cursor of ``advance``, whose row can be read later, when its connection is in pipeline mode."""
+        """Advance a run after some of its tasks and child runs have finished; send ``limit`` tasks at most.
+
+        Gives a cursor with one row, an Advanced. In pipeline mode it can be read after other statements have been sent.
+        """
         params = {"workflow": workflow, "tasks": list(tasks), "children": list(children), "limit": limit}
         return executed(self.connection, "workflows/advance", {**params, **self.shared})
 

@@ -123,19 +123,23 @@ class WorkflowHandle:
         return found[self.workflow_id]
 
     def results(self) -> dict[str, TaskResult[Any] | None]:
-        """Return the results of all nodes by name, None for those that have not finished; of a map, a list of values."""
+        """Return the results of all nodes by name, None for those that have not finished; of a map, a list of values.
+
+        Tasks may add nodes of the same name; the names of the later ones are followed by their number, as in "part (1000002)".
+        """
         store = reading()
         found: dict[str, TaskResult[Any] | None] = {}
         for node in store.node_results(self.workflow_id):
             task = registry.find_or_import(node.task_name) if node.task_name else None
             codec = None if task is None else task.result
+            name = f"{node.name} ({node.number})" if node.name in found else node.name
             if node.status in UNFINISHED_NODES:
-                found[node.name] = None
+                found[name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
                 rows = store.map_results(self.workflow_id, node.number, 0, MOST)
-                found[node.name] = TaskResult(ok=[decode(codec, result).ok for _place, _status, result in rows])
+                found[name] = TaskResult(ok=[decode(codec, result).ok for _place, _status, result in rows])
             else:
-                found[node.name] = decode(codec if node.kind == "task" else None, node.result)
+                found[name] = decode(codec if node.kind == "task" else None, node.result)
         return found
 
     def history(self) -> list[Change]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from horsies_django.store.notify import channel_prefix
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workers import WorkerStore
-from horsies_django.store.workflows import WorkflowStore
+from horsies_django.store.workflows import Advanced, WorkflowStore
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.workflows import operations
 from horsies_django.workflows.advancer import Advancer
@@ -101,6 +101,13 @@ class Engine:
         passed = self.run_pass(outcomes=[ended(claim, value, code) for claim in claims])
         self.advancer.owe(passed.in_runs)
         return passed
+
+    def advance_run(
+        self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = (), limit: int = 200
+    ) -> Advanced:
+        """Advance one run, in a transaction that may be open."""
+        with self.workflows.advancing(run, tasks, children, limit) as cursor:
+            return Advanced(*cursor.fetchall()[0])
 
     def advance(self) -> None:
         """Advance all that is owed."""
@@ -315,10 +322,10 @@ class Drive:
         with engine.conn.transaction(force_rollback=not commits):
             owed = {run for run, debt in engine.advancer.owed.items()}
             for run, debt in [*engine.advancer.owed.items()]:
-                assert not engine.workflows.advance(run, debt.tasks, debt.children, 3).busy
+                assert not engine.advance_run(run, debt.tasks, debt.children, 3).busy
             for other in others:
                 for run in owed:
-                    assert other.workflows.advance(run, [], [], 3).busy
+                    assert other.advance_run(run, [], [], 3).busy
         if not commits and self.dice.chance(0.5):
             engine.advancer = Advancer(MAX_BYTES)  # it died, and remembers nothing
 

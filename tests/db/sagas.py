@@ -203,9 +203,9 @@ class Saga:
         commits = self.dice.chance(0.5)
         with engine.conn.transaction(force_rollback=not commits):
             for run, debt in [*engine.advancer.owed.items()]:
-                assert not engine.workflows.advance(run, debt.tasks, debt.children, 3).busy
+                assert not engine.advance_run(run, debt.tasks, debt.children, 3).busy
                 for other in self.engines:
-                    assert other is engine or other.workflows.advance(run, [], [], 3).busy
+                    assert other is engine or other.advance_run(run, [], [], 3).busy
         if not commits and self.dice.chance(0.5):
             engine.advancer = Advancer(MAX_BYTES)  # it died, and remembers nothing
 

@@ -273,9 +273,9 @@ def test_a_loop_of_async_tasks_is_followed_from_async_code() -> None:
 
 def advanced(engine: Engine, handle: WorkflowHandle, tasks: list[uuid.UUID]) -> Advanced:
     """Advance a run until nothing is left: a slow machine puts some of it off."""
-    found = engine.workflows.advance(handle.workflow_id, tasks, [], 200)
+    found = engine.advance_run(handle.workflow_id, tasks, [], 200)
     while found.more:
-        found = engine.workflows.advance(handle.workflow_id, tasks, [], 200)
+        found = engine.advance_run(handle.workflow_id, tasks, [], 200)
     return found
 
 
@@ -290,11 +290,11 @@ def test_two_engines_begin_one_successor(connect: Callable[[], psycopg.Connectio
     tasks = [task for _, task in passed.in_runs]
     with one.engine.conn.transaction(force_rollback=True):  # killed before its commit
         assert advanced(one.engine, handle, tasks).halted == "continued"
-        assert two.workflows.advance(handle.workflow_id, tasks, [], 200).busy
+        assert two.advance_run(handle.workflow_id, tasks, [], 200).busy
     assert (handle.status(), handle.successor()) == ("RUNNING", None)
     assert advanced(two, handle, tasks).halted == "continued"
     for engine in (one.engine, two):
-        assert engine.workflows.advance(handle.workflow_id, tasks, [], 200).halted is None
+        assert engine.advance_run(handle.workflow_id, tasks, [], 200).halted is None
     assert WorkflowRun.objects.count() == 2
     assert WorkflowRun.objects.get(key="k").pk == handle.latest().workflow_id
     one.finish()

@@ -641,12 +641,12 @@ def test_two_engines_begin_the_undos_once(connect: Callable[[], psycopg.Connecti
     passed = one.engine.settle(one.claims.pop("bad"), code="BROKEN")
     tasks = [task for _, task in passed.in_runs]
     with one.engine.conn.transaction(force_rollback=True):  # it dies after it has added them
-        assert not one.engine.workflows.advance(handle.workflow_id, tasks, [], 200).busy
-        assert two.workflows.advance(handle.workflow_id, tasks, [], 200).busy
+        assert not one.engine.advance_run(handle.workflow_id, tasks, [], 200).busy
+        assert two.advance_run(handle.workflow_id, tasks, [], 200).busy
     assert undos(handle) == {}
     two.advance()
     for engine in (one.engine, two):
-        engine.workflows.advance(handle.workflow_id, tasks, [], 200)
+        engine.advance_run(handle.workflow_id, tasks, [], 200)
     assert undos(handle) == {"first": "PENDING", "second": "ENQUEUED"}
     one.finish()
     assert (len(sent(handle)), handle.status()) == (2, "FAILED")
@@ -661,7 +661,7 @@ def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(
     hand.take()
     passed = hand.engine.settle(hand.claims.pop("first"))
     with hand.engine.conn.transaction():
-        hand.engine.workflows.advance(handle.workflow_id, [task for _, task in passed.in_runs], [], 200)
+        hand.engine.advance_run(handle.workflow_id, [task for _, task in passed.in_runs], [], 200)
         connection.cursor().execute("SET lock_timeout = '100ms'")
         with pytest.raises(Exception, match="lock timeout"):
             handle.cancel()

@@ -137,12 +137,12 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     handle = flow.send()
     one.settle(*one.take(), code="BROKEN")
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
-    one.workflows.advance(run, Task.objects.values_list("id", flat=True), [], 9)
-    one.workflows.advance(handle.workflow_id, [], [run], 9)
+    one.advance_run(run, Task.objects.values_list("id", flat=True), [], 9)
+    one.advance_run(handle.workflow_id, [], [run], 9)
     assert statuses(handle) == {"child": "FAILED"}
     handle.retry()
     two.settle(*two.take(), code="BROKEN")
-    two.workflows.advance(run, Task.objects.values_list("id", flat=True), [], 9)
+    two.advance_run(run, Task.objects.values_list("id", flat=True), [], 9)
     one.workflows.told([run])  # of its first end
     engine().advance()
     assert (statuses(handle), handle.status()) == ({"child": "FAILED"}, "FAILED")
@@ -159,10 +159,10 @@ def test_two_engines_that_advance_one_run_send_its_next_task_once(engine: Engine
     passed = one.settle(*one.take())
     with one.conn.transaction():
         tasks = [task for _, task in passed.in_runs]
-        first = one.workflows.advance(handle.workflow_id, tasks, [], 9)
-        second = two.workflows.advance(handle.workflow_id, tasks, [], 9)
+        first = one.advance_run(handle.workflow_id, tasks, [], 9)
+        second = two.advance_run(handle.workflow_id, tasks, [], 9)
     assert ((first.busy, first.many), second.busy) == ((False, 1), True)
-    again = two.workflows.advance(handle.workflow_id, tasks, [], 9)
+    again = two.advance_run(handle.workflow_id, tasks, [], 9)
     assert (again.busy, again.many) == (False, 0)
     assert Task.objects.count() == 2
     one.run_all()
@@ -178,7 +178,7 @@ def test_an_engine_that_found_a_run_busy_counts_its_task_later(engine: Engines) 
     (first,), (second,) = one.take(1), two.take(1)
     one.settle(first)
     with one.conn.transaction():
-        assert not one.workflows.advance(handle.workflow_id, [first.id], [], 9).busy
+        assert not one.advance_run(handle.workflow_id, [first.id], [], 9).busy
         two.settle(second)
         two.advancer.turn(two.workflows)
         assert two.advancer.owed[handle.workflow_id].tasks == {second.id}
@@ -210,7 +210,7 @@ def test_an_advance_that_is_killed_before_its_commit_is_found_and_done_by_anothe
         with pytest.raises(psycopg.OperationalError), victim.conn.transaction():
             victim.advancer.find(victim.workflows, None, 9)
             for run, debt in victim.advancer.owed.items():
-                victim.workflows.advance(run, debt.tasks, debt.children, 9)
+                victim.advance_run(run, debt.tasks, debt.children, 9)
             watcher.execute("SELECT pg_terminate_backend(%s)", [victim.conn.info.backend_pid])
         killed += rows() == before
         heir.advance()
@@ -351,7 +351,7 @@ def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine
     handle = flow.send()
     bad = WorkflowNode.objects.get(name="bad").task_id
     one.settle(*(claim for claim in one.take() if claim.id == bad), code="BROKEN")
-    advanced = one.workflows.advance(handle.workflow_id, [bad], [], 9)
+    advanced = one.advance_run(handle.workflow_id, [bad], [], 9)
     assert (advanced.halted, handle.status()) == ("pause", "PAUSED")
     handle.resume()
     one.advancer.learn(one.workflows, handle.workflow_id, Debt(), advanced)
@@ -374,7 +374,7 @@ def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_te
     bad = WorkflowNode.objects.get(name="bad").task_id
     claims = {claim.id: claim for claim in one.take()}
     one.settle(claims.pop(bad), code="BROKEN")
-    assert one.workflows.advance(handle.workflow_id, [bad], [], 9).halted == on_error
+    assert one.advance_run(handle.workflow_id, [bad], [], 9).halted == on_error
     one.start()
     assert set(WorkflowRun.objects.filter(parent_id__isnull=False).values_list("status", flat=True)) == {"RUNNING"}
     two = engine()

@@ -491,7 +491,7 @@ def test_the_end_of_a_child_that_nobody_told_its_parent_is_found(hand: Hand) -> 
     for _ in range(2):  # the end of the inner run, and of the middle one
         for row in hand.engine.workflows.owed(None, 9):
             children = [row.child] if row.child else []
-            hand.engine.workflows.advance(row.workflow, [row.task] if row.task else [], children, 9)
+            hand.engine.advance_run(row.workflow, [row.task] if row.task else [], children, 9)
             hand.engine.workflows.told(children)
     assert WorkflowRun.objects.filter(finished_at=None).count() == 1
     hand.engine.advancer.owed.clear()

@@ -117,7 +117,7 @@ class Waits:
         """Let an engine die before it commits."""
         engine = self.dice.choice(self.engines)
         with engine.conn.transaction(force_rollback=True):
-            engine.workflows.advance(self.handle.workflow_id, [], [], 9)
+            engine.advance_run(self.handle.workflow_id, [], [], 9)
 
     def judge(self) -> None:
         rows = WorkflowNode.objects.order_by("number").values_list("status", "value")

@@ -70,8 +70,8 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engine: Engi
         handle.signal("go", 1)
         in_thread(lambda: handle.signal("go", 2))
         with one.conn.transaction():
-            assert not one.workflows.advance(handle.workflow_id, [], [], 9).busy
-    assert two.workflows.advance(handle.workflow_id, [], [], 9).many == 0
+            assert not one.advance_run(handle.workflow_id, [], [], 9).busy
+    assert two.advance_run(handle.workflow_id, [], [], 9).many == 0
     two.advance()
     assert WorkflowNode.objects.get(name="go").value == 2, "the other one was not committed yet"
     assert list(WorkflowSignal.objects.filter(used_at=None).values_list("data", flat=True)) == [1]
@@ -83,9 +83,9 @@ def test_a_signal_that_is_sent_does_not_wait_for_an_advance_and_is_found_after_i
     one, two = engine(), engine()
     handle = waiting()
     with one.conn.transaction():
-        assert not one.workflows.advance(handle.workflow_id, [], [], 9).busy
+        assert not one.advance_run(handle.workflow_id, [], [], 9).busy
         handle.signal("go", 1)
-        assert two.workflows.advance(handle.workflow_id, [], [], 9).busy
+        assert two.advance_run(handle.workflow_id, [], [], 9).busy
     assert statuses(handle)["go"] == "WAITING"
     two.advance()
     assert statuses(handle) == {"go": "COMPLETED", "after": "ENQUEUED"}
@@ -120,8 +120,8 @@ def test_of_a_timeout_and_a_signal_at_the_same_moment_exactly_one_wins(engine: E
     if not in_time:
         handle.signal("go", 1)
     with one.conn.transaction():
-        assert not one.workflows.advance(handle.workflow_id, [], [], 9).busy
-        assert two.workflows.advance(handle.workflow_id, [], [], 9).busy
+        assert not one.advance_run(handle.workflow_id, [], [], 9).busy
+        assert two.advance_run(handle.workflow_id, [], [], 9).busy
     two.advance()
     used = WorkflowSignal.objects.filter(used_at__isnull=False).count()
     if in_time:
@@ -136,7 +136,7 @@ def test_an_advance_that_is_killed_leaves_the_signal_to_another(engine: Engines,
     handle = waiting()
     handle.signal("go", 1)
     with pytest.raises(psycopg.OperationalError), one.conn.transaction():
-        assert not one.workflows.advance(handle.workflow_id, [], [], 9).busy
+        assert not one.advance_run(handle.workflow_id, [], [], 9).busy
         watcher.execute("SELECT pg_terminate_backend(%s)", [one.conn.info.backend_pid])
     assert statuses(handle)["go"] == "WAITING"
     two.advance()
@@ -307,6 +307,6 @@ def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_h
     assert one.advancer.turn(one.workflows) or one.advancer.turn(one.workflows)
     assert statuses(handle)["go"] == "COMPLETED"
     with one.conn.transaction():
-        assert not one.workflows.advance(handle.workflow_id, [], [], 9).busy
+        assert not one.advance_run(handle.workflow_id, [], [], 9).busy
         two.advancer.turn(two.workflows)
         assert (two.advancer.owed, two.advancer.told) == ({}, set())

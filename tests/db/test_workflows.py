@@ -461,6 +461,19 @@ def test_async_tasks_grow_and_read_results() -> None:
     assert handle.results()["sum"].ok_value == 23
 
 
+def test_results_leave_out_no_node_although_tasks_added_some_of_one_name() -> None:
+    """Naive: they are kept by name, and one hides the other."""
+    flow = Workflow("one name")
+    for n in (1, 2):
+        flow.add(flows.grows_async, n)
+    results = run(flow).results()
+    firsts = {name: result.ok_value for name, result in results.items() if name.startswith("first")}
+    numbers = WorkflowNode.objects.filter(name="first").order_by("number").values_list("number", flat=True)
+    assert firsts.keys() == {"first", f"first ({numbers[1]})"}
+    assert sorted(firsts.values()) == [1, 2]
+    assert len(results) == WorkflowNode.objects.count()
+
+
 def test_a_second_attempt_adds_no_node_twice() -> None:
     flow = Workflow("again")
     flow.add(flows.grows_and_fails, 4)

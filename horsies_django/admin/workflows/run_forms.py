@@ -197,9 +197,17 @@ class OperateMixin(ChangeMixin):
             return ["skip"]
         unfinished = row.finished_at is None
         verbs = (["resume"] if row.status == "PAUSED" else ["pause"]) if unfinished else []
-        if row.error_node is not None and unfinished or row.status in ENDED_BADLY and row.parent_id is None:
+        ended_badly = row.status in ENDED_BADLY and row.parent_id is None and not is_undone(row)
+        if row.error_node is not None and unfinished or ended_badly:
             verbs.append("retry")
         return [*verbs, "skip", "cancel"] if unfinished else verbs
+
+
+def is_undone(row: WorkflowRun) -> bool:
+    """Return whether all nodes of a run that were to be undone are."""
+    error = row.result.get("err") if isinstance(row.result, dict) else None
+    data = error.get("data") if isinstance(error, dict) else None
+    return isinstance(data, dict) and "undone" in data and "not_undone" not in data
 
 
 def lacked(page: Any, request: HttpRequest, gate: WorkflowNode) -> str:

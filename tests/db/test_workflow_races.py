@@ -236,7 +236,7 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     lock = "horsies_tasks" if table == "tasks" else f"horsies_workflow_{table}"
     with holder.transaction():
         holder.execute(f"LOCK TABLE {lock} IN {'SHARE' if table != 'edges' else 'ACCESS EXCLUSIVE'} MODE")
-        advancing = aside(one.workflows.advance, handle.workflow_id, [first.id], [], 9)
+        advancing = aside(one.advance_run, handle.workflow_id, [first.id], [], 9)
         wait_for_waiting(connect(), one.conn)
         connect().execute("SELECT pg_terminate_backend(%s)", [one.conn.info.backend_pid])
         with pytest.raises(psycopg.OperationalError):

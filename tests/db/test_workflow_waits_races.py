@@ -100,7 +100,7 @@ def test_a_signal_that_commits_in_the_middle_of_an_advance_is_not_marked_as_seen
     handle.signal("go", 1)
     with holder.transaction():
         holder.execute("SELECT FROM horsies_workflow_signals FOR UPDATE")
-        advancing = aside(one.workflows.advance, handle.workflow_id, [], [], 9)
+        advancing = aside(one.advance_run, handle.workflow_id, [], [], 9)
         wait_for_waiting(connect(), one.conn)
         handle.signal("go", 2)
     advancing.result()

@@ -504,7 +504,9 @@ def test_a_list_reads_no_more_rows_the_larger_the_table_is(
 ) -> None:
     with connection.cursor() as cursor:
         if analyzed == "when empty":
-            cursor.execute("TRUNCATE horsies_workflows")  # pages without rows are another case: a scan of them looks cheap
+            cursor.execute(
+                "TRUNCATE horsies_workflows"
+            )  # pages without rows are another case: a scan of them looks cheap
             cursor.execute("ANALYZE horsies_workflows")
         book = sent(key="book 7")
         WorkflowRun.objects.filter(pk=book.workflow_id).update(

@@ -17,8 +17,8 @@ BEGIN
   END IF;
   WITH done AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
-    WHERE t.id = ANY (v_tasks) AND t.workflow_id IS NOT DISTINCT FROM p_workflow  -- no index: found by their ids
-      AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL
+    WHERE t.id = ANY (v_tasks) AND t.workflow_id IS NOT DISTINCT FROM p_workflow AND t.advanced_at IS NULL
+      AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')  -- "finished_at IS NOT NULL" may read all finished tasks there are
     FOR NO KEY UPDATE SKIP LOCKED
   ), taken AS (
     UPDATE horsies_tasks t SET advanced_at = p_now WHERE t.id = ANY (ARRAY(SELECT d.id FROM done d))

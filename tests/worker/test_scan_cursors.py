@@ -117,3 +117,14 @@ def test_there_are_no_marks_while_a_pass_is_quick_without_them(cursors: ScanCurs
     assert lane(cursors, now=5.3)[1]["since"] is None  # it looks everywhere, and tells what it comes by
     cursors.learn(passed(p5=NOW), 5.3, WORTH_SECONDS * 2)
     assert lane(cursors, now=5.4)[1]["since"] == NOW
+
+
+def test_a_pass_that_claims_nothing_does_not_show_that_scans_are_quick(cursors: ScanCursors) -> None:
+    """Naive: every second pass only settles, is fast, and ends the use of cursors although an old transaction is open."""
+    cursors.slow = 0
+    for _ in range(SLOW_OFTEN + 1):
+        assert cursors.text(5.0) is None
+        cursors.learn(Passed(), 5.0, WORTH_SECONDS)
+        cursors.text(5.0)
+        cursors.learn(Passed(), 5.0, 0.0, scanned=False)
+    assert cursors.text(5.1) is not None

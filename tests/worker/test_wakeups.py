@@ -111,7 +111,7 @@ def test_tasks_past_their_time_are_left_to_a_whole_pass_at_once(dry: Wakeups) ->
 
 
 def test_a_slow_short_pass_rests_so_that_it_takes_a_small_part_of_the_time(dry: Wakeups) -> None:
-    dry.note_short_pass(5.0, LONG_SECONDS, fit=True)
+    dry.note_short_pass(5.0, LONG_SECONDS, fit=True, scanned=True)
     assert dry.short_pass(4.9 + SHARE * LONG_SECONDS, Wanted()) == (False, None)
     assert dry.short_pass(5.1 + SHARE * LONG_SECONDS, Wanted()) == (True, None)
 
@@ -119,16 +119,24 @@ def test_a_slow_short_pass_rests_so_that_it_takes_a_small_part_of_the_time(dry: 
 def test_short_passes_that_took_long_rest_only_when_many_in_a_row_did(dry: Wakeups) -> None:
     for _ in range(3):
         for _ in range(SLOW_OFTEN):
-            dry.note_short_pass(5.0, WORTH_SECONDS, fit=True)
+            dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
             assert dry.short_pass(5.0, Wanted()) == (True, None)
-        dry.note_short_pass(5.0, WORTH_SECONDS / 2, fit=True)
+        dry.note_short_pass(5.0, WORTH_SECONDS / 2, fit=True, scanned=True)
     for _ in range(SLOW_OFTEN + 1):
-        dry.note_short_pass(5.0, WORTH_SECONDS, fit=True)
+        dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
     assert dry.short_pass(4.99 + SHARE * WORTH_SECONDS, Wanted()) == (False, None)
     assert dry.short_pass(5.01 + SHARE * WORTH_SECONDS, Wanted()) == (True, None)
 
 
+def test_short_passes_between_them_that_claim_nothing_do_not_make_slow_ones_fewer(dry: Wakeups) -> None:
+    """Naive: every second pass only settles, is fast, and starts the count again."""
+    for _ in range(SLOW_OFTEN + 1):
+        dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
+        dry.note_short_pass(5.0, WORTH_SECONDS / 9, fit=True, scanned=False)
+    assert dry.short_pass(5.0, Wanted()) == (False, None)
+
+
 def test_where_there_are_limits_a_short_pass_is_tried_now_and_then(dry: Wakeups) -> None:
-    dry.note_short_pass(5.0, 0.001, fit=False)
+    dry.note_short_pass(5.0, 0.001, fit=False, scanned=True)
     assert dry.short_pass(4.9 + UNFIT_SECONDS, Wanted()) == (False, None)
     assert dry.short_pass(5.1 + UNFIT_SECONDS, Wanted()) == (True, None)

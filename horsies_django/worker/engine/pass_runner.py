@@ -52,7 +52,8 @@ class PassRunner:
             cursors = self.cursors.text(began) if notified else None
             passed = self.outbox.run_pass(wanted, starts, expired_leases=expired_leases, grace=grace, cursors=cursors)
             if notified:
-                self.cursors.learn(passed, began, time.monotonic() - began)
+                scanned = bool(wanted.sync or wanted.async_ or wanted.prefetch)
+                self.cursors.learn(passed, began, time.monotonic() - began, scanned=scanned)
         tell_expired(passed.late)
         if grace is None:
             self._release_unknown_tasks(passed)
@@ -65,7 +66,8 @@ class PassRunner:
         if not suits or not self.outbox.suits_short_pass(now):
             return None
         passed = self.outbox.run_short_pass(wanted, queue)
-        self.wakeups.note_short_pass(time.monotonic(), time.monotonic() - now, fit=passed is not None)
+        ended = time.monotonic()
+        self.wakeups.note_short_pass(ended, ended - now, fit=passed is not None, scanned=queue is not None)
         return passed
 
     def _release_unknown_tasks(self, passed: Passed) -> None:

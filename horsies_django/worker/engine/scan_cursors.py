@@ -100,9 +100,12 @@ class ScanCursors:
             cursors[queue][lane] = ranges(known)
         return json.dumps(cursors)
 
-    def learn(self, passed: Passed, began: float, took: float) -> None:
-        """Take over the first tasks that a pass found by priority; between these priorities there are none."""
-        if self.forgetful:
+    def learn(self, passed: Passed, began: float, took: float, *, scanned: bool = True) -> None:
+        """Take over the first tasks that a pass found by priority; between these priorities there are none.
+
+        A pass that claimed nothing has not ``scanned``, and does not show how long a scan takes.
+        """
+        if self.forgetful and scanned:
             self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
             self.forget_at = began + spacing(self.every, took)
         if passed.held:

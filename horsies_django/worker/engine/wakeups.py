@@ -65,13 +65,14 @@ class Wakeups:
             return True, next(iter(queues))
         return not asked, None
 
-    def note_short_pass(self, now: float, took: float, *, fit: bool) -> None:
+    def note_short_pass(self, now: float, took: float, *, fit: bool, scanned: bool) -> None:
         """Avoid short passes for a while after one that was not ``fit``, was very slow, or was one of many slow ones.
 
         Its scan may walk over future tasks or dead entries, which a whole pass skips. On a busy machine single passes are slow,
-        too, but whole ones would be slower.
+        too, but whole ones would be slower. How long a pass takes says nothing of scans if it did not scan.
         """
-        self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
+        if scanned:
+            self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
         too_slow = took >= LONG_SECONDS or self.slow > SLOW_OFTEN
         self.short_from = now + ((spacing(0.0, took) if too_slow else 0.0) if fit else UNFIT_SECONDS)
 

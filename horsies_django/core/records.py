@@ -16,7 +16,8 @@ class NewTasks(NamedTuple):
 
     ``ids`` and ``kwargs`` (JSON texts) are parallel lists; the other fields apply to all tasks. At most one of ``delay`` (from
     now, by the database's clock) and ``due_at`` (aware) is set, and at most one of ``good_for`` and ``good_until``. ``options``
-    is the JSON text of ``core/options.py``, or None. In tests, ``now`` replaces the database's clock.
+    is the JSON text of ``core/options.py``, or None. In tests, ``now`` replaces the database's clock. ``codec`` says how
+    ``kwargs`` is written: None for arguments by name, "plain" for the form of ``core/codec/plain.py``.
     """
 
     task_name: str
@@ -32,6 +33,7 @@ class NewTasks(NamedTuple):
     options: str | None = None
     good_for: dt.timedelta | None = None
     now: dt.datetime | None = None
+    codec: str | None = None
 
 
 class Claim(NamedTuple):

@@ -55,6 +55,7 @@ class Migration(migrations.Migration):
                 ("lane", models.CharField(max_length=5, verbose_name="lane")),
                 ("priority", models.SmallIntegerField(db_default=100, default=100, verbose_name="priority")),
                 ("kwargs", models.JSONField(verbose_name="arguments")),
+                ("codec", models.CharField(max_length=10, null=True, verbose_name="form of the arguments")),
                 ("options", models.JSONField(null=True, verbose_name="options")),
                 (
                     "status",

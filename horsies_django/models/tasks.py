@@ -71,6 +71,7 @@ class Task(ReadOnlyRow):
     lane = models.CharField(_("lane"), max_length=5)
     priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
     kwargs = StoredJSON(_("arguments"))
+    codec = models.CharField(_("form of the arguments"), max_length=10, null=True)  # noqa: DJ001 - NULL: by name
     options = StoredJSON(_("options"), null=True)
     status = models.CharField(_("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value)
     partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - NULL: no partition

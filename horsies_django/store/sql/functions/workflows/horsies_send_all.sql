@@ -13,7 +13,7 @@ BEGIN
     SELECT horsies_uuid7(p.place::int), n.task_name, n.queue_name, n.lane, n.priority, k.kwargs,
            v_now, coalesce(p_now, now()) + coalesce(n.delay, '0'), least(n.good_until, w.good_until),
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
-                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name) END,
+                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name, NULL) END,
            q.partition_version, n.max_retries, n.options, w.id, n.number, 0
     FROM unnest(p_workflows, p_numbers) WITH ORDINALITY AS p (workflow, number, place)
     JOIN horsies_workflows w ON w.id = p.workflow

@@ -117,7 +117,11 @@ class Outcome(NamedTuple):
 
 
 class TaskAttemptInfo(NamedTuple):
-    """One finished attempt of a task, as returned by ``handle.info()``."""
+    """One finished attempt of a task, as returned by ``handle.info()``.
+
+    ``exception_class`` is the dotted path of the class of the exception with which it failed; None without one, like
+    ``traceback``.
+    """
 
     attempt: int
     outcome: str
@@ -128,10 +132,15 @@ class TaskAttemptInfo(NamedTuple):
     error_message: str | None
     worker_id: uuid.UUID | None
     child_pid: int | None
+    exception_class: str | None = None
+    traceback: str | None = None
 
 
 class TaskInfo(NamedTuple):
-    """The row of a task as plain values, as returned by ``handle.info()``; ``result`` is the stored JSON envelope."""
+    """The row of a task as plain values, as returned by ``handle.info()``.
+
+    ``result`` is the stored JSON envelope; ``codec`` is "plain" for a task of django.tasks, else None.
+    """
 
     task_id: uuid.UUID
     task_name: str
@@ -153,3 +162,4 @@ class TaskInfo(NamedTuple):
     copy_of: uuid.UUID | None
     result: Any
     attempts: tuple[TaskAttemptInfo, ...]
+    codec: str | None = None

@@ -155,6 +155,8 @@ class TaskAttempt(ReadOnlyRow):
     finished_at = models.DateTimeField(_("finished"))
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     error_message = models.TextField(_("error message"), null=True)  # noqa: DJ001 - NULL: no error
+    exception_class = models.TextField(_("exception"), null=True)  # noqa: DJ001 - NULL: no exception
+    traceback = models.TextField(_("traceback"), null=True)  # noqa: DJ001 - NULL: no exception
     worker_id = models.UUIDField(_("worker"), null=True)
     child_pid = models.IntegerField(_("process"), null=True)
 

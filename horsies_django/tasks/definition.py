@@ -13,11 +13,9 @@ from horsies_django.core.codec import PLAIN, ArgumentsCodec, PlainArguments, Pla
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 from horsies_django.core.patterns import Pattern
+from horsies_django.core.priorities import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.schedules import as_texts, read_definition
-
-LOWEST_PRIORITY = 100
-LOWEST_PLAIN_PRIORITY = 201  # of django.tasks, whose 100 to -100 are 1 to 201
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +47,7 @@ class TaskDefinition:
     @property
     def lowest_priority(self) -> int:
         """The largest number that a priority of this task can have; 1 runs first."""
-        return LOWEST_PRIORITY if self.codec is None else LOWEST_PLAIN_PRIORITY
+        return LOWEST if self.codec is None else LOWEST_PLAIN
 
 
 def define(
@@ -68,7 +66,7 @@ def define(
     name = origin if name is None else name
     definition = _schedule(origin, name, schedule)
     _refuse_generator(origin, function)
-    _refuse_options(origin, name, queue, priority, LOWEST_PRIORITY, retry_policy, exception_mapper, timeout_ms)
+    _refuse_options(origin, name, queue, priority, LOWEST, retry_policy, exception_mapper, timeout_ms)
     return TaskDefinition(
         function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
         _lane(function), ArgumentsCodec.of(function), ResultCodec.of(function),
@@ -80,7 +78,7 @@ def define_plain(
     *,
     name: str | None = None,
     queue: str | None = None,
-    priority: int = 101,
+    priority: int = DJANGO_ZERO,
     takes_context: bool = False,
     retry_policy: RetryPolicy | None = None,
     exception_mapper: Mapper = EMPTY,
@@ -89,12 +87,13 @@ def define_plain(
 ) -> TaskDefinition:
     """Return the definition of a function of ``django.tasks``, which needs no annotations. Raises TaskDefinitionError.
 
-    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``.
+    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``. A workflow takes any object
+    whose attribute ``definition`` is the result, and whose attribute ``send_options``, if it has one, are SendOptions.
     """
     origin = _origin(function)
     name = origin if name is None else name
     _refuse_generator(origin, function)
-    _refuse_options(origin, name, queue, priority, LOWEST_PLAIN_PRIORITY, retry_policy, exception_mapper, timeout_ms)
+    _refuse_options(origin, name, queue, priority, LOWEST_PLAIN, retry_policy, exception_mapper, timeout_ms)
     return TaskDefinition(
         function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, None,
         _lane(function), PlainArguments(function, takes_context), PlainResult(function),

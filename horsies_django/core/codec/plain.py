@@ -113,6 +113,23 @@ def _named(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _argument(name, value) for name, value in given.items()}
 
 
+def named_arguments(stored: Any) -> Any:
+    """Return stored arguments by name, those without one as a list under "*"; other JSON as it is.
+
+    The SQL function horsies_named_arguments does the same, and a test compares the two.
+    """
+    if (
+        not isinstance(stored, dict)
+        or not isinstance(stored.get("args"), list)
+        or not isinstance(stored.get("kwargs"), dict)
+    ):
+        return stored
+    args, names = stored["args"], stored.get("names")
+    names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    found = {**stored["kwargs"], **dict(zip(names, args, strict=False))}
+    return {**found, "*": args[len(names) :]} if len(args) > len(names) else found
+
+
 class PlainArguments(Compiled):
     """The arguments of one plain function.
 

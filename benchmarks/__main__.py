@@ -36,6 +36,7 @@ SCENARIOS = (
     "schedule",
     "workflow",
     "steps",
+    "priorities",
 )
 STORMS = ("caps", "chaos")  # they keep their own options and lines
 NAMES = (*SCENARIOS, *STORMS)

@@ -88,7 +88,7 @@ def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
     task = registry.find_or_import(found.task) if found else None
     assert found is not None
     assert task is not None
-    return {**found.definition(), "kwargs": json.loads(encode(task, (), dict(found.kwargs)))}
+    return {**found.definition(), "kwargs": json.loads(task.arguments.encode_values(found.kwargs))}
 
 
 def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False) -> list[tuple[str, str]]:
@@ -124,7 +124,7 @@ def _arguments(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -
     if not as_json:
         return encode(task, (), dict(kwargs))
     try:
-        args, by_name = task.arguments.decode(json.dumps(dict(kwargs)))
+        args, by_name = task.arguments.decode_values(json.dumps(dict(kwargs)))
     except (CodecError, TypeError, ValueError) as error:
         raise refuse(f"{task.name}: {error}") from error
     return encode(task, tuple(args), by_name)

@@ -18,7 +18,12 @@ from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks.enqueue import send_call
 from horsies_django.tasks.ids import uuid7
+from horsies_django.tasks.options import SendOptions
+from tests.apps.project import plain
 from tests.support.deadlines import wait_until as wait_until
 
 EMPTY = """
@@ -106,3 +111,17 @@ def put(count: int = 1, *, name: str = "tests.nothing", queue: str = "default", 
     values: dict[str, Any] = {"lane": "sync", "priority": 100, "ids": ids, "kwargs": ["{}"] * count, **columns}
     TaskStore(connection).send(NewTasks(task_name=name, queue_name=queue, **values))
     return ids
+
+
+@pytest.fixture
+def plain_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, TaskDefinition]:
+    """Make tasks of the functions in tests.apps.project.plain, and return them by the names of the functions."""
+    plain.RAN.clear()
+    for definition in plain.TASKS.values():
+        monkeypatch.setitem(registry._tasks, definition.name, definition)
+    return plain.TASKS
+
+
+def send_plain(definition: TaskDefinition, *args: Any, **kwargs: Any) -> uuid.UUID:
+    """Send a plain task, as a backend of django.tasks does."""
+    return send_call(definition, SendOptions(), args, kwargs)

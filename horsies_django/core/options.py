@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from horsies_django.core.retry import RetryPolicy
 
-WIRE = 1  # the format version; it increases when older workers must not run such tasks
+WIRE = 2  # the newest format version that this release reads; it increases when older workers must not run such tasks
+NAMED_WIRE = 1  # the version in which tasks are sent whose arguments are stored by name
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
 MOST_BRACKETS = 500  # valid options have four; how deep a text may be nested depends on the version of Python
 
@@ -22,16 +23,16 @@ class TaskOptions(NamedTuple):
     ``problem`` says why the options are invalid, or is None. The column may contain any JSON.
     """
 
-    wire: float = WIRE
+    wire: float = NAMED_WIRE
     timeout_ms: int | None = None
     problem: str | None = None
 
 
-def options_text(retry_policy: RetryPolicy | None, timeout_ms: int | None) -> str | None:
-    """Return the JSON text for the row of a task, None without options."""
-    if retry_policy is None and timeout_ms is None:
+def options_text(retry_policy: RetryPolicy | None, timeout_ms: int | None, *, plain: bool = False) -> str | None:
+    """Return the JSON text for the row of a task, None without options. ``plain``: its arguments are in the plain form."""
+    if retry_policy is None and timeout_ms is None and not plain:
         return None
-    options: dict[str, object] = {"wire": WIRE}
+    options: dict[str, object] = {"wire": WIRE if plain else NAMED_WIRE}
     if retry_policy is not None:
         options["retry"] = retry_policy.stored()
     if timeout_ms is not None:
@@ -51,7 +52,7 @@ def read_options(text: str | None) -> TaskOptions:
         return TaskOptions(problem=str(error))
     if not isinstance(found, dict):
         return TaskOptions(problem=f"they must be an object, not {text:.50}")
-    wire, timeout_ms = found.get("wire", WIRE), found.get("timeout_ms")
+    wire, timeout_ms = found.get("wire", NAMED_WIRE), found.get("timeout_ms")
     if isinstance(wire, bool) or not isinstance(wire, int | float):
         return TaskOptions(problem=f"the format version (wire) must be a number, not {wire!r:.50}")
     if wire > WIRE:

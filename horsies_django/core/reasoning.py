@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from horsies_django.core.explanations import Explanation, Reason, ReasonCode
 from horsies_django.core.facts import Facts, at_limit, clock_time, level_name, moment, pick, worker_name
+from horsies_django.core.priorities import shown_priority
 
 
 class Timing(NamedTuple):
@@ -168,8 +169,8 @@ class Case:
             self.task["wire"],
             moment(self.task["enqueued_at"]) + self.timing.grace,
         )
-        held = all(one["strange"] for one in self.workers)
-        newer = f" in the format of a newer release (format version {wire})" if wire > 1 else ""
+        held, newest = all(one["strange"] for one in self.workers), max(one["wire"] for one in self.workers)
+        newer = f" in the format of a newer release (format version {wire})" if wire > newest else ""
         wait = f"they leave it to others until {self.at(until)}; after that, " if held else ""
         text = (
             f"No live worker of its queue knows the task {name!r}{newer}: {wait}the first to claim it fails it with "
@@ -245,7 +246,10 @@ class Case:
             if more := count > bound:
                 shown = f"More than {bound:,} tasks are"
             details = {"count": min(count, bound), "more": more}
-            yield Reason(ReasonCode.BEHIND_OTHERS, f"{shown} ahead of it and may start first.", details)
+            text = f"{shown} ahead of it and may start first"
+            if self.task["codec"]:
+                text += f"; its priority is {shown_priority(self.task['priority'], self.task['codec'])}"
+            yield Reason(ReasonCode.BEHIND_OTHERS, f"{text}.", details)
 
     def next(self) -> Reason:
         seconds = self.timing.poll.total_seconds()

@@ -16,7 +16,8 @@ class NewTasks(NamedTuple):
 
     ``ids`` and ``kwargs`` (JSON texts) are parallel lists; the other fields apply to all tasks. At most one of ``delay`` (from
     now, by the database's clock) and ``due_at`` (aware) is set, and at most one of ``good_for`` and ``good_until``. ``options``
-    is the JSON text of ``core/options.py``, or None. In tests, ``now`` replaces the database's clock.
+    is the JSON text of ``core/options.py``, or None. In tests, ``now`` replaces the database's clock. ``codec`` says how
+    ``kwargs`` is written: None for arguments by name, "plain" for the form of ``core/codec/plain.py``.
     """
 
     task_name: str
@@ -32,6 +33,7 @@ class NewTasks(NamedTuple):
     options: str | None = None
     good_for: dt.timedelta | None = None
     now: dt.datetime | None = None
+    codec: str | None = None
 
 
 class Claim(NamedTuple):
@@ -115,7 +117,11 @@ class Outcome(NamedTuple):
 
 
 class TaskAttemptInfo(NamedTuple):
-    """One finished attempt of a task, as returned by ``handle.info()``."""
+    """One finished attempt of a task, as returned by ``handle.info()``.
+
+    ``exception_class`` is the dotted path of the class of the exception with which it failed; None without one, like
+    ``traceback``.
+    """
 
     attempt: int
     outcome: str
@@ -126,10 +132,15 @@ class TaskAttemptInfo(NamedTuple):
     error_message: str | None
     worker_id: uuid.UUID | None
     child_pid: int | None
+    exception_class: str | None = None
+    traceback: str | None = None
 
 
 class TaskInfo(NamedTuple):
-    """The row of a task as plain values, as returned by ``handle.info()``; ``result`` is the stored JSON envelope."""
+    """The row of a task as plain values, as returned by ``handle.info()``.
+
+    ``result`` is the stored JSON envelope; ``codec`` is "plain" for a task of django.tasks, else None.
+    """
 
     task_id: uuid.UUID
     task_name: str
@@ -151,3 +162,4 @@ class TaskInfo(NamedTuple):
     copy_of: uuid.UUID | None
     result: Any
     attempts: tuple[TaskAttemptInfo, ...]
+    codec: str | None = None

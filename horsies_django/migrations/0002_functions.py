@@ -10,6 +10,8 @@ TYPES = ("horsies_wanted", "horsies_caps")
 
 # In the order in which they need each other: PostgreSQL looks into those in SQL when they are made.
 FUNCTIONS = (
+    "partitions/horsies_named_arguments",
+    "partitions/horsies_stored_arguments",
     "partitions/horsies_partition_key",
     "caps/horsies_holds_permit",
     "caps/horsies_remaining_capacity",

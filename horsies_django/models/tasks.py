@@ -71,6 +71,7 @@ class Task(ReadOnlyRow):
     lane = models.CharField(_("lane"), max_length=5)
     priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
     kwargs = StoredJSON(_("arguments"))
+    codec = models.CharField(_("form of the arguments"), max_length=10, null=True)  # noqa: DJ001 - NULL: by name
     options = StoredJSON(_("options"), null=True)
     status = models.CharField(_("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value)
     partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - NULL: no partition
@@ -154,6 +155,8 @@ class TaskAttempt(ReadOnlyRow):
     finished_at = models.DateTimeField(_("finished"))
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     error_message = models.TextField(_("error message"), null=True)  # noqa: DJ001 - NULL: no error
+    exception_class = models.TextField(_("exception"), null=True)  # noqa: DJ001 - NULL: no exception
+    traceback = models.TextField(_("traceback"), null=True)  # noqa: DJ001 - NULL: no exception
     worker_id = models.UUIDField(_("worker"), null=True)
     child_pid = models.IntegerField(_("process"), null=True)
 

@@ -105,6 +105,7 @@ class WorkflowNode(ReadOnlyRow):
     max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
     options = StoredJSON(_("options"), null=True)
     kwargs = StoredJSON(_("arguments"), null=True)
+    codec = models.CharField(_("form of the arguments"), max_length=10, null=True)  # noqa: DJ001 - NULL: by name
     inputs = StoredJSON(_("arguments from results"), null=True)
     over = models.TextField(_("mapped argument"), null=True)  # noqa: DJ001 - NULL: not a map
     graph = StoredJSON(_("graph"), null=True)

@@ -74,7 +74,7 @@ class OpenCalls(NamedTuple):
     """Calls of one task with arguments of the same names that ``runs`` still have to make; ``nodes`` is how many.
 
     ``given`` says where each argument comes from: "constant", "undo" (from the undone task), or the "as" of its input.
-    ``constants`` are examples, as JSON texts. ``run`` and ``node`` are an example.
+    ``constants`` are examples, as JSON texts. ``run`` and ``node`` are an example. ``codec`` is the form of the arguments.
     """
 
     task: str
@@ -86,6 +86,7 @@ class OpenCalls(NamedTuple):
     run: uuid.UUID
     node: str
     constants: frozenset[str]
+    codec: str | None = None
 
 
 class NodeResult(NamedTuple):
@@ -243,11 +244,13 @@ class WorkflowStore:
     def open_calls(self, runs: Sequence[uuid.UUID]) -> list[OpenCalls]:
         """Return the calls that runs still have to make, in groups."""
         found = []
-        for task, queue, undo, given, many, ids, (id_, node), *constants in run(
+        for task, queue, undo, codec, given, many, ids, (id_, node), *constants in run(
             self.connection, "workflows/calls", {"runs": list(runs)}
         ):
             examples = frozenset(text for text in constants if text is not None)
-            found.append(OpenCalls(task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node, examples))
+            found.append(
+                OpenCalls(task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node, examples, codec)
+            )
         return found
 
     def names(self, many: int) -> list[str]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from horsies_django.conf import RANGES
-from horsies_django.core.codec import ArgumentsCodec, ResultCodec
+from horsies_django.core.codec import PLAIN, ArgumentsCodec, PlainArguments, PlainResult, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 from horsies_django.core.patterns import Pattern
+from horsies_django.core.priorities import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.schedules import as_texts, read_definition
 
@@ -22,7 +23,9 @@ class TaskDefinition:
     """A task as declared by the decorator.
 
     ``origin`` is the dotted path of the function, ``schedule`` the definition of its own schedule, if any; ``arguments`` and
-    ``result`` encode and decode values.
+    ``result`` encode and decode values. ``codec`` is "plain" for a task of ``django.tasks``, None for one of ``@task``. With
+    ``takes_context``, whoever runs it gives its first argument. ``decide`` is called with the exception and the number of a
+    failed attempt, counted from 1, and returns whether it is retried: True, or after how many seconds; None: as the policy says.
     """
 
     function: Callable[..., Any]
@@ -35,8 +38,16 @@ class TaskDefinition:
     timeout_ms: int | dt.timedelta | None
     schedule: dict[str, Any] | None
     lane: str
-    arguments: ArgumentsCodec
+    arguments: ArgumentsCodec | PlainArguments
     result: ResultCodec
+    codec: str | None = None
+    takes_context: bool = False
+    decide: Callable[[BaseException, int], float | bool | None] | None = None
+
+    @property
+    def lowest_priority(self) -> int:
+        """The largest number that a priority of this task can have; 1 runs first."""
+        return LOWEST if self.codec is None else LOWEST_PLAIN
 
 
 def define(
@@ -51,28 +62,81 @@ def define(
     schedule: Pattern | str | Mapping[str, Any] | None = None,
 ) -> TaskDefinition:
     """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
+    origin = _origin(function)
+    name = origin if name is None else name
+    definition = _schedule(origin, name, schedule)
+    _refuse_generator(origin, function)
+    _refuse_options(origin, name, queue, priority, LOWEST, retry_policy, exception_mapper, timeout_ms)
+    return TaskDefinition(
+        function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
+        _lane(function), ArgumentsCodec.of(function), ResultCodec.of(function),
+    )  # fmt: skip
+
+
+def define_plain(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    priority: int = DJANGO_ZERO,
+    takes_context: bool = False,
+    retry_policy: RetryPolicy | None = None,
+    exception_mapper: Mapper = EMPTY,
+    timeout_ms: int | dt.timedelta | None = None,
+    decide: Callable[[BaseException, int], float | bool | None] | None = None,
+) -> TaskDefinition:
+    """Return the definition of a function of ``django.tasks``, which needs no annotations. Raises TaskDefinitionError.
+
+    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``. A workflow takes any object
+    whose attribute ``definition`` is the result, and whose attribute ``send_options``, if it has one, are SendOptions.
+    """
+    origin = _origin(function)
+    name = origin if name is None else name
+    _refuse_generator(origin, function)
+    _refuse_options(origin, name, queue, priority, LOWEST_PLAIN, retry_policy, exception_mapper, timeout_ms)
+    return TaskDefinition(
+        function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, None,
+        _lane(function), PlainArguments(function, takes_context), PlainResult(function),
+        PLAIN, takes_context, decide,
+    )  # fmt: skip
+
+
+def _origin(function: Callable[..., Any]) -> str:
     if not inspect.isfunction(function):
         raise TaskDefinitionError(
             f"@task must be used on a function ('def' or 'async def'), not on {type(function).__name__}"
         )
-    origin = f"{function.__module__}.{function.__qualname__}"
-    name = origin if name is None else name
-    definition = _schedule(origin, name, schedule)
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _lane(function: Callable[..., Any]) -> str:
+    return "async" if inspect.iscoroutinefunction(function) else "sync"
+
+
+def _refuse_generator(origin: str, function: Callable[..., Any]) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TaskDefinitionError(f"{origin} is a generator: a task returns one value, so it cannot yield")
+
+
+def _refuse_options(
+    origin: str,
+    name: str,
+    queue: object,
+    priority: object,
+    lowest: int,
+    policy: object,
+    mapper: Mapper,
+    timeout: object,
+) -> None:
     _refuse_name(origin, name)
     if queue is not None and (not isinstance(queue, str) or not queue):
         raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
-        raise TaskDefinitionError(f"{origin}: priority must be an int from 1 (first) to 100, not {priority!r}")
-    if problem := policy_problem(retry_policy) or timeout_problem(timeout_ms):
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= lowest:
+        raise TaskDefinitionError(f"{origin}: priority must be an int from 1 (first) to {lowest}, not {priority!r}")
+    if problem := policy_problem(policy) or timeout_problem(timeout):
         raise TaskDefinitionError(f"{origin}: {problem}")
-    if problems := mapper_problems(exception_mapper):
+    if problems := mapper_problems(mapper):
         raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
-    return TaskDefinition(
-        function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
-        "async" if inspect.iscoroutinefunction(function) else "sync", ArgumentsCodec.of(function), ResultCodec.of(function),
-    )  # fmt: skip
 
 
 def _schedule(origin: str, name: str, given: Pattern | str | Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -44,8 +44,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
             f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: {', '.join(sorted(conf.queues))}"
         )
     priority = task.priority if options.priority is None else options.priority
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
-        raise refuse(f"{task.name}: priority must be an int from 1 (first) to 100, not {priority!r}")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= task.lowest_priority:
+        raise refuse(f"{task.name}: priority must be an int from 1 (first) to {task.lowest_priority}, not {priority!r}")
     policy = task.retry_policy if options.retry_policy is None else options.retry_policy
     timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
     if problem := policy_problem(policy) or timeout_problem(timeout):
@@ -56,7 +56,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     good_until, good_for = deadline(task, options.good_until)
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
-        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout)), good_for, simulated_now.get(),
+        0 if policy is None else policy.max_retries,
+        options_text(policy, milliseconds(timeout), plain=task.codec is not None), good_for, simulated_now.get(), task.codec,
     )  # fmt: skip
 
 

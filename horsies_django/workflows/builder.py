@@ -29,6 +29,7 @@ from horsies_django.workflows.undo import take_undo
 from horsies_django.workflows.waits import Waits
 
 MOST_NODES = 1_000_000
+TASKS = "add() and map() take a task, the name of one, or a Workflow"
 
 
 class Workflow(Waits):
@@ -233,17 +234,18 @@ class Workflow(Waits):
         self.nodes.append(node)
         return node
 
-    def _task(self, what: Any) -> tuple[TaskDefinition | None, SendOptions]:
+    def _task(self, what: Any, expected: str = TASKS) -> tuple[TaskDefinition | None, SendOptions]:
+        """Return a task and its options. One of django.tasks has them as its attributes ``definition`` and ``send_options``."""
         if isinstance(what, Sender):
             return what._task, what._options
+        if isinstance(definition := getattr(what, "definition", None), TaskDefinition):
+            return definition, getattr(what, "send_options", SendOptions())
         if isinstance(what, str):
             if (task := registry.find_or_import(what)) is not None:
                 return task, SendOptions()
             self.problems.append(f"there is no task named {what!r}{checks.close_to(what, registry.names())}")
         else:
-            self.problems.append(
-                f"add() and map() take a task, the name of one, or a Workflow, not {type(what).__name__}"
-            )
+            self.problems.append(f"{expected}, not {type(what).__name__}")
         return None, SendOptions()
 
     def _prepare(self, node: Node, task: TaskDefinition | None, options: SendOptions) -> None:

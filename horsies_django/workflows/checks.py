@@ -135,11 +135,13 @@ def judge_inputs(flow: Any, node: Node) -> None:
     """Note arguments that may be missing when a node runs although upstream nodes did not complete."""
     if not node.allow_failed and node.rule != "quorum":
         return
-    optional = node.task.arguments.optional if node.task is not None else frozenset[str]()
+    arguments = None if node.task is None else node.task.arguments
     for parameter, source in node.inputs.items():
-        if source["as"] == "value" and parameter not in optional:
+        needed = arguments is None or parameter in arguments.names - arguments.optional
+        if source["as"] == "value" and needed:
+            instead = "" if node.task is not None and node.task.codec else ", or annotate it TaskResult[...]"
             flow.problems.append(
-                f"{node.name}: it may run without a value for {parameter!r}: give it a default, or annotate it TaskResult[...]"
+                f"{node.name}: it may run without a value for {parameter!r}: give it a default{instead}"
             )
         elif source["as"] == "elements":
             flow.problems.append(f"{node.name}: a map needs the list it maps over: it cannot run without {parameter!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from horsies_django.core.codec import CodecError
 from horsies_django.store.workflows import OpenCalls
@@ -27,6 +27,12 @@ class Misfit(NamedTuple):
 def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
     """Yield what does not fit about a group of calls; ``queues`` are those that are declared."""
     task = registry.find(calls.task)
+    if task is not None and calls.codec != task.codec:
+        form = "typed arguments by name" if task.codec is None else "the arguments of django.tasks"
+        yield Misfit(
+            "OTHER_FORM", None, f"it takes {form} now, and they are written for what it was before",
+            "Keep the former task under this name until these runs have ended",
+        )  # fmt: skip
     if calls.queue not in queues:
         yield Misfit(
             "UNDECLARED_QUEUE", None, f"the queue {calls.queue!r} is not declared, so no worker serves it",
@@ -45,17 +51,17 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
 
 def of_names(task: TaskDefinition, given: Mapping[str, str]) -> Iterator[Misfit]:
     """Yield arguments that the function does not take, and parameters that it needs and does not get."""
-    parameters = task.arguments.signature.parameters
-    for name in sorted(given.keys() - parameters.keys()):
+    arguments = task.arguments
+    for name in [] if arguments.takes_any else sorted(given.keys() - arguments.names):
         yield Misfit("UNKNOWN_ARGUMENT", name, f"it takes no {name!r}", "Take it until these runs have ended")
-    for name in parameters:
-        if name not in given and name not in task.arguments.optional:
+    for name in arguments.signature.parameters:
+        if name in arguments.names - arguments.optional - given.keys():
             yield Misfit("MISSING_ARGUMENT", name, f"it needs {name!r}, which they do not give", "Give it a default")
 
 
 def of_values(task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]) -> Iterator[Misfit]:
     """Yield constants that cannot be decoded, and results in a form that another annotation had chosen."""
-    hints = types.hints(task)
+    hints = types.hints(task) if task.codec is None else dict.fromkeys(given, Any)
     advice = "Take both until these runs have ended, or add a parameter with a default"
     for name in sorted(given.keys() & hints.keys()):
         many = given[name] in ("list", "results")
@@ -68,7 +74,7 @@ def of_values(task: TaskDefinition, given: Mapping[str, str], constants: Collect
     found = {}
     for text in constants:
         for name, value in json.loads(text).items():
-            if name in task.arguments.signature.parameters:
+            if name in task.arguments.names:
                 try:
                     task.arguments.decode_one(name, value)
                 except CodecError as error:

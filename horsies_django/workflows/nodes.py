@@ -89,6 +89,7 @@ class Node:
             new = self.new
             stored.update(task=new.task_name, queue=new.queue_name, lane=new.lane, priority=new.priority)
             stored.update(max_retries=new.max_retries)
+            stored.update({"codec": new.codec} if new.codec else {})
             for name in ("good_until", "good_for", "delay") if deadline else ("good_for", "delay"):
                 if (value := getattr(new, name)) is not None:
                     stored[name] = value.isoformat() if name == "good_until" else f"{value.total_seconds()} s"

@@ -16,7 +16,9 @@ from horsies_django.workflows.results import Results
 
 
 def hints(task: TaskDefinition) -> dict[str, Any]:
-    """Return the annotations of a task; empty if they cannot be resolved yet."""
+    """Return the annotations of a task; empty if they cannot be resolved yet, or its values are plain JSON."""
+    if task.codec is not None:
+        return {}
     try:
         return resolved(task)
     except TaskDefinitionError:

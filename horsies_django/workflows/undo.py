@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from horsies_django.core.errors import TaskSendError
-from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import prepare
 from horsies_django.workflows import types
@@ -22,13 +21,9 @@ def take_undo(flow: Any, node: Node, what: Any) -> None:
     if node.kind == "workflow":
         flow.problems.append(f"{node.name}: undo= is for a task or a map, not for a workflow")
         return
-    if not isinstance(what, Sender | str):
-        flow.problems.append(
-            f"{node.name}: undo= takes a task, what its with_options() returns, or the name of a task, not "
-            f"{type(what).__name__}"
-        )
-        return
-    undo, options = flow._task(what)
+    undo, options = flow._task(
+        what, f"{node.name}: undo= takes a task, what its with_options() returns, or the name of a task"
+    )
     if undo is None or node.task is None:
         return
     if options.delay is not None or options.good_until is not None:
@@ -51,6 +46,8 @@ def take_undo(flow: Any, node: Node, what: Any) -> None:
     }
     if new.options is not None:
         stored["options"] = json.loads(new.options)
+    if new.codec is not None:
+        stored["codec"] = new.codec
     node.undo = json.dumps(stored)
 
 
@@ -59,13 +56,14 @@ def parameters(flow: Any, node: Node, undo: TaskDefinition) -> list[str]:
     assert node.task is not None
     own, hints = types.hints(node.task), types.hints(undo)
     found = []
-    for name in undo.arguments.signature.parameters:
+    given = node.task.arguments
+    for name in (each for each in undo.arguments.signature.parameters if each in undo.arguments.names):
         annotation = hints.get(name, Any)
         required = name not in undo.arguments.optional
         if name == RESULT:
             judge_result(flow, node, undo, annotation)
             found.append(name)
-        elif name not in node.task.arguments.signature.parameters:
+        elif name not in given.names and not given.takes_any:
             if required:
                 flow.problems.append(
                     f"{node.name}: its undo {undo.name} takes {name!r}, which is neither 'result' nor a parameter of "

@@ -155,7 +155,7 @@ MARKS = {
     "horsies_remaining_cluster_capacity": (r"cap - \( ?select", set()),
     "horsies_partition_capacity": (r"local_limit \*", set()),
     "horsies_partition_usage": (r"filter \(where holds and claimed_by = \w+\)\)::int", set()),
-    "horsies_partition_key": (r"kwargs ->", set()),
+    "horsies_partition_key": (r"kwargs ->", {"horsies_named_arguments"}),  # which reads the plain form for it
     "horsies_is_orphaned": (r"claimed_at < ", set()),
     "horsies_workers_serving": (r"stopped_at is null", set()),
     "horsies_worker_knows": (r"task_names \?", set()),

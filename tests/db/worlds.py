@@ -31,7 +31,7 @@ SELECT row.id, row.task_name, row.queue_name, row.lane, row.priority, row.kwargs
        row.parked, row.claimed_by, row.claimed_at, row.claim_expires_at, row.started_at, row.generation,
        CASE WHEN row.stale THEN queue.partition_version - 1 ELSE queue.partition_version END,
        CASE WHEN row.stale THEN '{"a": 0}'
-            ELSE horsies_partition_key(queue.partition_by_args, queue.partition_by_task, row.kwargs, row.task_name) END
+            ELSE horsies_partition_key(queue.partition_by_args, queue.partition_by_task, row.kwargs, row.task_name, NULL) END
 FROM jsonb_to_recordset(%s) AS row (
   id uuid, task_name text, queue_name text, lane text, priority int, kwargs jsonb, status text, enqueued_at timestamptz,
   good_until timestamptz, parked boolean, claimed_by uuid, claimed_at timestamptz, claim_expires_at timestamptz,
@@ -40,7 +40,7 @@ JOIN horsies_queues queue ON queue.name = row.queue_name
 """
 
 KEYS = """
-SELECT t.id, horsies_partition_key(q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name), q.partition_version
+SELECT t.id, horsies_partition_key(q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name, t.codec), q.partition_version
 FROM horsies_tasks t JOIN horsies_queues q ON q.name = t.queue_name
 """
 

@@ -81,7 +81,7 @@ def test_a_task_that_nobody_knows_fails_as_soon_as_the_grace_ends(worker: Start)
 
 def test_what_a_newer_release_sent_waits_for_it_and_fails_when_none_comes(worker: Start) -> None:
     worker("--processes=1").ready()
-    young, aged = put(2, name="tests.apps.project.tasks.noop", options='{"wire": 2}')
+    young, aged = put(2, name="tests.apps.project.tasks.noop", options='{"wire": 3}')
     Task.objects.filter(pk=aged).update(enqueued_at=now() - 2 * GRACE)
     found = get_handle(aged).get(timeout_ms=30_000).err_value
     assert found.error_code == "WORKER_RESOLUTION_ERROR"

@@ -60,6 +60,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),
         ("schedule", "schedule fire time to start of its task, p50", "ms", {"fire times"}, 6, 2),
         ("steps", "steps bare transaction", "us", set(), 3, 1),
+        ("priorities", "priorities pass of 8, 1 priority", "ms", {"tasks", "slowest, ms"}, 16, 4),
     ],
 )
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(

@@ -26,6 +26,7 @@ TASK = {
     "id": str(ID), "task_name": "shop.tasks.add", "queue_name": "verify", "lane": "sync", "status": "PENDING", "parked": False,
     "enqueued_at": "2030-01-31T11:00:00+00:00", "good_until": None, "retry_count": 0, "max_retries": 0, "claimed_at": None,
     "claim_expires_at": None, "started_at": None, "finished_at": None, "error_code": None, "wire": 1,
+    "priority": 100, "codec": None,
 }  # fmt: skip
 QUEUE = {
     "name": "verify", "max_concurrency": None, "local_limit": None, "partition_local_limit": None, "room": None, "taken": 0,
@@ -33,7 +34,7 @@ QUEUE = {
 }  # fmt: skip
 TAKER = {
     "worker_id": WORKER, "hostname": "web-1", "pid": 41, "beat_at": NOW, "slots": 2, "busy": 0, "room": None,
-    "partition_room": None, "knows": True, "strange": False,
+    "partition_room": None, "wire": 1, "knows": True, "strange": False,
 }  # fmt: skip
 HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": WORKER}
 
@@ -85,6 +86,8 @@ def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() ->
     assert found.details["until"] == "2030-01-31T12:03:00+00:00"
     newer = only("UNKNOWN_TASK_NAME", told(young | {"wire": 2}, workers=[stranger]))
     assert "'shop.tasks.add' in the format of a newer release (format version 2): they leave" in newer.text
+    same = only("UNKNOWN_TASK_NAME", told(young | {"wire": 2}, workers=[stranger | {"wire": 2}]))
+    assert "newer" not in same.text, "they read it, and do not have the task"
     old = only("UNKNOWN_TASK_NAME", told(workers=[stranger | {"strange": False}]))
     assert "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
     assert old.details["until"] is None
@@ -145,4 +148,6 @@ def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
     assert only("BEHIND_OTHERS", told(before=1_000)).text == "1,000 tasks are ahead of it and may start first."
     more = only("BEHIND_OTHERS", told(before=1_001))
     assert more.text == "More than 1,000 tasks are ahead of it and may start first."
+    plain = only("BEHIND_OTHERS", told({"priority": 111, "codec": "plain"}, before=1))
+    assert plain.text == "1 task is ahead of it and may start first; its priority is 111 (django.tasks: -10)."
     assert more.details == {"count": 1_000, "more": True}

@@ -42,7 +42,7 @@ def connected(grace: timedelta) -> Iterator[PassRunner]:
     registry.autodiscover()
     outbox = Outbox("default", uuid.uuid4(), Served(["default"]), prepare=True)
     outbox.connect()
-    WorkerFactory(id=outbox.worker, queues=["default"], task_names=registry.names(), wire=1)
+    WorkerFactory(id=outbox.worker, queues=["default"], task_names=registry.names(), wire=2)
     yield PassRunner(outbox, ["default"], 5.0, UnknownTasks(grace))
     outbox.disconnect()
 
@@ -114,7 +114,7 @@ def test_a_worker_that_met_no_stranger_for_as_long_as_the_grace_asks_for_nothing
 
 
 def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: PassRunner) -> None:
-    (id_,) = put(name=KNOWN, options='{"wire": 2}')
+    (id_,) = put(name=KNOWN, options='{"wire": 3}')
     assert passes.run(TEN, SLOTS).claims == []
     Task.objects.update(enqueued_at=now() - GRACE)
     (claim,) = passes.run(TEN, SLOTS).claims
@@ -122,7 +122,7 @@ def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: Pa
     passes.outbox.run_pass()
     task = Task.objects.get(pk=id_)
     assert (task.status, task.error_code, task.claim_generation) == ("FAILED", "WORKER_RESOLUTION_ERROR", 2)
-    assert "version 2 of the task format, and this worker reads version 1" in task.result["err"]["message"]
+    assert "version 3 of the task format, and this worker reads version 2" in task.result["err"]["message"]
 
 
 def test_what_this_release_reads_is_handed_over_as_it_is(passes: PassRunner) -> None:

@@ -17,6 +17,7 @@ from horsies_django.admin.base.html import (
     absolute,
     age,
     badge,
+    block,
     breakable,
     linked_field,
     moment_field,
@@ -35,6 +36,7 @@ from horsies_django.admin.tasks.steps import step_rows
 from horsies_django.admin.tasks.task_actions import OperateMixin
 from horsies_django.admin.tasks.workflow_place import PlaceMixin
 from horsies_django.conf import config
+from horsies_django.core.priorities import shown_priority
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
 
@@ -100,7 +102,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
                         "shown_id",
                         "task_name",
                         ("shown_status", "shown_error_code"),
-                        ("linked_queue", "priority", "runs_as"),
+                        ("linked_queue", "priority_", "runs_as"),
                         *(field for field in ("linked_original", "linked_copies") if getattr(obj, field, "")),
                     )
                 },
@@ -128,7 +130,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
         attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
         visible = self.has_view_payload_permission(request)
         if not visible:
-            attempts = attempts.defer("error_message")
+            attempts = attempts.defer("error_message", "traceback")
         rows = with_workers(self, request, list(attempts[:ATTEMPTS]), "worker_id")
         return {
             "attempts": [AttemptRow(row, visible) for row in rows],
@@ -191,6 +193,11 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
         """Return the kind of function: sync or async."""
         return _("async function") if obj.lane == "async" else _("sync function")
 
+    @admin.display(description=gettext_lazy("priority"))
+    def priority_(self, obj: Task) -> str:
+        """Return the priority; of a task of django.tasks also as it counts."""
+        return shown_priority(obj.priority, obj.codec)
+
     @admin.display(description=gettext_lazy("waiting for a permit of its partition"), boolean=True)
     def waits_for_permit(self, obj: Task) -> bool:
         """Whether the task is set aside until its partition is below its limit."""
@@ -223,6 +230,7 @@ class AttemptRow:
         self.worker = attempt.shown_worker
         self.child = attempt.child_pid or NOTHING
         self.message = (attempt.error_message or "") if payload_visible else ""
+        self.traceback = block(attempt.traceback) if payload_visible and attempt.traceback else ""
 
 
 class TaskAdmin(TaskAdminMixin, ModelAdmin):

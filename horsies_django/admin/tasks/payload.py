@@ -19,6 +19,7 @@ from horsies_django.admin.base.html import (
     moment_field,
     payload_note,
 )
+from horsies_django.core.codec.plain import named_arguments
 from horsies_django.models import Task
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class PayloadMixin(Base):
     @admin.display(description=gettext_lazy("arguments"))
     def shown_arguments(self, obj: Task) -> SafeString:
         """Return the arguments by name."""
-        return json_block(obj.kwargs)
+        return json_block(obj.kwargs if obj.codec is None else named_arguments(obj.kwargs))
 
     @admin.display(description=gettext_lazy("result"))
     def shown_result(self, obj: Task) -> SafeString | str:

@@ -1,7 +1,8 @@
 """Encodes arguments and results as JSON, and decodes them, by the annotations of the function.
 
 The JSON never names a class, so that users who can write to the table can choose values but not code. ``arguments`` and
-``envelopes`` are the two codecs; ``annotations`` turns an annotation into a shape; the other modules contain the shapes.
+``envelopes`` are the two codecs, ``plain`` those of functions without annotations; ``annotations`` turns an annotation into a
+shape; the other modules contain the shapes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.arguments import ArgumentsCodec
 from horsies_django.core.codec.envelopes import ResultCodec, encode_error, printable
+from horsies_django.core.codec.plain import PLAIN, PlainArguments, PlainResult
 from horsies_django.core.codec.shapes import CodecError, Shape
 
 __all__ = [
+    "PLAIN",
     "ArgumentsCodec",
     "CodecError",
+    "PlainArguments",
+    "PlainResult",
     "ResultCodec",
     "Shape",
     "UnsupportedType",

@@ -19,6 +19,8 @@ from horsies_django.core.results import TaskResult
 class ArgumentsCodec(Compiled):
     """The arguments of one function."""
 
+    takes_any = False  # no keywords of other names
+
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         refuse_bad_parameters(function, self.signature)
@@ -30,6 +32,11 @@ class ArgumentsCodec(Compiled):
         self._by_keyword = frozenset(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY)
         self._dumps: dict[str, Callable[[Any], Any]] | None = None
         self._loads: dict[str, Callable[[Any], Any]] | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the parameters."""
+        return self._names
 
     @property
     def optional(self) -> frozenset[str]:
@@ -128,6 +135,10 @@ class ArgumentsCodec(Compiled):
         except RecursionError:
             raise too_deep().within(name) from None
         return self._take_positional(kwargs) if self._positional_only else [], kwargs
+
+    def decode_values(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Return a call whose arguments ``encode_values`` wrote. Raises CodecError if they do not fit the signature."""
+        return self.decode(text)
 
     def decode_one(self, name: str, stored: Any) -> Any:
         """Return one argument of those that ``encode`` wrote. Raises CodecError."""

@@ -9,9 +9,10 @@ from typing import Any
 
 from django.utils import timezone
 
+from horsies_django.core.priorities import shown_priority
 from horsies_django.core.records import TaskInfo
 
-LABELS = {"lane": "runs as"}  # where the name of the column needs an explanation
+LABELS = {"lane": "runs as", "codec": "arguments"}  # where the name of the column needs an explanation
 
 
 def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
@@ -39,7 +40,8 @@ def as_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
     attempts = [attempt._asdict() for attempt in info.attempts]
     if not payload:
         for attempt in attempts:
-            del attempt["error_message"]
+            for name in ("error_message", "exception_class", "traceback"):
+                del attempt[name]
     found = {**facts(info, payload, plain=True), "copies": copies, "attempts": attempts}
     return json.dumps(found, default=str, indent=2)
 
@@ -50,7 +52,10 @@ def facts(info: TaskInfo, payload: bool, *, plain: bool = False) -> dict[str, An
     del found["attempts"]
     if not payload:
         del found["result"]
-    return found if plain else {name: shown(value) for name, value in found.items()}
+    if plain:
+        return found
+    found["priority"] = shown_priority(info.priority, info.codec)
+    return {name: shown(value) for name, value in found.items()}
 
 
 def shown(value: Any) -> Any:

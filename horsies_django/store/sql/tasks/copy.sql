@@ -8,9 +8,9 @@ WITH old AS (
   SELECT task.id, task.status FROM horsies_tasks task WHERE task.copy_of = %(id)s::uuid ORDER BY task.id DESC LIMIT 1
 ), sent AS (
   INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, partition_key, partition_version,
-                             max_retries, options, copy_of)
+                             max_retries, options, codec, copy_of)
   SELECT %(new)s::uuid, old.task_name, old.queue_name, old.lane, old.priority, old.kwargs, clock_timestamp(), now(), old.partition_key,
-         old.partition_version, old.max_retries, old.options, old.id
+         old.partition_version, old.max_retries, old.options, old.codec, old.id
   FROM old WHERE old.status IN ('FAILED', 'EXPIRED', 'CANCELLED') AND old.redacted_at IS NULL
     AND (%(again)s::boolean OR NOT EXISTS (SELECT FROM copy))
   RETURNING 1

@@ -45,7 +45,7 @@ BEGIN
   INSERT INTO horsies_limits SELECT e.* FROM horsies_queues q CROSS JOIN LATERAL horsies_effective_limits(q) AS e WHERE q.name = p_name;
   IF v_rule THEN
     UPDATE horsies_tasks t
-    SET partition_key = horsies_partition_key(v_new.partition_by_args, v_new.partition_by_task, t.kwargs, t.task_name),
+    SET partition_key = horsies_partition_key(v_new.partition_by_args, v_new.partition_by_task, t.kwargs, t.task_name, t.codec),
         partition_version = v_new.partition_version
     WHERE t.id = ANY (ARRAY(
       SELECT h.id FROM horsies_tasks h

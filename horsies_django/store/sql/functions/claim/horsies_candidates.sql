@@ -34,11 +34,11 @@ BEGIN
     END IF;
 
     SELECT array_agg(c.id) AS ids, array_agg(c.enqueued_at) AS moments, array_agg(c.stale) AS stale,
-           array_agg(CASE WHEN c.stale THEN horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, c.kwargs, c.task_name) ELSE c.partition_key END) AS keys,
+           array_agg(CASE WHEN c.stale THEN horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, c.kwargs, c.task_name, c.codec) ELSE c.partition_key END) AS keys,
            array_agg(coalesce(c.good_until <= p_wanted.now, false)) AS late
     INTO v_some
     FROM (
-      SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.task_name, t.good_until,
+      SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.codec, t.task_name, t.good_until,
              t.partition_version IS DISTINCT FROM p_limits.partition_version AS stale
       FROM horsies_tasks t
       WHERE t.queue_name = p_limits.queue_name AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at >= v_first AND t.enqueued_at <= p_wanted.now

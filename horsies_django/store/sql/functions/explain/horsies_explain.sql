@@ -70,7 +70,7 @@ BEGIN
         'room', v_room, 'taken', c_vast - (horsies_remaining_capacity(v_cap, NULL, p_claimed, v_now)).room,
         'holders', CASE WHEN v_room <= 0 THEN horsies_permit_holders(v_limits, NULL, p_claimed, v_now, p_many) END));
     IF v_limits.partition_max_concurrency IS NOT NULL OR v_limits.partition_local_limit IS NOT NULL THEN
-      v_key := horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, v_task.kwargs, v_task.task_name);
+      v_key := horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, v_task.kwargs, v_task.task_name, v_task.codec);
     END IF;
   END IF;
   SELECT q.* INTO v_whole FROM horsies_queues q WHERE q.name = '*';

@@ -12,7 +12,7 @@ LANGUAGE sql VOLATILE AS $$
     WHERE (t.queue_name = p_limits.queue_name OR p_limits.queue_name = '*') AND t.claimed_by IS NOT NULL AND t.finished_at IS NULL
       AND horsies_holds_permit(t.status, t.claim_expires_at, p_claimed, p_now)
       AND (p_key IS NULL
-           OR horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, t.kwargs, t.task_name) = p_key)
+           OR horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, t.kwargs, t.task_name, t.codec) = p_key)
     ORDER BY t.claimed_at, t.id LIMIT p_many
   ) AS held
   LEFT JOIN horsies_workers w ON w.id = held.claimed_by

@@ -24,7 +24,7 @@ BEGIN
     FROM (
       SELECT coalesce(t.good_until > p_now, true)
              AND (p_but = '{}' OR coalesce(horsies_partition_key(
-               p_limits.partition_by_args, p_limits.partition_by_task, t.kwargs, t.task_name) <> ALL (p_but), true))
+               p_limits.partition_by_args, p_limits.partition_by_task, t.kwargs, t.task_name, t.codec) <> ALL (p_but), true))
              AND NOT horsies_left_to_others(t.task_name, t.options, t.enqueued_at, t.good_until, p_taker, p_grace, p_now) AS starts
       FROM horsies_tasks t
       WHERE t.queue_name = p_limits.queue_name AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at <= p_now

@@ -1,14 +1,17 @@
 -- Returns the partition of a task, or NULL if the rule does not partition. This is the only implementation of the rule.
 -- A key is a JSON object of the arguments in p_by_args, by their JSON keys; missing ones count as null; '[]' means all arguments. With
--- p_by_task it has the task's name under the key "". Long keys are cut and end with a hash.
+-- p_by_task it has the task's name under the key "". Long keys are cut and end with a hash. p_codec: the form of p_kwargs.
 -- Locks: none. Index: none.
-CREATE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs jsonb, p_task_name text) RETURNS text
+CREATE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs jsonb, p_task_name text, p_codec text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
   v_key text;
 BEGIN
   IF p_by_args IS NULL AND NOT p_by_task THEN
     RETURN NULL;
+  END IF;
+  IF p_codec = 'plain' AND p_by_args IS NOT NULL THEN
+    p_kwargs := horsies_named_arguments(p_kwargs);
   END IF;
   v_key := (CASE
       WHEN p_by_args IS NULL THEN '{}'

@@ -23,12 +23,12 @@ BEGIN
         SELECT o.* FROM horsies_tasks o
         WHERE o.queue_name = p_limits.queue_name AND o.claimed_by IS NOT NULL AND o.finished_at IS NULL
           AND o.partition_version < p_limits.partition_version
-          AND horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, o.kwargs, o.task_name) = asked.key
+          AND horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, o.kwargs, o.task_name, o.codec) = asked.key
         UNION ALL
         SELECT o.* FROM horsies_tasks o
         WHERE o.queue_name = p_limits.queue_name AND o.claimed_by IS NOT NULL AND o.finished_at IS NULL
           AND o.partition_version IS NULL
-          AND horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, o.kwargs, o.task_name) = asked.key
+          AND horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, o.kwargs, o.task_name, o.codec) = asked.key
       ) AS t
     ) AS h
   ) AS load;

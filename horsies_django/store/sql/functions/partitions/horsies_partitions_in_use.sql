@@ -8,7 +8,7 @@ BEGIN
     FROM horsies_tasks t
     CROSS JOIN LATERAL (
       SELECT CASE WHEN t.partition_version = p_limits.partition_version THEN t.partition_key
-                  ELSE horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, t.kwargs, t.task_name) END AS key
+                  ELSE horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, t.kwargs, t.task_name, t.codec) END AS key
     ) AS k
     WHERE t.queue_name = p_limits.queue_name AND t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND k.key IS NOT NULL);
 END

@@ -31,7 +31,7 @@ BEGIN
   IF v_sweep ->> 'stage' IS NULL THEN
     UPDATE horsies_tasks t
     SET parked = false, partition_version = v_limits.partition_version,
-        partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name)
+        partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name, t.codec)
     WHERE t.parked AND t.id = ANY (ARRAY(
       SELECT p.id FROM horsies_tasks p
       WHERE p.queue_name = p_queue AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked
@@ -75,7 +75,7 @@ BEGIN
     ), keyed AS (
       UPDATE horsies_tasks t
       SET partition_version = v_limits.partition_version,
-          partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name)
+          partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name, t.codec)
       WHERE t.id = ANY (ARRAY(
         SELECT s.id FROM horsies_tasks s
         WHERE s.id = ANY (ARRAY(SELECT b.id FROM batch b WHERE b.partition_version IS DISTINCT FROM v_limits.partition_version))

@@ -1,5 +1,5 @@
--- Removes the data of a finished task: arguments, result, steps, error messages of its attempts, and its partition if that contains
--- arguments. When, where and how it ran remains. Writes the audit.
+-- Removes the data of a finished task: arguments, result, steps, error messages and exceptions of its attempts, and its partition if that
+-- contains arguments. When, where and how it ran remains. Writes the audit.
 -- The result becomes an error: RESULT_REDACTED instead of a value, or the task's own error code, which the admin's filters use. A key that
 -- contains only the task's name stays; a long key is no longer JSON and is removed.
 -- Returns the status, NULL for an unknown task; redacted is false if the task has not finished or was redacted before.
@@ -21,7 +21,8 @@ BEGIN
       partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text THEN t.partition_key END,
       result = horsies_error_result(coalesce(t.error_code, 'RESULT_REDACTED'), 'redacted')
   WHERE t.id = p_id;
-  UPDATE horsies_task_attempts a SET error_message = 'redacted' WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
+  UPDATE horsies_task_attempts a SET error_message = 'redacted', exception_class = NULL, traceback = NULL
+  WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
   DELETE FROM horsies_task_steps s WHERE s.task_id = p_id;
   INSERT INTO horsies_audit (at, actor, action, subject, reason, after)
   VALUES (v_now, p_actor, 'task.redact', p_id::text, p_reason, jsonb_build_object('task_name', v_task.task_name, 'status', v_task.status));

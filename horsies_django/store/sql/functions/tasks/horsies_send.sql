@@ -10,7 +10,7 @@
 CREATE FUNCTION horsies_send(
   p_ids uuid[], p_kwargs jsonb, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
   p_due_at timestamptz, p_good_until timestamptz, p_max_retries smallint, p_options jsonb, p_told oid, p_good_for interval,
-  p_now timestamptz
+  p_now timestamptz, p_codec text
 ) RETURNS oid LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -21,12 +21,12 @@ BEGIN
     v_voice := set_config('horsies.voice', CASE WHEN p_told = v_table AND p_due_at IS NULL AND p_delay IS NULL THEN 'quiet' ELSE 'more' END, true);
   END IF;
   INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
-                             partition_key, partition_version, max_retries, options)
+                             partition_key, partition_version, max_retries, options, codec)
   SELECT sent.id, p_task_name, p_queue_name, p_lane, p_priority, sent.kwargs,
          v_now, coalesce(p_due_at, v_now + p_delay, p_now, now()), coalesce(p_good_until, v_now + p_good_for),
          CASE WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task  -- most queues have no rule and need no call
-              THEN horsies_partition_key(queue.partition_by_args, queue.partition_by_task, sent.kwargs, p_task_name) END,
-         queue.partition_version, p_max_retries, p_options
+              THEN horsies_partition_key(queue.partition_by_args, queue.partition_by_task, sent.kwargs, p_task_name, p_codec) END,
+         queue.partition_version, p_max_retries, p_options, p_codec
   FROM ROWS FROM (unnest(p_ids), jsonb_array_elements(p_kwargs)) AS sent (id, kwargs)
   LEFT JOIN horsies_queues queue ON queue.name = p_queue_name;
   IF p_told IS NOT NULL THEN

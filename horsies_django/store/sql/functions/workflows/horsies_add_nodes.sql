@@ -14,12 +14,12 @@ BEGIN
       number bigint, name text, kind text, task text, queue text, lane text, priority smallint, max_retries smallint, options jsonb,
       kwargs jsonb, inputs jsonb, "over" text, graph jsonb, value jsonb, rule text, needs int, allow_failed boolean,
       when_node bigint, when_path text, delay interval, good_until timestamptz, good_for interval, after jsonb,
-      signal text, signal_key text, due_at timestamptz, on_timeout text, permission text, undo jsonb)
+      signal text, signal_key text, due_at timestamptz, on_timeout text, permission text, undo jsonb, codec text)
   ), inserted AS (
     INSERT INTO horsies_workflow_nodes (
       workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, inputs, over,
       graph, value, rule, needs, allow_failed, when_node, when_path, delay, good_until, open, ok, bad, expanded, in_flight, items_ok, items_bad,
-      signal, signal_key, due_at, on_timeout, permission, undo, finished_at)
+      signal, signal_key, due_at, on_timeout, permission, undo, codec, finished_at)
     SELECT p_workflow, n.number, p_added_by, n.name, n.kind,
            CASE WHEN p_added_by >= 0 THEN 'ADDED' WHEN n.kind = 'input' THEN 'COMPLETED'
                 WHEN coalesce(jsonb_array_length(n.after), 0) = 0 THEN 'READY' ELSE 'PENDING' END,
@@ -28,7 +28,7 @@ BEGIN
            CASE WHEN n.kind = 'input' THEN coalesce(p_values -> n.name, n.value, 'null') ELSE n.value END,
            coalesce(n.rule, 'all'), n.needs, coalesce(n.allow_failed, false), n.when_node, n.when_path, n.delay,
            coalesce(n.good_until, v_now + n.good_for), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0, 0,
-           n.signal, n.signal_key, n.due_at, n.on_timeout, n.permission, n.undo,
+           n.signal, n.signal_key, n.due_at, n.on_timeout, n.permission, n.undo, n.codec,
            CASE WHEN p_added_by < 0 AND n.kind = 'input' THEN v_now END
     FROM node n
     ON CONFLICT (workflow_id, added_by, name) DO NOTHING

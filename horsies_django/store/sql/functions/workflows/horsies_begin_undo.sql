@@ -32,12 +32,12 @@ BEGIN
   ), added AS (
     INSERT INTO horsies_workflow_nodes (
       workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, rule,
-      allow_failed, open, total, undoes)
+      allow_failed, open, total, undoes, codec)
     SELECT p_workflow, b.undo, -2 - b.number, left('undo ' || b.name, 200), 'undo', CASE WHEN c.open = 0 THEN 'READY' ELSE 'PENDING' END,
-           u.task, u.queue, u.lane, u.priority, u.max_retries, u.options, '{}', 'all', true, c.open, b.total, b.number
+           u.task, u.queue, u.lane, u.priority, u.max_retries, u.options, '{}', 'all', true, c.open, b.total, b.number, u.codec
     FROM begun b
     JOIN counted c ON c.ancestor = b.undo
-    CROSS JOIN LATERAL jsonb_to_record(b.how) AS u (task text, queue text, lane text, priority smallint, max_retries int, options jsonb)
+    CROSS JOIN LATERAL jsonb_to_record(b.how) AS u (task text, queue text, lane text, priority smallint, max_retries int, options jsonb, codec text)
     RETURNING number
   )
   SELECT count(*) INTO v_many FROM added;

@@ -47,12 +47,13 @@ BEGIN
   END IF;
 
   INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
-                             partition_key, partition_version, max_retries, options, workflow_id, node, node_index)
-  SELECT horsies_uuid7(e.place), v_node.task_name, v_node.queue_name, v_node.lane, v_node.priority, e.kwargs,
+                             partition_key, partition_version, max_retries, options, codec, workflow_id, node, node_index)
+  SELECT horsies_uuid7(e.place), v_node.task_name, v_node.queue_name, v_node.lane, v_node.priority,
+         horsies_stored_arguments(e.kwargs, v_node.codec),
          v_now, coalesce(p_now, now()) + coalesce(v_node.delay, '0'), least(v_node.good_until, p_run.good_until),
          CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
-              THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, e.kwargs, v_node.task_name) END,
-         q.partition_version, v_node.max_retries, v_node.options, p_run.id, p_number, e.place
+              THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, e.kwargs, v_node.task_name, NULL) END,
+         q.partition_version, v_node.max_retries, v_node.options, v_node.codec, p_run.id, p_number, e.place
   FROM (
     SELECT i.place, v_kwargs || jsonb_build_object(v_node.over, element.value) AS kwargs
     FROM generate_series(v_from, v_until - 1) AS i (place)

@@ -32,11 +32,12 @@ BEGIN
     ORDER BY b.place LIMIT p_many
   ), sent AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, partition_key, partition_version,
-                               max_retries, options, workflow_id, node, node_index, status, finished_at, advanced_at, error_code, result)
-    SELECT horsies_uuid7(e.place), v_node.task_name, v_node.queue_name, v_node.lane, v_node.priority, a.kwargs, v_now, coalesce(p_now, now()),
+                               max_retries, options, codec, workflow_id, node, node_index, status, finished_at, advanced_at, error_code, result)
+    SELECT horsies_uuid7(e.place), v_node.task_name, v_node.queue_name, v_node.lane, v_node.priority,
+           horsies_stored_arguments(a.kwargs, v_node.codec), v_now, coalesce(p_now, now()),
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
-                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, a.kwargs, v_node.task_name) END,
-           q.partition_version, v_node.max_retries, v_node.options, p_run.id, p_number, e.place,
+                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, a.kwargs, v_node.task_name, NULL) END,
+           q.partition_version, v_node.max_retries, v_node.options, v_node.codec, p_run.id, p_number, e.place,
            CASE WHEN e.refused IS NULL THEN 'PENDING' ELSE 'FAILED' END, CASE WHEN e.refused IS NOT NULL THEN v_now END,
            CASE WHEN e.refused IS NOT NULL THEN v_now END, e.refused,
            CASE e.refused WHEN 'RESULT_REDACTED' THEN horsies_error_result(e.refused, 'the arguments and the value to undo were redacted')

@@ -9,12 +9,13 @@ DECLARE
 BEGIN
   WITH made AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
-                               partition_key, partition_version, max_retries, options, workflow_id, node, node_index)
-    SELECT horsies_uuid7(p.place::int), n.task_name, n.queue_name, n.lane, n.priority, k.kwargs,
+                               partition_key, partition_version, max_retries, options, codec, workflow_id, node, node_index)
+    SELECT horsies_uuid7(p.place::int), n.task_name, n.queue_name, n.lane, n.priority,
+           horsies_stored_arguments(k.kwargs, n.codec),
            v_now, coalesce(p_now, now()) + coalesce(n.delay, '0'), least(n.good_until, w.good_until),
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
-                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name) END,
-           q.partition_version, n.max_retries, n.options, w.id, n.number, 0
+                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name, NULL) END,
+           q.partition_version, n.max_retries, n.options, n.codec, w.id, n.number, 0
     FROM unnest(p_workflows, p_numbers) WITH ORDINALITY AS p (workflow, number, place)
     JOIN horsies_workflows w ON w.id = p.workflow
     JOIN horsies_workflow_nodes n ON n.workflow_id = p.workflow AND n.number = p.number

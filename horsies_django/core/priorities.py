@@ -1,0 +1,22 @@
+"""Priorities of tasks: 1 runs first. Those of django.tasks, from 100 (first) to -100, are stored as 1 to 201."""
+
+from __future__ import annotations
+
+LOWEST = 100  # of a task of @task
+LOWEST_PLAIN = 201  # of a task of django.tasks
+DJANGO_ZERO = 101  # the stored form of its default, 0
+
+
+def stored_priority(django_priority: int) -> int:
+    """Return a priority of django.tasks as it is stored."""
+    return DJANGO_ZERO - django_priority
+
+
+def django_priority(stored: int) -> int:
+    """Return a stored priority as django.tasks counts it."""
+    return DJANGO_ZERO - stored
+
+
+def shown_priority(stored: int, codec: str | None) -> str:
+    """Return a priority as text, with that of django.tasks if the task was sent by it."""
+    return str(stored) if codec is None else f"{stored} (django.tasks: {django_priority(stored)})"

@@ -1,0 +1,362 @@
+"""Tasks of django.tasks in the store: their partitions, copies, attempts, priorities and schedules, beside those of ``@task``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horsies_django import TaskSendError, explain, get_handle, schedules
+from horsies_django.core.codec.plain import named_arguments
+from horsies_django.core.options import read_options
+from horsies_django.core.records import Outcome
+from horsies_django.models import Schedule, Task, TaskAttempt
+from horsies_django.store.queues import QueueStore
+from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.definition import TaskDefinition, define
+from horsies_django.tasks.enqueue import send_call
+from horsies_django.tasks.ids import uuid7
+from horsies_django.tasks.options import SendOptions
+from horsies_django.tasks.redaction import redact
+from horsies_django.testing import drain
+from horsies_django.worker.engine.unknown_tasks import UnknownTasks, is_unknown
+from tests.apps.project import plain, tasks
+from tests.conftest import Claimer, limit, put, send_plain
+from tests.support.factories import TaskAttemptFactory, TaskFactory, WorkerFactory, error
+from tests.support.sizes import examples
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Claimers = Callable[..., Claimer]
+Plain = dict[str, TaskDefinition]
+
+
+def row(id_: uuid.UUID) -> Task:
+    return Task.objects.get(pk=id_)
+
+
+def test_a_plain_task_runs_with_the_arguments_of_its_call(plain_tasks: Plain) -> None:
+    """Naive: positional arguments are lost, or a task in the async lane is not awaited."""
+    first = send_plain(plain_tasks["note"], 1, ("two", b"three"), b=[4])
+    second = send_plain(plain_tasks["greet"], "Ann", loud=True)
+    third = send_plain(plain_tasks["later"], 7)
+    assert (row(first).codec, row(first).priority) == ("plain", 101)
+    assert row(first).kwargs == {"args": [1, ["two", "three"]], "kwargs": {"b": [4]}}
+    assert row(second).kwargs == {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
+    drain()
+    assert plain.RAN == [("note", (1, ["two", "three"]), {"b": [4]}), ("greet", ("Ann", "hello"), {"loud": True})]
+    assert [get_handle(id_).get(0).ok_value for id_ in (first, second, third)] == [
+        {"args": [1, ["two", "three"]], "kwargs": {"b": [4]}}, "hello Ann!", 8,
+    ]  # fmt: skip
+    info = get_handle(second).info()
+    assert info is not None
+    assert (info.codec, info.priority) == ("plain", 101)
+
+
+def test_what_is_no_json_or_no_such_call_is_refused_before_anything_is_written(plain_tasks: Plain) -> None:
+    for args, kwargs, said in (
+        (["a\x00"], {}, "argument 'name': the text has a NUL byte"),
+        ([float("nan")], {}, "argument 'name': NaN is not valid JSON"),
+        ([], {"name": dt.date(2030, 1, 1)}, "got date"),
+        ([], {}, "missing a required argument: 'name'"),
+    ):
+        with pytest.raises(TaskSendError, match=said):
+            send_call(plain_tasks["greet"], SendOptions(), tuple(args), kwargs)  # type: ignore[arg-type]
+    assert not Task.objects.exists()
+
+
+def test_a_return_value_that_is_no_json_fails_the_task(plain_tasks: Plain) -> None:
+    id_ = send_plain(plain_tasks["odd"])
+    drain(raise_errors=False)
+    assert (row(id_).status, row(id_).error_code) == ("FAILED", "RETURN_TYPE_MISMATCH")
+
+
+# partitions
+
+
+def test_a_plain_argument_is_found_by_keyword_and_by_the_name_of_its_position(
+    plain_tasks: Plain, claimer: Claimers
+) -> None:
+    """Naive: the rule looks for the keys of the stored JSON, which are args and kwargs, so that all tasks share one partition."""
+    limit("default", partition_by_args=["name"], partition_max_concurrency=1)
+    first, same, other = (
+        send_plain(plain_tasks["greet"], "Ann"),
+        send_plain(plain_tasks["greet"], name="Ann"),
+        send_plain(plain_tasks["greet"], "Bob"),
+    )
+    typed = put(name="typed", kwargs=['{"name": "Cid"}', '{"name": "Ann"}'], count=2)
+    assert [claim.id for claim in claimer().run_pass(sync=9).claims] == [*typed, other]
+    assert Task.objects.filter(pk__in=(first, same), parked=True).count() == 2
+    keys = [json.loads(task.partition_key or "") for task in Task.objects.order_by("pk")]
+    assert [key["name"] for key in keys] == ["Ann", "Ann", "Bob", "Cid", "Ann"]
+
+
+@pytest.mark.parametrize(
+    ("by_args", "by_task", "expected"),
+    [
+        (["name"], False, '{"name": "Ann"}'),
+        (["loud", "name"], False, '{"loud": null, "name": "Ann"}'),
+        ([], False, '{"name": "Ann", "greeting": "hi"}'),
+        (None, True, '{"": "tests.apps.project.plain.greet"}'),
+        (["greeting"], True, '{"": "tests.apps.project.plain.greet", "greeting": "hi"}'),
+    ],
+)
+def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
+    plain_tasks: Plain, claimer: Claimers, by_args: list[str] | None, by_task: bool, expected: str
+) -> None:
+    """Naive: of the statements that compute keys, one does not know the plain form."""
+    rule: dict[str, Any] = {"partition_by_args": by_args, "partition_by_task": by_task, "partition_max_concurrency": 1}
+    ids = [send_plain(plain_tasks["greet"], "Ann", "hi"), send_plain(plain_tasks["greet"], greeting="hi", name="Ann")]
+    limit("default", partition_by_args=["no such name"], partition_max_concurrency=1)
+    worker = claimer()
+    assert len(worker.run_pass(sync=9).claims) == 1, "the other one is parked"
+    limit("default", **rule)
+    while QueueStore(connection).sweep("default", 10):
+        pass
+    later = send_plain(plain_tasks["greet"], "Ann", "hi")
+    assert {row(id_).partition_key for id_ in (*ids, later)} == {expected}
+    assert worker.run_pass(sync=9).claims == []
+
+
+def test_a_claim_computes_the_key_of_a_plain_task_whose_rule_is_old(plain_tasks: Plain, claimer: Claimers) -> None:
+    id_ = send_plain(plain_tasks["greet"], "Ann")
+    same = send_plain(plain_tasks["greet"], name="Ann")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_tasks SET partition_version = NULL, partition_key = NULL")
+    limit("default", partition_by_args=["name"], partition_max_concurrency=1)
+    assert [claim.id for claim in claimer().run_pass(sync=9).claims] == [id_]
+    (reason,) = (one for one in explain(same).reasons if one.code == "PARTITION_AT_LIMIT")
+    assert reason.details["partition"] == '{"name": "Ann"}'
+
+
+STORED = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab*", max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["args", "kwargs", "names", "a", "b", "*"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+CALLS = st.fixed_dictionaries(
+    {"args": st.lists(STORED, max_size=3), "kwargs": st.dictionaries(st.sampled_from("ab"), STORED)},
+    optional={"names": st.lists(st.sampled_from("abc"), unique=True, max_size=2)},
+)
+
+
+def sql(stored: Any) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT horsies_named_arguments(%s::jsonb)", [json.dumps(stored)])
+        return json.loads(cursor.fetchone()[0])
+
+
+CALM = settings(
+    max_examples=examples(50, 500),
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@CALM
+@given(CALLS)
+def test_the_database_and_the_admin_name_the_same_arguments(db: None, stored: dict[str, Any]) -> None:
+    assert sql(stored) == named_arguments(stored)
+
+
+@CALM
+@given(STORED)
+def test_no_stored_json_makes_the_partition_of_a_plain_task_fail(db: None, stored: Any) -> None:
+    """Naive: jsonb_array_elements() raises for what is no array, and one row stops all claims of its queue."""
+    assert isinstance(sql(stored), dict)
+
+
+# what old and new workers make of each other's tasks
+
+
+def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(plain_tasks: Plain, claimer: Claimers) -> None:
+    """Naive: a worker that has a typed task of the same name takes the row, and fails it because of its arguments."""
+    id_ = send_plain(plain_tasks["greet"], "Ann")
+    assert read_options(json.dumps(row(id_).options)).wire == 2
+    worker = claimer()
+    for wire, taken in ((1, []), (2, [id_])):
+        worker.id = uuid.uuid4()
+        WorkerFactory(id=worker.id, queues=["default"], task_names=registry.names(), wire=wire)
+        assert [claim.id for claim in worker.run_pass(sync=1, grace=timedelta(minutes=5)).claims] == taken
+
+
+def test_a_worker_of_this_release_keeps_plain_tasks(plain_tasks: Plain, claimer: Claimers) -> None:
+    send_plain(plain_tasks["greet"], "Ann")
+    (claim,) = claimer().run_pass(sync=1).claims
+    assert not is_unknown(claim)
+    assert UnknownTasks(timedelta(minutes=5)).split([claim]) == ([claim], [])
+
+
+def test_typed_tasks_are_sent_in_the_format_of_the_release_before() -> None:
+    """Naive: all tasks with options carry the new version, and workers of the last release run none of them."""
+    typed = tasks.add.with_options(timeout_ms=500).send(1)
+    assert (row(typed.task_id).codec, row(typed.task_id).options) == (None, {"wire": 1, "timeout_ms": 500})
+
+
+def test_a_task_that_changed_its_kind_fails_with_a_clear_error(
+    plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greet(name: str) -> str:
+        return name
+
+    was_plain = send_plain(plain_tasks["greet"], "Ann")
+    (was_typed,) = put(name=plain_tasks["double"].name, kwargs=['{"n": 1}'])
+    monkeypatch.setitem(registry._tasks, plain_tasks["greet"].name, define(greet, name=plain_tasks["greet"].name))
+    drain(raise_errors=False)
+    found = [row(id_).result["err"] for id_ in (was_plain, was_typed)]
+    assert [one["error_code"] for one in found] == ["WORKER_SERIALIZATION_ERROR"] * 2
+    assert "was sent the unknown arguments 'args', 'kwargs', 'names'" in found[0]["message"]
+    assert "was it sent by a task with typed arguments" in found[1]["message"]
+
+
+# copies, attempts, redaction
+
+
+def test_a_copy_and_a_retry_keep_the_form_of_the_arguments(plain_tasks: Plain) -> None:
+    id_ = send_plain(plain_tasks["breaks"], "first")
+    drain(raise_errors=False)
+    copy = uuid7()
+    copied = TaskStore(connection).copy(id_, copy, again=False)
+    assert copied is not None
+    assert copied.copied
+    assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (row(id_).codec, row(id_).kwargs, row(id_).options)
+    drain(raise_errors=False)
+    assert row(copy).result["err"]["message"] == "ValueError: first"
+
+
+def test_each_failed_attempt_keeps_its_exception_and_traceback(plain_tasks: Plain) -> None:
+    """Naive: only the last attempt has one, in the result; that of an attempt that was retried is lost."""
+    id_ = send_plain(plain_tasks["breaks"], "it broke")
+    drain(raise_errors=False)
+    info = get_handle(id_).info()
+    assert info is not None
+    assert [(one.attempt, one.will_retry, one.exception_class) for one in info.attempts] == [
+        (1, True, "builtins.ValueError"), (2, False, "builtins.ValueError"),
+    ]  # fmt: skip
+    for attempt in info.attempts:
+        assert attempt.traceback is not None
+        assert attempt.traceback.endswith("ValueError: it broke\n")
+        assert "in breaks" in attempt.traceback
+    (done,) = (get_handle(send_plain(plain_tasks["double"], 1)),)
+    drain(raise_errors=False)
+    finished = done.info()
+    assert finished is not None
+    assert (finished.attempts[0].exception_class, finished.attempts[0].traceback) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("exception", "class_", "traceback"),
+    [
+        (None, None, None),
+        ({}, None, None),
+        ([1], None, None),
+        ("text", None, None),
+        ({"type": "Oops"}, "Oops", None),
+        ({"type": "Oops", "module": "shop"}, "shop.Oops", None),
+        ({"type": 5, "traceback": {"a": 1}}, "5", '{"a": 1}'),
+        ({"type": "X" * 5_000, "traceback": "t" * 300_000}, "X" * 1_000, "t" * 100_000),
+    ],
+)
+def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(
+    claimer: Claimers, exception: Any, class_: str | None, traceback: str | None
+) -> None:
+    """Naive: an exception of another shape, or a traceback that is too long, stops the settle of the whole batch."""
+    worker = claimer()
+    put(2)
+    hostile, good = worker.run_pass(sync=2).claims
+    result = json.dumps(error("BROKEN", "no", exception=exception))
+    outcomes = [
+        Outcome(hostile.id, hostile.generation, "FAILED", result, "BROKEN", "no"),
+        Outcome(good.id, good.generation, "COMPLETED", '{"ok": 1}'),
+    ]
+    assert worker.run_pass(outcomes=outcomes).landed == {hostile.id, good.id}
+    attempt = TaskAttempt.objects.get(task_id=hostile.id)
+    assert (attempt.exception_class, attempt.traceback) == (class_, traceback)
+
+
+def test_redaction_erases_the_arguments_and_the_tracebacks_of_a_plain_task(plain_tasks: Plain) -> None:
+    limit("default", partition_by_args=["message"], partition_max_concurrency=1)
+    id_ = send_plain(plain_tasks["breaks"], "ann@example.org")
+    drain(raise_errors=False)
+    assert redact(id_, actor="ada", reason="asked")
+    with connection.cursor() as cursor:
+        for table in ("horsies_tasks", "horsies_task_attempts", "horsies_audit"):
+            cursor.execute(f"SELECT string_agg(r::text, ' ') FROM {table} r")
+            assert "ann@example.org" not in (cursor.fetchone()[0] or "")
+    attempts = TaskAttempt.objects.filter(task_id=id_)
+    assert {(one.error_message, one.exception_class, one.traceback) for one in attempts} == {("redacted", None, None)}
+    assert (row(id_).kwargs, row(id_).codec) == ({}, "plain")
+
+
+def test_the_command_prints_tracebacks_only_with_the_payload(capsys: pytest.CaptureFixture[str]) -> None:
+    task = TaskFactory(status="FAILED", codec="plain", priority=101)
+    TaskAttemptFactory(task_id=task.pk, error_code="X", error_message="m", exception_class="a.B", traceback="the trace")
+    call_command("horsies_task", "show", str(task.pk), "--json")
+    hidden = capsys.readouterr().out
+    call_command("horsies_task", "show", str(task.pk), "--json", "--payload")
+    shown = capsys.readouterr().out
+    assert "the trace" not in hidden
+    assert "a.B" not in hidden
+    assert json.loads(shown)["attempts"][0]["traceback"] == "the trace"
+    assert json.loads(shown)["priority"] == 101
+    call_command("horsies_task", "show", str(task.pk))
+    assert "101 (django.tasks: 0)" in capsys.readouterr().out
+
+
+# priorities
+
+
+def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, claimer: Claimers) -> None:
+    """101 - p: 100 of django.tasks comes with our first, its default of 0 just behind our last."""
+    sent = {
+        stored: send_call(plain_tasks["double"], SendOptions(priority=stored), (stored,), {})
+        for stored in (201, 101, 51, 1)
+    }
+    (last, middle) = (*put(priority=100), *put(priority=50))
+    claims = [claim.id for claim in claimer().run_pass(sync=9).claims]
+    assert claims == [sent[1], middle, sent[51], last, sent[101], sent[201]]
+    for wrong in (0, 202):
+        with pytest.raises(TaskSendError, match="priority must be an int from 1 \\(first\\) to 201"):
+            send_call(plain_tasks["double"], SendOptions(priority=wrong), (1,), {})
+    with pytest.raises(TaskSendError, match="priority must be an int from 1 \\(first\\) to 100"):
+        send_call(plain_tasks["outcome"], SendOptions(priority=101), (), {})
+
+
+def test_an_explanation_tells_the_priority_of_a_plain_task_as_django_tasks_counts_it(plain_tasks: Plain) -> None:
+    put()
+    (reason,) = (one for one in explain(send_plain(plain_tasks["double"], 1)).reasons if one.code == "BEHIND_OTHERS")
+    assert reason.text == "1 task is ahead of it and may start first; its priority is 101 (django.tasks: 0)."
+
+
+# schedules
+
+
+def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
+    """Naive: its arguments are stored in the form of a task, and wrapped once more when it is sent."""
+    name = plain_tasks["greet"].name
+    schedules.create("greetings", {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}, actor="ada")
+    stored = Schedule.objects.get(name="greetings").definition["kwargs"]
+    assert stored == {"name": "Ann"}
+    id_ = schedules.run_now("greetings", actor="ada")
+    assert (row(id_).codec, row(id_).kwargs) == ("plain", {"args": [], "kwargs": {"name": "Ann"}})
+    assert (row(id_).priority, row(id_).options) == (101, {"wire": 2})
+    drain()
+    assert plain.RAN == [("greet", ("Ann", "hello"), {"loud": False})]
+    in_wire_form = schedules.in_wire_form({"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}})
+    assert in_wire_form["kwargs"] == {"name": "Ann"}
+    with pytest.raises(schedules.ScheduleError, match="missing a required argument: 'name'"):
+        schedules.change("greetings", {"kwargs": {}}, actor="ada")

@@ -1,0 +1,340 @@
+"""The codec of plain functions: what may be sent, what is stored, and what comes back."""
+
+from __future__ import annotations
+
+import collections
+import datetime as dt
+import decimal
+import enum
+import json
+import math
+import types
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horsies_django.core.codec import CodecError, PlainArguments, PlainResult
+from horsies_django.core.codec.plain import named_arguments
+from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.priorities import django_priority, shown_priority, stored_priority
+from horsies_django.tasks.definition import define, define_plain
+from tests.support.sizes import examples
+
+CALM = settings(max_examples=examples(50, 1_000), deadline=None, database=None)
+
+
+class Word(str, enum.Enum):  # noqa: UP042 - users have these
+    A = "a"
+
+
+class Name(enum.StrEnum):
+    B = "b"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Shade(enum.Enum):
+    RED = "red"
+
+
+class Row:
+    """Looks like an instance of a model."""
+
+    _meta = pk = 1
+
+
+class Text(str):
+    def __str__(self) -> str:
+        return "something else"
+
+
+def anything(*args, **kwargs):  # type: ignore[no-untyped-def]
+    pass
+
+
+def greet(name, greeting="hello", *, loud=False):  # type: ignore[no-untyped-def]
+    pass
+
+
+def at(x, y=0, /, scale=1):  # type: ignore[no-untyped-def]
+    pass
+
+
+def with_context(context, name):  # type: ignore[no-untyped-def]
+    pass
+
+
+def mixed(x, /, *rest, **others):  # type: ignore[no-untyped-def]
+    pass
+
+
+ANYTHING = PlainArguments(anything)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=10)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=10,
+)
+NAMES = st.from_regex(r"[a-z]{1,5}", fullmatch=True)
+
+
+@CALM
+@given(st.lists(JSON, max_size=3), st.dictionaries(NAMES, JSON, max_size=3))
+def test_every_json_value_comes_back_as_it_was(args: list[Any], kwargs: dict[str, Any]) -> None:
+    assert ANYTHING.decode(ANYTHING.encode(args, kwargs)) == (args, kwargs)
+    result = PlainResult(anything)
+    assert result.decode(result.encode_ok([args, kwargs])).ok == [args, kwargs]
+
+
+LOOSE = st.recursive(
+    JSON
+    | st.sampled_from(
+        [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Shade.RED, math.nan, math.inf, "\x00", "\ud800"]
+    )
+    | st.sampled_from(
+        [dt.date(2030, 1, 1), decimal.Decimal(1), uuid.UUID(int=1), {1, 2}, object(), Row(), 1j, b"\xff"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.lists(inner, max_size=2).map(collections.deque)
+        | st.dictionaries(TEXT | st.integers() | st.sampled_from([Name.B, b"key"]), inner, max_size=3)
+        | st.dictionaries(TEXT, inner, max_size=2).map(types.MappingProxyType)
+    ),
+    max_leaves=8,
+)
+
+
+@CALM
+@given(LOOSE)
+def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
+    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the database refuses or changes."""
+    try:
+        text = ANYTHING.encode([value], {})
+    except CodecError:
+        return
+    text.encode()
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["args"][0]
+    assert "\x00" not in json.dumps(found, ensure_ascii=False)
+    assert ANYTHING.encode([found], {}) == text, "what is stored stays the same when it is sent again"
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ((1, (2,)), [1, [2]]),
+        (range(2), [0, 1]),
+        (collections.deque([1]), [1]),
+        (b"text \xc3\xbc", "text ü"),
+        (types.MappingProxyType({"a": (1,)}), {"a": [1]}),
+        ({b"key": 1, Name.B: 2}, {"key": 1, "b": 2}),
+        ([Word.A, Name.B, Level.LOW], ["a", "b", 1]),
+        (Text("own"), "own"),
+        (True, True),
+        (-0.5, -0.5),
+    ],
+)  # fmt: skip
+def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
+    """Naive: a member of an enum, or a str whose __str__ says something else, is stored as its text."""
+    found = json.loads(ANYTHING.encode([value], {}))["args"][0]
+    assert (found, type(found)) == (stored, type(stored))
+    assert PlainResult(anything).decode(PlainResult(anything).encode_ok(value)).ok == stored
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (math.nan, "NaN is not valid JSON"),
+        (-math.inf, "-Infinity is not valid JSON"),
+        ("a\x00b", "NUL byte"),
+        ("\ud800", "lone surrogate"),
+        (b"\xff", "these bytes are not text in UTF-8"),
+        ({1: 2}, "a key is of type int; the keys of a JSON object are str"),
+        ({None: 2}, "a key is of type NoneType"),
+        ({"\x00": 2}, "NUL byte"),
+        ({b"a": 1, "a": 2}, 'two keys are ["a"] in JSON'),
+        (dt.datetime(2030, 1, 1), "expected plain JSON (None, bool, int, float, str, list or dict), got datetime"),
+        (decimal.Decimal(1), "got Decimal"),
+        ({1}, "got set"),
+        ((number for number in [1]), "got generator"),
+        (Shade.RED, "Shade is an Enum whose members are neither str nor int: pass its value"),
+        (Row(), "is a model instance (Row): pass user"),
+        pytest.param(10**5_000, "an int of more than 4300 digits", id="a vast int"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("inside", [lambda value: value, lambda value: {"x": [1, value]}])
+def test_what_is_no_json_is_refused_with_its_position(value: Any, said: str, inside: Callable[[Any], Any]) -> None:
+    with pytest.raises(CodecError) as by_keyword:
+        PlainArguments(anything).encode([], {"user": inside(value)})
+    assert said in str(by_keyword.value)
+    assert str(by_keyword.value).startswith("argument 'user")
+    if inside(1) != 1:
+        assert by_keyword.value.path.startswith('user["x"][1]')
+    with pytest.raises(CodecError) as by_position:
+        PlainArguments(greet).encode([inside(value)], {})
+    assert by_position.value.path.startswith("name")
+    with pytest.raises(CodecError, match="^result"):
+        PlainResult(anything).encode_ok(inside(value))
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(CodecError, match="nested more than 200 levels deep, or contains itself"):
+        ANYTHING.encode([circle], {})
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    assert ANYTHING.decode(ANYTHING.encode([deep], {})) == ([deep], {})
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "stored"),
+    [
+        (greet, ["Ann"], {}, {"args": ["Ann"], "kwargs": {}, "names": ["name"]}),
+        (greet, ["Ann", "hi"], {"loud": 1}, {"args": ["Ann", "hi"], "kwargs": {"loud": 1}, "names": ["name", "greeting"]}),
+        (greet, [], {"name": "Ann"}, {"args": [], "kwargs": {"name": "Ann"}}),
+        (anything, [1, 2], {"a": 3}, {"args": [1, 2], "kwargs": {"a": 3}}),
+        (mixed, [1, 2], {"x": 3}, {"args": [1, 2], "kwargs": {"x": 3}, "names": ["x"]}),
+        (at, [1], {"scale": 2}, {"args": [1], "kwargs": {"scale": 2}, "names": ["x"]}),
+    ],
+)  # fmt: skip
+def test_a_call_is_stored_as_it_was_made_with_the_names_that_the_function_has(
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], stored: dict[str, Any]
+) -> None:
+    text = PlainArguments(function).encode(args, kwargs)
+    assert json.loads(text) == stored
+    assert PlainArguments(function).decode(text) == (args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "said"),
+    [
+        (greet, [], {}, "greet() missing a required argument: 'name'"),
+        (greet, [1, 2, 3], {}, "greet() too many positional arguments"),
+        (greet, [1], {"name": 2}, "greet() multiple values for argument 'name'"),
+        (greet, [1], {"nmae": 2}, "greet() got an unexpected keyword argument 'nmae'"),
+        (at, [], {"x": 1}, "'x'"),
+    ],
+)
+def test_a_call_that_does_not_fit_the_function_is_refused_at_send(
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CodecError) as refused:
+        PlainArguments(function).encode(args, kwargs)
+    assert said in str(refused.value)
+    assert "; its signature is " in str(refused.value)
+
+
+def test_a_context_is_no_argument() -> None:
+    """Naive: the call is bound to the whole signature, so the first argument is taken for the context."""
+    codec = PlainArguments(with_context, takes_context=True)
+    assert codec.decode(codec.encode(["Ann"], {})) == (["Ann"], {})
+    assert json.loads(codec.encode(["Ann"], {}))["names"] == ["name"]
+    assert codec.names == {"name"}
+    with pytest.raises(CodecError, match="missing a required argument: 'name'"):
+        codec.encode([], {})
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "said"),
+    [
+        (greet, '{"name": "Ann"}', "as tasks of django.tasks are sent"),
+        (greet, "[]", "as tasks of django.tasks are sent"),
+        (greet, '{"args": {}, "kwargs": []}', "as tasks of django.tasks are sent"),
+        (greet, '{"args": [], "kwargs": {"nmae": 1}}', "missing a required argument"),
+        (greet, '{"args": [1, 2, 3], "kwargs": {}}', "too many positional arguments"),
+        (greet, '{"args": [NaN], "kwargs": {}}', "is not JSON"),
+    ],
+)
+def test_stored_arguments_that_do_not_fit_this_code_are_told_as_such(
+    function: Callable[..., Any], text: str, said: str
+) -> None:
+    with pytest.raises(CodecError) as refused:
+        PlainArguments(function).decode(text)
+    assert said in str(refused.value)
+
+
+def test_arguments_that_were_given_by_name_reach_positional_only_parameters() -> None:
+    """A workflow and a schedule put arguments together by name. Naive: f(x=1) for def f(x, /) raises."""
+    codec = PlainArguments(at)
+    assert codec.decode('{"args": [], "kwargs": {"x": 1, "scale": 2}}') == ([1], {"scale": 2})
+    assert codec.decode('{"args": [], "kwargs": {"x": 1, "y": 5}}') == ([1, 5], {})
+    assert codec.decode_values('{"x": 3}') == ([3], {})
+    with pytest.raises(CodecError, match="'x'"):
+        codec.decode('{"args": [], "kwargs": {"y": 1}}')
+
+
+def test_a_node_of_a_workflow_binds_by_name() -> None:
+    assert PlainArguments(greet).bind(("Ann",), {"loud": True}) == {"name": "Ann", "loud": True}
+    assert PlainArguments(at).bind((1, 2), {}) == {"x": 1, "y": 2}
+    assert ANYTHING.bind((), {"whatever": 1}) == {"whatever": 1}
+    for function, args, kwargs, said in (
+        (anything, (1,), {}, "gets arguments for \\*args, which have no name: pass one list"),
+        (mixed, (1,), {}, "positional-only parameters beside \\*\\*"),
+        (greet, ("Ann",), {"name": "Bob"}, "multiple values"),
+        (greet, (), {}, "missing a required argument"),
+        (greet, ("a", "b", "c"), {}, "too many positional arguments"),
+    ):
+        with pytest.raises(CodecError, match=said):
+            PlainArguments(function).bind(args, kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stored", "named"),
+    [
+        ({"args": [1, 2], "kwargs": {"c": 3}, "names": ["a", "b"]}, {"a": 1, "b": 2, "c": 3}),
+        ({"args": [1, 2, 3], "kwargs": {}, "names": ["a"]}, {"a": 1, "*": [2, 3]}),
+        ({"args": [], "kwargs": {}}, {}),
+        ({}, {}),
+        ({"args": 1}, {"args": 1}),
+        ("text", "text"),
+    ],
+)
+def test_the_arguments_of_a_call_by_name(stored: Any, named: Any) -> None:
+    assert named_arguments(stored) == named
+
+
+def test_annotations_of_a_plain_function_do_not_matter() -> None:
+    """Naive: a name that only a type checker knows makes the definition fail."""
+
+    def typed(when: Undefined, who: set[int] = {1}) -> Undefined:  # type: ignore[name-defined]  # noqa: B006, F821
+        return None
+
+    definition = define_plain(typed)
+    definition.arguments.resolve()
+    definition.result.resolve()
+    assert definition.arguments.decode(definition.arguments.encode([1], {})) == ([1], {})
+
+
+def test_priorities_of_django_tasks_reach_from_1_to_201_and_others_to_100() -> None:
+    def quiet(n: int = 0) -> None: ...
+
+    assert [stored_priority(p) for p in (100, 0, -100)] == [1, 101, 201]
+    assert [django_priority(n) for n in (1, 101, 201)] == [100, 0, -100]
+    assert (shown_priority(101, "plain"), shown_priority(100, None)) == ("101 (django.tasks: 0)", "100")
+    assert define_plain(quiet, priority=201).priority == 201
+    assert define_plain(quiet).priority == 101
+    for wrong in (0, 202, True, "5"):
+        with pytest.raises(TaskDefinitionError, match="from 1 \\(first\\) to 201"):
+            define_plain(quiet, priority=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TaskDefinitionError, match="from 1 \\(first\\) to 100"):
+        define(quiet, priority=101)
+
+
+def test_the_definition_says_how_its_task_is_sent_and_run() -> None:
+    def again(error: BaseException, attempt: int) -> float:
+        return 2.0
+
+    definition = define_plain(with_context, name="shop.tell", queue="mail", takes_context=True, decide=again)
+    assert (definition.codec, definition.takes_context, definition.decide) == ("plain", True, again)
+    assert (definition.name, definition.queue, definition.lane) == ("shop.tell", "mail", "sync")
+    assert definition.result.wraps_result is False
+    own = define(test_a_context_is_no_argument)
+    assert (own.codec, own.takes_context, own.decide) == (None, False, None)

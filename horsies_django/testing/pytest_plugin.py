@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import unittest
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -53,6 +55,9 @@ def horsies(request: pytest.FixtureRequest) -> Iterator[Kit]:
 def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run what the test sends at once, as in ``immediate()``, with the arguments of the marker of the same name."""
     require_django()
+    # Django runs the coroutine of a TestCase in this thread; plugins of pytest run theirs where this fixture sees nothing.
+    if inspect.iscoroutinefunction(request.function) and not issubclass(request.cls or object, unittest.TestCase):
+        pytest.fail(f"{IMMEDIATE} does not see async tests: write 'async with immediate():' in the test", pytrace=False)
     marker = request.node.get_closest_marker(IMMEDIATE) or pytest.mark.horsies_immediate.mark
     with ExitStack() as stack:
         stack.enter_context(testing.immediate(*marker.args, **marker.kwargs))

@@ -109,6 +109,14 @@ def test_with_arguments():
 @pytest.mark.horsies_immediate(raise_error=False)
 def test_with_wrong_arguments():
     pass
+
+async def test_on_an_event_loop():
+    pass
+
+class Async(TestCase):
+    async def test_an_async_case(self):
+        await note.asend("async")
+        assert await Group.objects.acount() == 1
 """
 
 ONE_OF_TWO = """
@@ -139,10 +147,12 @@ def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
         "test_a_failed_task_fails_the_test": "failure",
         "test_a_failed_task_in_a_case": "failure",
         "test_with_wrong_arguments": "error",
+        "test_on_an_event_loop": "error",
     }, done.output
-    assert len(done.outcomes) == 15, done.output
+    assert len(done.outcomes) == 17, done.output
     assert "UNHANDLED_ERROR: LookupError: no such thing" in done.output
     assert "unexpected keyword argument 'raise_error'" in done.output
+    assert "write 'async with immediate():' in the test" in done.output
 
 
 WITHOUT = """

@@ -15,7 +15,7 @@ from horsies_django.tasks.definition import TaskDefinition, milliseconds, policy
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
-# The current time in a test that uses drain(until=...); None: the database's clock.
+# The current time in a test that uses drain(until=...) or travel(); None: the database's clock.
 simulated_now: ContextVar[dt.datetime | None] = ContextVar("horsies_simulated_now", default=None)
 
 

@@ -17,7 +17,8 @@ from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import RetentionStore, kept_by
 from horsies_django.store.tasks import Served, TaskStore
-from horsies_django.testing import drain, run_here
+from horsies_django.testing import drain
+from horsies_django.testing.draining import run_here
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 

@@ -66,6 +66,8 @@ def test_a_wheel_that_says_typed_has_the_marker_and_every_file_of_the_package(ch
         names = set(archive.namelist())
         (metadata,) = [name for name in names if name.endswith("/METADATA")]
         assert "Classifier: Typing :: Typed" in archive.read(metadata).decode()
+        plugins = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert plugins.split() == ["[pytest11]", "horsies_django", "=", "horsies_django.testing.pytest_plugin"]
     assert "horsies_django/py.typed" in names
     package = ROOT / "horsies_django"
     files = {path.relative_to(ROOT).as_posix() for path in package.rglob("*") if path.is_file()}

@@ -31,6 +31,7 @@ LATE_IMPORTS = {
     "horsies_django/core/patterns/kinds.py": 4,  # croniter takes long to import, and most processes never need it
     "horsies_django/monitoring/explain_node.py": 1,  # it is a public name, which needs no settings to be imported
     "horsies_django/tasks/handle.py": 1,  # tasks are imported before the models are ready
+    "horsies_django/testing/pytest_plugin.py": 1,  # pytest loads it in projects without Django, too
     "horsies_django/worker/api.py": 2,  # a script sets Django up by calling it
     "horsies_django/worker/child/main.py": 4,  # a child reports what fails before it imports Django
     "horsies_django/worker/child/bootstrap.py": 2,  # a process that begins may have no Django yet
@@ -91,7 +92,16 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
     nodes = [node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))]
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    own = {"horsies_django", "django", "asgiref", "typing_extensions", "croniter", "cron_descriptor", "psutil"}
+    own = {
+        "horsies_django",
+        "django",
+        "asgiref",
+        "typing_extensions",
+        "croniter",
+        "cron_descriptor",
+        "psutil",
+        "pytest",
+    }
     roots = {module.partition(".")[0] for module in modules} - {"annotationlib"}  # new in Python 3.14
     assert roots - own - set(sys.stdlib_module_names) == {"psycopg"}
 

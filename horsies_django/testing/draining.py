@@ -8,9 +8,10 @@ import datetime as dt
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
@@ -23,15 +24,18 @@ from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask
+from horsies_django.tasks.enqueue import in_event_loop
 from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import simulated_now
+from horsies_django.testing.failing import demanded_outcome
+from horsies_django.testing.moments import moment_of
 from horsies_django.worker.child.interrupts import Run
 from horsies_django.worker.child.run_task import Reply, run_async, run_sync
 from horsies_django.worker.process.task_log import TaskLog
 from horsies_django.workflows.advancer import Advancer
-from horsies_django.workflows.handle import WorkflowHandle
 
 SLOTS = 100  # of each lane, per pass
+draining: ContextVar[bool] = ContextVar("horsies_draining", default=False)  # tasks are being run
 
 
 def drain(
@@ -47,69 +51,80 @@ def drain(
 
     After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as FAILED; its notes contain the
     name and id of the task and the traceback. ``raise_errors=False`` prevents that. Raises ValueError for a queue that is not
-    declared, and for a naive or negative ``until``.
+    declared, and for a naive or negative ``until``, and RuntimeError on a running event loop.
     """
-    conf = config()
-    chosen = list(conf.queues) if queues is None else queues
-    if unknown := [name for name in chosen if name not in conf.queues]:
-        raise ValueError(
-            f"queues not declared: {', '.join(unknown)}; HORSIES['QUEUES'] has: {', '.join(sorted(conf.queues))}"
-        )
-    end = None if until is None else end_of(until)
+    if in_event_loop():
+        raise RuntimeError("drain() was called on a running event loop: use 'await adrain()'")
+    chosen = declared(queues)
+    ran = run_all(connections[config().database], chosen, None if until is None else end_of(until))
+    if ran.failures and raise_errors:
+        raise failed_tasks(ran.failures, "drain")
+    return ran.tasks
+
+
+async def adrain(
+    *, queues: list[str] | None = None, until: dt.datetime | dt.timedelta | None = None, raise_errors: bool = True
+) -> int:
+    """Do what ``drain`` does, from async code, on the connection of Django's thread for sync code, which ``asend`` uses."""
+    return await sync_to_async(drain)(queues=queues, until=until, raise_errors=raise_errors)
+
+
+class Ran(NamedTuple):
+    """How many tasks ran, and those that ended as FAILED."""
+
+    tasks: int
+    failures: list[TaskFailed]
+
+
+def run_all(connection: Any, queues: list[str], end: dt.datetime | None = None) -> Ran:
+    """Run all due tasks, and with ``end`` also those that become due until then."""
     registry.autodiscover()
-    connection = connections[conf.database]
-    worker, count = uuid.uuid4(), 0
-    failures: list[TaskFailed] = []
-    for now in due_times(connection, chosen, end):
-        before = simulated_now.set(now)
-        try:
-            count += run_due(connection, worker, Served(chosen), now, failures)
-        finally:
-            simulated_now.reset(before)
-    if failures and raise_errors:
-        group = ExceptionGroup(f"tasks that failed: {len(failures)}", failures)
-        group.add_note("With drain(raise_errors=False), the test can check the results itself")
-        raise group
-    return count
+    worker, start, outer = uuid.uuid4(), simulated_now.get(), draining.get()
+    ran = Ran(0, [])
+    draining.set(True)
+    try:
+        for now in due_times(connection, queues, start, end):
+            simulated_now.set(now)
+            count = run_due(connection, worker, Served(queues), now, ran.failures)
+            ran = ran._replace(tasks=ran.tasks + count)
+    finally:
+        simulated_now.set(start)
+        draining.set(outer)
+    return ran
 
 
-def signal(handle: WorkflowHandle, name: str, data: Any = None, *, key: str | None = None) -> None:
-    """Send a signal to a run, also before a node waits for it; the next ``drain()`` continues the run.
+def declared(queues: list[str] | None) -> list[str]:
+    """Return the queues to run, all by default. Raises ValueError for one that is not declared."""
+    known = config().queues
+    if unknown := [name for name in queues or () if name not in known]:
+        raise ValueError(
+            f"queues not declared: {', '.join(unknown)}; HORSIES['QUEUES'] has: {', '.join(sorted(known))}"
+        )
+    return list(known) if queues is None else queues
 
-    Raises LookupError if no node of the run waits for the name, WorkflowError if the signal cannot be taken.
-    """
-    handle.signal(name, data, key=key, actor="test")
 
-
-def open_gate(handle: WorkflowHandle, name: str, reason: str | None = None) -> None:
-    """Approve a gate of a run, also before it opens, whatever its permission; the next ``drain()`` continues the run.
-
-    Raises LookupError if there is no such gate, WorkflowError if it has finished. To reject it, use ``handle.reject``.
-    """
-    handle.approve(name, actor="test", reason=reason)
+def failed_tasks(failures: list[TaskFailed], function: str) -> ExceptionGroup[TaskFailed]:
+    """Return the error of a function after which tasks have failed."""
+    group = ExceptionGroup(f"tasks that failed: {len(failures)}", failures)
+    group.add_note(f"With {function}(raise_errors=False), the test can check the results itself")
+    return group
 
 
 def end_of(until: dt.datetime | dt.timedelta) -> dt.datetime:
     """Return the end as a datetime. Raises ValueError, TypeError."""
-    if isinstance(until, dt.timedelta):
-        if until < dt.timedelta(0):
-            raise ValueError(f"until={until!s} is in the past; pass a timedelta from now on")
-        return dt.datetime.now(dt.UTC) + until
-    if not isinstance(until, dt.datetime):
-        raise TypeError(f"until takes an aware datetime or a timedelta, not {type(until).__name__}")
-    if until.utcoffset() is None:
-        raise ValueError(
-            f"until={until.isoformat()} has no time zone; pass an aware datetime, or a timedelta from now on"
-        )
-    return until
+    if isinstance(until, dt.timedelta) and until < dt.timedelta(0):
+        raise ValueError(f"until={until!s} is in the past; pass a timedelta from now on")
+    return moment_of(until, "until")
 
 
-def due_times(connection: Any, queues: list[str], end: dt.datetime | None) -> Iterator[dt.datetime | None]:
-    """Yield the times at which to run due tasks: None for now by the database's clock, or all due times until the end."""
+def due_times(
+    connection: Any, queues: list[str], start: dt.datetime | None, end: dt.datetime | None
+) -> Iterator[dt.datetime | None]:
+    """Yield the times at which to run due tasks, from ``start`` (None: the database's clock) until ``end``, if there is one."""
     if end is None:
-        yield None
+        yield start
         return
-    now: dt.datetime | None = clock.now(connection)
+    now: dt.datetime | None = start or clock.now(connection)
     while now is not None:
         yield now
         now = clock.next_due(connection, queues, now, end)
@@ -167,23 +182,27 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
 
 def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Outcome]:
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
-    outcomes = []
+    outcomes, together = list[Outcome](), list[tuple[Claim, Run]]()
     for claim in claims:
-        if claim.lane == "sync":
+        run = run_of(claim, worker)
+        if (demanded := demanded_outcome(claim, run)) is not None:
+            outcomes.append(demanded)
+        elif claim.lane == "sync":
             with usable_transaction(connection):
-                reply = contextvars.copy_context().run(run_sync, run_of(claim, worker), claim.kwargs)
+                reply = contextvars.copy_context().run(run_sync, run, claim.kwargs)
             outcomes.append(Outcome.of(claim, reply))
-    together = [claim for claim in claims if claim.lane == "async"]
+        else:
+            together.append((claim, run))
     if together:
         with usable_transaction(connection):
-            replies = async_to_sync(run_together)(together, worker)
-        outcomes += [Outcome.of(claim, reply) for claim, reply in zip(together, replies, strict=True)]
+            replies = async_to_sync(run_together)(together)
+        outcomes += [Outcome.of(claim, reply) for (claim, _), reply in zip(together, replies, strict=True)]
     return outcomes
 
 
-async def run_together(claims: list[Claim], worker: uuid.UUID) -> list[Reply]:
+async def run_together(runs: list[tuple[Claim, Run]]) -> list[Reply]:
     """Run async tasks concurrently."""
-    return await asyncio.gather(*(run_async(run_of(claim, worker), claim.kwargs) for claim in claims))
+    return await asyncio.gather(*(run_async(run, claim.kwargs) for claim, run in runs))
 
 
 def run_of(claim: Claim, worker: uuid.UUID) -> Run:
@@ -203,8 +222,17 @@ def usable_transaction(connection: Any) -> Iterator[None]:
         return
     savepoint = connection.savepoint()
     yield
-    if connection.connection.info.transaction_status == TransactionStatus.INERROR:
+    if is_broken(connection):
+        connection.needs_rollback = False  # before the statement, which Django refuses otherwise
         connection.savepoint_rollback(savepoint)
-        connection.needs_rollback = False
     else:
         connection.savepoint_commit(savepoint)
+
+
+def is_broken(connection: Any) -> bool:
+    """Whether the open transaction can only be rolled back."""
+    if connection.needs_rollback:
+        return True
+    return (
+        connection.connection is not None and connection.connection.info.transaction_status == TransactionStatus.INERROR
+    )

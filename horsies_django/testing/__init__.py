@@ -1,0 +1,58 @@
+"""Runs tasks inside tests, and asserts what was sent; see docs/howto/test-your-tasks.md.
+
+Names are imported at their first use, so that the pytest plugin in this package imports no Django when pytest starts.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horsies_django.testing.at_once import immediate
+    from horsies_django.testing.draining import adrain, drain
+    from horsies_django.testing.failing import fail_next
+    from horsies_django.testing.kit import Kit
+    from horsies_django.testing.moments import travel
+    from horsies_django.testing.sent import SentTask, SentTasks, assert_nothing_sent, assert_sent, captured_tasks
+    from horsies_django.testing.waits import open_gate, signal
+
+_HOMES = {
+    "Kit": "kit",
+    "SentTask": "sent",
+    "SentTasks": "sent",
+    "adrain": "draining",
+    "assert_nothing_sent": "sent",
+    "assert_sent": "sent",
+    "captured_tasks": "sent",
+    "drain": "draining",
+    "fail_next": "failing",
+    "immediate": "at_once",
+    "open_gate": "waits",
+    "signal": "waits",
+    "travel": "moments",
+}
+
+__all__ = [
+    "Kit",
+    "SentTask",
+    "SentTasks",
+    "adrain",
+    "assert_nothing_sent",
+    "assert_sent",
+    "captured_tasks",
+    "drain",
+    "fail_next",
+    "immediate",
+    "open_gate",
+    "signal",
+    "travel",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,123 @@
+"""``immediate()``: runs tasks as soon as the transaction in which they were sent has ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from django.db import connections
+from django.db.transaction import Atomic, get_connection
+
+from horsies_django.conf import config
+from horsies_django.core.results import TaskFailed
+from horsies_django.testing.contexts import Context
+from horsies_django.testing.draining import declared, draining, failed_tasks, is_broken, run_all
+
+# Statements after which there may be something to run.
+STARTS_WORK = re.compile(
+    r"horsies_(send|cancel|begin_run|signal|control_run|retry_run|skip_node)\(|(INSERT INTO|UPDATE) horsies_tasks\b"
+)
+
+
+def immediate(*, queues: list[str] | None = None, raise_errors: bool = True) -> Context[None]:
+    """Run what is sent in the block as soon as it could run: after the send, or after the outermost ``atomic()`` around it.
+
+    Tasks are really sent: their rows are written, and their arguments validated and encoded. Then everything that is due in
+    ``queues`` (default: all) runs as by ``drain()``, in the thread of the test. The transaction that a ``TestCase`` or pytest's
+    ``db`` opens does not count; what is rolled back does not run. What is left when the block ends runs then.
+
+    A send does not raise the error of a task, as it never does. At the end of the block, an ExceptionGroup with a TaskFailed for
+    each task that ended as FAILED is raised, as by ``drain()``; if the block itself raises, the failures are notes of its error.
+    ``raise_errors=False`` prevents both. Sees the sends of this thread, or with ``async with`` those of async code. Raises
+    ValueError for a queue that is not declared.
+    """
+    return Context("immediate", lambda: running_at_once(queues, raise_errors=raise_errors), connected=True)
+
+
+@contextmanager
+def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator[None]:
+    """Run what is sent in the block, and raise what failed at its end."""
+    connection = connections[config().database]
+    runner = Runner(connection, declared(queues))
+    try:
+        with connection.execute_wrapper(runner.execute), after_atomic(runner.atomic_ended):
+            yield
+            if runner.owed and not is_broken(connection):
+                runner.run()
+    except BaseException as error:
+        if raise_errors and runner.failures:
+            error.add_note("\n".join(("Tasks that failed in immediate():", *map(told, runner.failures))))
+        raise
+    if runner.failures and raise_errors:
+        raise failed_tasks(runner.failures, "immediate")
+
+
+class Runner:
+    """Runs what is due on a connection once nothing is left that could roll it back."""
+
+    def __init__(self, connection: Any, queues: list[str]) -> None:
+        self.connection = connection
+        self.queues = queues
+        self.owed = False
+        self.failures: list[TaskFailed] = []
+
+    def execute(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        """Execute a statement, and run what it has sent if no transaction is open."""
+        result = execute(sql, params, many, context)
+        if isinstance(sql, str) and STARTS_WORK.search(sql):
+            self.owed = True
+            self.run_if_committed()
+        return result
+
+    def atomic_ended(self, connection: Any) -> None:
+        """Run what was sent in an ``atomic()`` that ended, if it was the outermost one."""
+        if connection is self.connection:
+            self.run_if_committed()
+
+    def run_if_committed(self) -> None:
+        """Run what is owed, unless a transaction of the code under test is open, or tasks are being run already."""
+        if self.owed and not draining.get() and is_committed(self.connection):
+            self.run()
+
+    def run(self) -> None:
+        """Run what is due."""
+        self.failures += run_all(self.connection, self.queues).failures
+        self.owed = False  # what tasks have sent, has run as well
+
+
+@contextmanager
+def after_atomic(call: Callable[[Any], None]) -> Iterator[None]:
+    """Call a function with the connection after each ``atomic()`` that ends without an error.
+
+    Django has no hook for this: in a ``TestCase`` nothing is committed, so ``on_commit`` is never called, and an ``atomic()``
+    without a savepoint ends without a statement.
+    """
+    original = Atomic.__exit__
+
+    def leave(
+        self: Atomic, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        original(self, kind, error, trace)
+        if kind is None:
+            call(get_connection(self.using))
+
+    Atomic.__exit__ = leave  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Atomic.__exit__ = original  # type: ignore[method-assign]
+
+
+def is_committed(connection: Any) -> bool:
+    """Whether no transaction is open, or only those of a ``TestCase``."""
+    if connection.atomic_blocks:
+        return not connection.needs_rollback and all(block._from_testcase for block in connection.atomic_blocks)
+    return bool(connection.get_autocommit())
+
+
+def told(failure: TaskFailed) -> str:
+    """Return an error and its notes as text."""
+    return "\n".join((str(failure), *failure.__notes__))

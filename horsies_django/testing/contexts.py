@@ -1,0 +1,82 @@
+"""What the context managers of this package have in common: ``with`` and ``async with``, and use as a decorator."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+
+from horsies_django.tasks.enqueue import in_event_loop
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Kind = type[BaseException] | None
+
+
+class Context(Generic[T]):
+    """A context manager for sync and async code, and a decorator of test functions and methods.
+
+    ``make`` returns the context manager for one block. It is entered in the thread in which Django runs sync code, which has the
+    connection on which ``asend`` inserts. With ``connected``, a plain ``with`` on a running event loop, which would watch another
+    connection, is refused.
+    """
+
+    def __init__(self, name: str, make: Callable[[], AbstractContextManager[T]], *, connected: bool) -> None:
+        self._name = name
+        self._make = make
+        self._connected = connected
+        self._entered: list[AbstractContextManager[T]] = []
+
+    def __enter__(self) -> T:
+        if self._connected and in_event_loop():
+            raise RuntimeError(
+                f"{self._name}() was entered on a running event loop: use 'async with {self._name}(...)'"
+            )
+        return self._enter()
+
+    def _enter(self) -> T:
+        made = self._make()
+        value = made.__enter__()
+        self._entered.append(made)
+        return value
+
+    def __exit__(self, kind: Kind, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        return self._entered.pop().__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> T:
+        return await sync_to_async(self._enter)()
+
+    async def __aexit__(self, kind: Kind, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        return await sync_to_async(self.__exit__)(kind, error, trace)
+
+    def __call__(self, function: F) -> F:
+        """Run each call of a function in a block of its own. Raises TypeError for anything but a function."""
+        if not inspect.isfunction(function):
+            raise TypeError(
+                f"@{self._name}() decorates test functions and methods, not {function!r:.100}; for all tests of a class, "
+                f"call self.enterContext({self._name}(...)) in setUp"
+            )
+        return cast(
+            "F", self._around_async(function) if inspect.iscoroutinefunction(function) else self._around(function)
+        )
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapped
+
+    def _around_async(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            async with self:
+                return await function(*args, **kwargs)
+
+        return wrapped

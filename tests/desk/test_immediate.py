@@ -1,0 +1,311 @@
+"""immediate(): what is sent runs as soon as a worker could see it, in every kind of test."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.auth.models import Group
+from django.db import IntegrityError, connection, transaction
+from django.db.models.signals import post_delete
+from django.test import TestCase, TransactionTestCase
+
+from horsies_django import RetryPolicy, TaskSendError, Workflow
+from horsies_django.models import Task
+from horsies_django.tasks import operations
+from horsies_django.testing import adrain, drain, immediate, open_gate, signal, travel
+from tests.apps.project import flows, tasks
+
+
+class Rolled(Exception):  # noqa: N818 - what a test raises to leave a transaction
+    """Ends a transaction."""
+
+
+@contextmanager
+def deletions_in(path: str) -> Iterator[None]:
+    """Send a task for each group that is deleted, which writes its name into a file."""
+
+    def receiver(instance: Group, **kwargs: Any) -> None:
+        tasks.jot.send(path, instance.name)
+
+    post_delete.connect(receiver, sender=Group, weak=False)
+    try:
+        yield
+    finally:
+        post_delete.disconnect(receiver, sender=Group)
+
+
+def names() -> list[str]:
+    return list(Group.objects.order_by("name").values_list("name", flat=True))
+
+
+class Both:
+    """What is the same in a TestCase, in which nothing is committed, and outside of one."""
+
+    def test_a_task_runs_before_its_send_returns_and_its_result_is_there(self) -> None:
+        """Naive: it runs when the block ends, so the next line of the test sees nothing of it."""
+        with immediate():
+            handle = tasks.note.send("one")
+            assert names() == ["one"]
+            assert handle.get(0).is_ok()
+
+    def test_a_task_runs_after_the_outermost_transaction_and_not_before(self) -> None:
+        """Naive: it runs at the send, in the middle of what its sender has not finished; or in a TestCase never."""
+        with immediate():
+            with transaction.atomic():
+                with transaction.atomic():
+                    handle = tasks.note.send("from inside")
+                assert handle.info().status == "PENDING"  # type: ignore[union-attr]
+                Group.objects.create(name="written later")
+            assert names() == ["from inside", "written later"]
+
+    def test_the_end_of_a_transaction_without_a_savepoint_counts_too(self) -> None:
+        """Naive: only RELEASE SAVEPOINT is watched, which the atomic() of delete() does not send in a TestCase."""
+        group = Group.objects.create(name="gone")
+        with NamedTemporaryFile() as file, immediate(), deletions_in(file.name):
+            group.delete()
+            assert file.read() == b"gone\n"
+
+    def test_what_is_rolled_back_does_not_run(self) -> None:
+        """Naive: the send itself is run, not its row."""
+        with immediate():
+            with pytest.raises(Rolled), transaction.atomic():
+                tasks.note.send("never")
+                raise Rolled
+            with transaction.atomic():
+                with pytest.raises(Rolled), transaction.atomic():
+                    tasks.note.send("never")
+                    raise Rolled
+                tasks.note.send("once")
+        assert names() == ["once"]
+
+    def test_tasks_that_tasks_send_run_too_but_not_those_for_later(self) -> None:
+        with immediate():
+            tasks.sends_more.send(3)
+            tasks.comes_again.send(60)
+        assert sorted(Task.objects.values_list("status", flat=True)) == ["COMPLETED"] * 5 + ["PENDING"]
+
+    def test_send_many_in_chunks_and_async_tasks_run(self) -> None:
+        with immediate():
+            handles = tasks.add.send_many({"a": number} for number in range(5_001))
+            assert handles[-1].get(0).ok_value == 5_000
+            assert tasks.anoop.send().get(0).is_ok()
+
+    def test_workflows_signals_gates_and_second_chances_run_on(self) -> None:
+        """Naive: only sends are noticed, so a workflow that waits for a person stops in the middle."""
+        flow = Workflow("order")
+        paid = flow.signal("paid", annotation=dict[str, int])
+        flow.gate("ship", after=paid)
+        with immediate(raise_errors=False):
+            handle = flow.send()
+            signal(handle, "paid", {"amount": 42})
+            assert handle.status() == "RUNNING"
+            open_gate(handle, "ship")
+            assert handle.status() == "COMPLETED"
+            failed = tasks.raises.send("no")
+            operations.retry(failed.task_id, actor="a test")
+            assert Task.objects.filter(copy_of=failed.task_id, status="FAILED").exists()
+            retried = tasks.mails.with_options(retry_policy=RetryPolicy.fixed([60])).send(1)
+            assert retried.info().status == "PENDING"  # type: ignore[union-attr]
+            operations.retry(retried.task_id, actor="a test")
+            assert retried.get(0).ok_value == 2
+
+    def test_failures_are_raised_by_the_block_and_not_by_the_send(self) -> None:
+        """Naive: send() raises what the task raises, and the code under test takes a path that it has only in tests."""
+        went_on = []
+        with pytest.raises(ExceptionGroup, match="tasks that failed: 2") as caught, immediate():
+            tasks.raises.send("no such thing")
+            went_on.append(1)
+            with transaction.atomic():
+                tasks.mail.send("nowhere")
+            went_on.append(2)
+        assert went_on == [1, 2]
+        assert [str(one) for one in caught.value.exceptions] == [
+            "UNHANDLED_ERROR: LookupError: no such thing",
+            "NO_ADDRESS: nowhere is no address",
+        ]
+        assert "immediate(raise_errors=False)" in caught.value.__notes__[0]
+
+    def test_the_error_of_the_test_comes_first_and_names_the_tasks_that_failed(self) -> None:
+        """Naive: the failed task hides the assertion, or the assertion hides why it failed."""
+        with pytest.raises(AssertionError, match="nothing was noted") as caught, immediate():
+            tasks.raises.send("no such thing")
+            raise AssertionError("nothing was noted")
+        (note,) = caught.value.__notes__
+        assert "UNHANDLED_ERROR: LookupError: no such thing" in note
+        assert "raise LookupError(message)" in note
+
+    def test_expected_failures_can_be_left_to_the_test(self) -> None:
+        with immediate(raise_errors=False):
+            assert tasks.raises.send("no").get(0).is_err()
+
+    def test_only_the_named_queues_run(self) -> None:
+        with immediate(queues=["mail"]):
+            assert tasks.mail.send("a@example.org").get(0).is_ok()
+            assert tasks.add.send(1).info().status == "PENDING"  # type: ignore[union-attr]
+        with pytest.raises(ValueError, match="queues not declared: mial"), immediate(queues=["mial"]):
+            pass
+
+    def test_a_task_whose_orm_call_breaks_a_constraint_fails_alone(self) -> None:
+        """Naive: the savepoint of the attempt cannot be rolled back once Django has marked the transaction as broken."""
+        with immediate(raise_errors=False):
+            Group.objects.create(name="twice")
+            error = tasks.note.send("twice").get(0).err_value
+            assert tasks.note.send("once").get(0).is_ok()
+        assert error.exception["type"] == IntegrityError.__name__  # type: ignore[index]
+        assert names() == ["once", "twice"]
+
+    def test_after_the_block_nothing_runs_by_itself_any_more(self) -> None:
+        """Naive: what the block has changed stays changed for the next test."""
+        leave = transaction.Atomic.__exit__
+        with immediate():
+            pass
+        assert transaction.Atomic.__exit__ is leave
+        assert connection.execute_wrappers == []
+        with transaction.atomic():
+            handle = tasks.add.send(1)
+        assert handle.info().status == "PENDING"  # type: ignore[union-attr]
+
+    def test_blocks_may_be_nested_and_drain_may_be_called_in_them(self) -> None:
+        with immediate(queues=["mail"]), immediate():
+            assert tasks.sends_more.send(2).get(0).is_ok()
+            tasks.add.schedule(60, 1)
+            assert drain() == 0
+            assert drain(until=dt.timedelta(minutes=2)) == 1
+
+    def test_in_travel_tasks_run_at_that_time(self) -> None:
+        moment = dt.datetime(2031, 5, 1, tzinfo=dt.UTC)
+        with travel(moment), immediate():
+            info = tasks.add.send(1).info()
+        assert info.started_at == info.sent_at  # type: ignore[union-attr]
+        assert info.sent_at.year == 2031  # type: ignore[union-attr]
+
+    @immediate()
+    def test_as_a_decorator_it_is_a_block_for_each_call(self) -> None:
+        assert tasks.add.send(1).get(0).ok_value == 1
+
+    def test_the_decorator_refuses_classes(self) -> None:
+        """Naive: it wraps the class in a function, and unittest finds no test in it."""
+        with pytest.raises(TypeError, match="self.enterContext"):
+            immediate()(type(self))
+
+
+class InATestCase(Both, TestCase):
+    def test_a_transaction_around_the_block_does_not_keep_tasks_back_for_ever(self) -> None:
+        with transaction.atomic(), immediate():
+            handle = tasks.add.send(1)
+            assert handle.info().status == "PENDING"  # type: ignore[union-attr]
+        assert handle.get(0).ok_value == 1
+
+    def test_a_block_in_a_broken_transaction_ends_with_the_error_of_the_test(self) -> None:
+        """Naive: the tasks are run at the end of the block, and their first statement hides the error."""
+        with pytest.raises(Rolled), transaction.atomic(), immediate():
+            tasks.note.send("never")
+            with pytest.raises(IntegrityError):
+                Group.objects.bulk_create([Group(name="twice"), Group(name="twice")])
+            raise Rolled
+        assert names() == []
+
+    def test_callbacks_of_on_commit_are_left_to_django(self) -> None:
+        with immediate(), self.captureOnCommitCallbacks(execute=True) as callbacks, transaction.atomic():
+            transaction.on_commit(lambda: tasks.note.send("on commit"))
+        assert len(callbacks) == 1
+        assert names() == ["on commit"]
+
+    async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
+        """Naive: it watches the connection of the event loop's thread, on which nothing is sent."""
+        async with immediate():
+            handle = await tasks.note.asend("async")
+            assert (await handle.aget(0)).is_ok()
+            assert (await (await tasks.anoop.asend()).aget(0)).is_ok()
+        assert await Group.objects.acount() == 1
+
+    async def test_in_async_tests_a_plain_with_and_a_plain_drain_are_refused(self) -> None:
+        with pytest.raises(RuntimeError, match="async with immediate"), immediate():
+            pass
+        with pytest.raises(RuntimeError, match="await adrain"):
+            drain()
+        await tasks.add.asend(1)
+        assert await adrain() == 1
+
+    @immediate()
+    async def test_it_decorates_async_tests(self) -> None:
+        """Naive: the block has ended before the coroutine begins."""
+        handle = await tasks.add.asend(1)
+        assert (await handle.aget(0)).ok_value == 1
+
+    async def test_async_failures_are_raised_by_the_block(self) -> None:
+        with pytest.raises(ExceptionGroup, match="tasks that failed: 1"):
+            async with immediate():
+                await tasks.araises.asend()
+
+    def test_async_code_under_a_sync_test_is_seen_too(self) -> None:
+        with immediate():
+            handle = async_to_sync(tasks.add.asend)(1)
+            assert handle.get(0).ok_value == 1
+
+
+class InATransactionTestCase(Both, TransactionTestCase):
+    def test_it_runs_after_the_callbacks_of_on_commit(self) -> None:
+        with immediate(), transaction.atomic():
+            transaction.on_commit(lambda: tasks.note.send("on commit"))
+        assert names() == ["on commit"]
+        assert not connection.in_atomic_block
+
+    def test_a_manual_transaction_runs_nothing_before_its_commit(self) -> None:
+        with immediate():
+            transaction.set_autocommit(False)
+            try:
+                handle = tasks.note.send("by hand")
+                assert handle.info().status == "PENDING"  # type: ignore[union-attr]
+                transaction.commit()
+            finally:
+                transaction.set_autocommit(True)
+        assert names() == ["by hand"]
+
+    async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
+        async with immediate():
+            handle = await tasks.note.asend("async")
+            assert (await handle.aget(0)).is_ok()
+
+            @transaction.atomic
+            def inside() -> str:
+                sent = tasks.note.send("inside")
+                return sent.info().status  # type: ignore[union-attr]
+
+            assert await sync_to_async(inside)() == "PENDING"
+        assert [group.name async for group in Group.objects.order_by("name")] == ["async", "inside"]
+
+
+@pytest.mark.django_db
+def test_it_works_with_the_db_fixture() -> None:
+    with immediate():
+        assert tasks.add.send(1).get(0).ok_value == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_works_with_the_transactional_db_fixture() -> None:
+    with immediate(), transaction.atomic():
+        handle = tasks.add.send(1)
+    assert handle.get(0).ok_value == 1
+
+
+@pytest.mark.django_db
+def test_a_refused_send_is_refused_as_ever() -> None:
+    with immediate(), pytest.raises(TaskSendError, match="missing the required argument"):
+        tasks.add.send()  # type: ignore[call-arg]
+
+
+@pytest.mark.django_db
+def test_a_workflow_that_fails_is_undone() -> None:
+    flow = Workflow("book")
+    flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.refund))
+    with immediate(raise_errors=False):
+        handle = flow.send()
+    assert handle.status() == "FAILED"
+    assert Task.objects.filter(task_name=flows.refund.name, status="COMPLETED").count() == 1

@@ -25,8 +25,10 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import simulated_now
+from horsies_django.worker.child import middleware
 from horsies_django.worker.child.interrupts import Run
 from horsies_django.worker.child.run_task import Reply, run_async, run_sync
+from horsies_django.worker.engine.receivers import end_events, start_events
 from horsies_django.worker.process.task_log import TaskLog
 from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
@@ -57,6 +59,7 @@ def drain(
         )
     end = None if until is None else end_of(until)
     registry.autodiscover()
+    middleware.load()
     connection = connections[conf.database]
     worker, count = uuid.uuid4(), 0
     failures: list[TaskFailed] = []
@@ -128,11 +131,15 @@ def run_due(
     while True:
         passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes)
         task_log.settled(outcomes, passed.decided)
+        for event in end_events(outcomes, passed.decided, worker):
+            event.deliver()
         failures += final_failures(store, claims, outcomes)
         advancer.owe(passed.in_runs)
         if not (passed.claims or passed.again) and not advance_all(advancer, workflows) and not passed.expired:
             return count
         claims = passed.claims
+        for event in start_events(claims, worker):
+            event.deliver()
         count += len(claims)
         outcomes = run_here(connection, worker, claims)
 
@@ -189,7 +196,7 @@ async def run_together(claims: list[Claim], worker: uuid.UUID) -> list[Reply]:
 def run_of(claim: Claim, worker: uuid.UUID) -> Run:
     """Return the run of a claim of ``worker``, which is never interrupted here."""
     about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, str(worker), claim.generation)
-    return Run(CurrentTask(*about))
+    return Run(CurrentTask(*about, claim.options))
 
 
 @contextmanager

@@ -69,6 +69,8 @@ def test_of_retries_and_ends_only_those_are_queued_that_somebody_receives(receiv
     slow.gate.set()
     ended, again = claims(2)
     decided = {str(again.id): {"retry": 1, "of": 2, "at": 1_800_000_000.5}}
+    receivers.settled([outcome(ended)], {})
+    assert receivers.thread is None
     receivers.settled([outcome(ended), outcome(again, "FAILED")], decided)
     receivers.stop()
     assert slow.got == [again.id]

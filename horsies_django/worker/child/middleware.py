@@ -8,7 +8,7 @@ chains, one around sync functions and one around async ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -27,28 +27,35 @@ Arguments = Sequence[Any]
 Keywords = Mapping[str, Any]
 
 
+class State:
+    """The paths of the middleware of this process, set by ``load``."""
+
+    paths: tuple[str, ...] = ()
+
+
+state = State()
+
+
 def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
     """Call a sync task within the middleware, and return what it returned."""
-    if not (paths := config().middleware):
+    if not state.paths:
         return task.function(*args, **kwargs)
-    return chain(paths, "sync")(run.current, args, kwargs)
+    return chain(state.paths, "sync")(run.current, args, kwargs)
 
 
-def acall(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Coroutine[Any, Any, Any]:
+def acall(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
     """Call an async task within the middleware, and return the coroutine."""
-    coroutine: Coroutine[Any, Any, Any]
-    if paths := config().middleware:
-        coroutine = chain(paths, "async")(run.current, args, kwargs)
-    else:
-        coroutine = task.function(*args, **kwargs)
-    return coroutine
+    if not state.paths:
+        return task.function(*args, **kwargs)
+    return chain(state.paths, "async")(run.current, args, kwargs)
 
 
 def load() -> None:
-    """Create the middleware of this process. Raises ImproperlyConfigured, and what a factory raises."""
+    """Create the middleware of this process as the settings say. Raises ImproperlyConfigured, and what a factory raises."""
     paths = config().middleware
     for lane in {"sync", *(task.lane for task in registry.tasks())}:
         chain(paths, lane)
+    state.paths = paths
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from django.db.models import Model
 
 from horsies_django import schedules
 from horsies_django.conf import DEFAULT_QUEUE, Config, read
+from horsies_django.conf.paths import path_problems
 from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.schedules import as_texts
 from horsies_django.tasks import registry
@@ -57,6 +58,7 @@ IDS: Mapping[str, str] = MappingProxyType(
         "E021": "A schedule cannot be used",
         "E022": "Two schedules have one name",
         "E023": "A decorator is placed above @task",
+        "E024": "A dotted path in MIDDLEWARE or METADATA cannot be used",
         "W001": "The project's models are written to another database",
         "W002": "Notifications may not get through the connection pooler",
         "W003": "CLAIM_LEASE_MS has no effect",
@@ -86,7 +88,9 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
     messages += [*_unresolved_types(), *_wrapped_tasks()]
-    return messages if problems else [*messages, *_undeclared_queues(config), *_unknown_codes(config), *_schedules()]
+    if problems:
+        return messages
+    return [*messages, *_undeclared_queues(config), *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
 
 
 def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
@@ -233,6 +237,12 @@ def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
                 task.origin,
             )
+
+
+def _unusable_paths(config: Config) -> Iterator[CheckMessage]:
+    for key, paths in (("MIDDLEWARE", config.middleware), ("METADATA", config.metadata)):
+        for problem in path_problems(paths):
+            yield _error("E024", f"{problem}.", "Correct or remove it.", f"HORSIES[{key!r}]")
 
 
 def _schedules() -> Iterator[CheckMessage]:

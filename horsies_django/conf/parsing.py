@@ -48,6 +48,8 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         resilience=_numbers(resilience, default.resilience),
         retention=_retention(retention, default.retention, queues),
         schedules=_schedules(top),
+        middleware=_paths(top, "MIDDLEWARE", "['shop.tracing.middleware']"),
+        metadata=_paths(top, "METADATA", "['shop.tracing.carrier']"),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
@@ -117,6 +119,19 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
         else:
             found[name] = MappingProxyType(dict(definition))
     return MappingProxyType(found)
+
+
+def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
+    """Return a list of dotted paths. They are not imported here: sites read the settings, too, and may not need them."""
+    value = top.values.get(key, ())
+    if not isinstance(value, list | tuple):
+        top.report("E001", key, must_be(value, "a list of dotted paths"), f"Write it as in {example}.")
+        return ()
+    for path in value:
+        if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")) or "." not in path:
+            top.report("E001", key, f"{shown(path)} is not a dotted path.", f"Write it as in {example}.")
+            return ()
+    return tuple(value)
 
 
 def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:

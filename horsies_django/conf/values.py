@@ -140,7 +140,8 @@ class Config:
     still running ``kill_grace_ms`` after its timeout, or after its termination was requested, is killed. For
     ``unknown_task_grace_ms`` after a task became due, a worker that does not know the task leaves it to others. The keys of
     ``exception_mapper`` are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts at once.
-    ``schedules`` are definitions by name, see ``core.schedules``.
+    ``schedules`` are definitions by name, see ``core.schedules``. ``middleware`` and ``metadata`` are dotted paths of
+    factories of middleware, and of functions that return metadata for each send.
     """
 
     database: str = "default"
@@ -162,5 +163,7 @@ class Config:
     resilience: Resilience = field(default_factory=Resilience)
     retention: Retention = field(default_factory=Retention)
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    middleware: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
     max_payload_bytes: int = 16 * 2**20
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value

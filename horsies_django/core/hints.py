@@ -66,6 +66,8 @@ OPTIONS = {
     "delay": LATER,
     "run_after": LATER,
     "expires": "use good_until= of with_options(...), at the send",
+    "metadata": "use it at the send, with_options(metadata=...)",
+    "headers": "use metadata= of with_options(...), at the send; inside the task, current_task().metadata has it",
     "good_until": "use it at the send, with_options(good_until=...)",
     "time_limit": TIMEOUT,
     "soft_time_limit": TIMEOUT,

@@ -81,8 +81,8 @@ class Outcome(NamedTuple):
     ``status`` is COMPLETED, FAILED or CANCELLED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
     ``retry`` is True, or a retry delay in seconds, for a task that raised Retry; the retry policy may retry others too.
     ``returned``: the task returned the error. ``classes``: the names of the exception's class and its bases, to which a policy
-    may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log; ``seconds`` is how long the
-    task occupied its slot.
+    may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and for signals; ``seconds`` is
+    how long the task occupied its slot, ``options`` the JSON text of its options.
     """
 
     id: uuid.UUID
@@ -100,6 +100,7 @@ class Outcome(NamedTuple):
     queue_name: str = ""
     attempt: int = 0
     seconds: float | None = None
+    options: str | None = None
 
     @classmethod
     def of(
@@ -113,7 +114,7 @@ class Outcome(NamedTuple):
     ) -> Outcome:
         """Combine a claim with the reply to it."""
         name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
-        return cls(claim.id, claim.generation, *reply, child_pid, crashed, name, queue, attempt, seconds)
+        return cls(claim.id, claim.generation, *reply, child_pid, crashed, name, queue, attempt, seconds, claim.options)
 
 
 class TaskAttemptInfo(NamedTuple):

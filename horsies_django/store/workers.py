@@ -37,6 +37,8 @@ class Happened(NamedTuple):
     id: uuid.UUID
     task_name: str
     attempt: int
+    queue_name: str = ""
+    options: str | None = None
 
 
 class WorkerStore:

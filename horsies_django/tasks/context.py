@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar, overload
 
 from horsies_django.core.errors import TaskCancelled, WorkflowError
+from horsies_django.core.metadata import read_metadata
 from horsies_django.core.records import Fence
 from horsies_django.tasks.steps import Steps
 
@@ -23,7 +24,9 @@ class CurrentTask:
     None and ``cancel_requested`` stays False.
     """
 
-    __slots__ = ("_claim", "_id", "_steps", "attempt", "cancel_requested", "name", "queue_name", "workflow_cache")
+    __slots__ = (
+        "_claim", "_id", "_metadata", "_options", "_steps", "attempt", "cancel_requested", "name", "queue_name", "workflow_cache",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -33,9 +36,12 @@ class CurrentTask:
         queue_name: str = "",
         worker: str = "",
         generation: int = 0,
+        options: str | None = None,
     ) -> None:
         self._id = task_id
         self._claim = (worker, generation)
+        self._options = options  # JSON, if they contain metadata
+        self._metadata: Mapping[str, Any] | None = None
         self._steps: Steps | None = None
         self.name = name
         self.attempt = attempt
@@ -47,6 +53,13 @@ class CurrentTask:
     def task_id(self) -> uuid.UUID | None:
         """The id of the task, None outside a worker."""
         return None if self._id is None else uuid.UUID(self._id)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What was sent with the task beside its arguments, read-only; empty without any and outside a worker."""
+        if self._metadata is None:
+            self._metadata = read_metadata(self._options)
+        return self._metadata
 
     def about(self) -> dict[str, str | int]:
         """Return the attributes for log records."""

@@ -74,14 +74,16 @@ class Sender(Generic[P, T]):
         retry_policy: RetryPolicy | None = None,
         timeout_ms: int | timedelta | None = None,
         delay: When | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Sender[P, T]:
-        """Return the same methods with other options: those of the decorator, ``good_until`` and ``delay``.
+        """Return the same methods with other options: those of the decorator, ``good_until``, ``delay`` and ``metadata``.
 
         ``good_until`` is an aware datetime, or a timedelta from sending; a task that has not started by then becomes EXPIRED and
         never runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from sending, or an
-        aware datetime. The methods raise TaskSendError for invalid options.
+        aware datetime. ``metadata`` is a dict of plain JSON values, of at most 4,096 bytes, that travels with the task beside its
+        arguments: ``current_task().metadata``. The methods raise TaskSendError for invalid options.
         """
-        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay)
+        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay, metadata)
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
 

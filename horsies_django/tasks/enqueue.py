@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -19,7 +19,9 @@ from psycopg.pq import TransactionStatus
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
+from horsies_django.core.metadata import read_metadata
 from horsies_django.core.records import NewTasks
+from horsies_django.signals import task_sent
 from horsies_django.store.base import NotMigrated, not_migrated, said
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import registry
@@ -69,8 +71,11 @@ def send_calls(task: TaskDefinition, options: SendOptions, calls: Iterable[Mappi
     if second is None:
         with taken():
             TaskStore(connections[config().database]).send(first)
-        return first.ids
-    return write_many(itertools.chain([first, second], chunks))
+        ids = first.ids
+    else:
+        ids = write_many(itertools.chain([first, second], chunks))
+    tell_sent(template, ids)
+    return ids
 
 
 def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:
@@ -150,6 +155,26 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def write_one(new: NewTasks) -> None:
     """Insert a single task on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
+    insert_one(new)
+    tell_sent(new, new.ids)
+
+
+def tell_sent(new: NewTasks, ids: Sequence[uuid.UUID]) -> None:
+    """Call the receivers of ``task_sent``."""
+    if task_sent.receivers:
+        task_sent.send_robust(
+            registry.find(new.task_name),
+            task_ids=tuple(ids),
+            task_name=new.task_name,
+            queue_name=new.queue_name,
+            priority=new.priority,
+            metadata=read_metadata(new.options),
+            using=config().database,
+        )
+
+
+def insert_one(new: NewTasks) -> None:
+    """Insert a single task and notify workers. Raises TaskSendError."""
     connection = connections[config().database]
     store = TaskStore(connection)
     with taken():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
+from horsies_django.core.metadata import with_metadata
 from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.tasks.definition import TaskDefinition, milliseconds, policy_problem, timeout_problem
+from horsies_django.tasks.metadata import metadata_of
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
@@ -28,6 +31,7 @@ class SendOptions(NamedTuple):
     retry_policy: RetryPolicy | None = None
     timeout_ms: int | dt.timedelta | None = None
     delay: When | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
@@ -54,10 +58,11 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
     delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     good_until, good_for = deadline(task, options.good_until)
+    text = options_text(policy, milliseconds(timeout), plain=task.codec is not None)
+    stored = with_metadata(text, metadata_of(task.name, options.metadata))
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
-        0 if policy is None else policy.max_retries,
-        options_text(policy, milliseconds(timeout), plain=task.codec is not None), good_for, simulated_now.get(), task.codec,
+        0 if policy is None else policy.max_retries, stored, good_for, simulated_now.get(), task.codec,
     )  # fmt: skip
 
 

@@ -29,8 +29,10 @@ from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import simulated_now
 from horsies_django.testing.failing import demanded_outcome
 from horsies_django.testing.moments import moment_of
+from horsies_django.worker.child import middleware
 from horsies_django.worker.child.interrupts import Run
 from horsies_django.worker.child.run_task import Reply, run_async, run_sync
+from horsies_django.worker.engine.receivers import end_events, start_events
 from horsies_django.worker.process.task_log import TaskLog
 from horsies_django.workflows.advancer import Advancer
 
@@ -79,6 +81,7 @@ class Ran(NamedTuple):
 def run_all(connection: Any, queues: list[str], end: dt.datetime | None = None) -> Ran:
     """Run all due tasks, and with ``end`` also those that become due until then."""
     registry.autodiscover()
+    middleware.load()
     worker, start, outer = uuid.uuid4(), simulated_now.get(), draining.get()
     ran = Ran(0, [])
     draining.set(True)
@@ -143,11 +146,15 @@ def run_due(
     while True:
         passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes)
         task_log.settled(outcomes, passed.decided)
+        for event in end_events(outcomes, passed.decided, worker):
+            event.deliver()
         failures += final_failures(store, claims, outcomes)
         advancer.owe(passed.in_runs)
         if not (passed.claims or passed.again) and not advance_all(advancer, workflows) and not passed.expired:
             return count
         claims = passed.claims
+        for event in start_events(claims, worker):
+            event.deliver()
         count += len(claims)
         outcomes = run_here(connection, worker, claims)
 
@@ -208,7 +215,7 @@ async def run_together(runs: list[tuple[Claim, Run]]) -> list[Reply]:
 def run_of(claim: Claim, worker: uuid.UUID) -> Run:
     """Return the run of a claim of ``worker``, which is never interrupted here."""
     about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, str(worker), claim.generation)
-    return Run(CurrentTask(*about))
+    return Run(CurrentTask(*about, claim.options))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 from django.db.migrations.executor import MigrationExecutor
 
 from horsies_django.conf import Config, Resilience
+from horsies_django.conf.paths import path_problems
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
@@ -120,6 +121,12 @@ def refuse_main_module() -> None:
         raise WorkerStartError(problem)
 
 
+def refuse_paths(key: str, paths: Iterable[str]) -> None:
+    """Raise WorkerStartError if a dotted path of a setting does not name something that can be called."""
+    if problems := path_problems(paths):
+        raise WorkerStartError(f"HORSIES[{key!r}]: {'; '.join(problems)}")
+
+
 def refuse_unready_project(config: Config) -> None:
     """Raise WorkerStartError if the database, its schema or the tasks of the project are not usable."""
     connection = connections[config.database]
@@ -150,6 +157,8 @@ def refuse_unready_project(config: Config) -> None:
         )
     if problems := registry.autodiscover():
         raise WorkerStartError("; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems))
+    refuse_paths("MIDDLEWARE", config.middleware)
+    refuse_paths("METADATA", config.metadata)
     if not registry.names():
         raise WorkerStartError(
             "no task is registered: decorate a function with @task in the tasks.py of an app in INSTALLED_APPS"

@@ -98,7 +98,8 @@ class Supervisor:
         )
         forgotten = config.forget_overrides_after_ms
         forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
-        reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for)
+        rescued = self.outbox.receivers.rescued
+        reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued)
         pruner = Pruner(config.retention)
         overdue = OverdueWorkflows(Advancer(config.max_payload_bytes))
         self.maintenance = MaintenanceThread(
@@ -240,6 +241,7 @@ class Supervisor:
         if self.scheduler_loop is not None and self.scheduler_loop.is_alive():
             self.scheduler_loop.stop()
             self.scheduler_loop.join(5)
+        self.outbox.receivers.stop()
         if self.maintenance.is_alive():
             self.maintenance.stop()
             logger.info("Worker stopped")

@@ -204,11 +204,11 @@ class Workflow(Waits):
         return f'{json.dumps(self.head())[:-1]},"nodes":[{",".join(node.json() for node in self.nodes)}]}}'
 
     def hash(self) -> str:
-        """Return a hash of the graph. Absolute deadlines do not count: they differ each time a workflow is built."""
+        """Return a hash of the graph. Absolute deadlines and metadata do not count: they differ each time a workflow is built."""
         head = {name: value for name, value in self.head().items() if name != "good_until"}
         digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
         for node in self.nodes:
-            digest.update(node.json(deadline=False).encode())
+            digest.update(node.json(hashing=True).encode())
         return digest.hexdigest()
 
     def _node(self, wanted: str, given: str | None, kind: str) -> Node:

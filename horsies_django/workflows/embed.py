@@ -84,4 +84,4 @@ def take_graph(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: M
             except (CodecError, TaskDefinitionError) as error:
                 flow.problems.append(f"{node.name}: {error}")
     node.kwargs = write_json(constants)
-    node.graph = child.json()
+    node.graph, node.graph_hash = child.json(), child.hash()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from horsies_django.core.metadata import without_metadata
 from horsies_django.core.records import NewTasks
 from horsies_django.tasks.definition import TaskDefinition
 
@@ -47,7 +48,9 @@ class Node:
         self.over: str | None = None
         self.value: str | None = None
         self.graph: str | None = None
-        self.undo: str | None = None  # JSON, of the task that undoes it
+        self.graph_hash = ""
+        self.undo: str | None = None  # JSON, of the task that undoes it, without its options
+        self.undo_options: str | None = None
         self.wait: Any = None  # a Wait, of a timer, a signal or a gate
         self.rule = "all"
         self.needs: int | None = None
@@ -82,19 +85,22 @@ class Node:
     def __iter__(self) -> Any:
         raise TypeError("a Node has no value while the workflow is built: use flow.map(...) for a task per element")
 
-    def json(self, *, deadline: bool = True) -> str:
-        """Return this node as the JSON object that ``horsies_add_nodes`` reads; without an absolute deadline if not wanted."""
+    def json(self, *, hashing: bool = False) -> str:
+        """Return this node as the JSON object that ``horsies_add_nodes`` reads.
+
+        ``hashing`` leaves out what differs each time the same workflow is built: absolute deadlines and metadata.
+        """
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind}
         if self.new is not None:
             new = self.new
             stored.update(task=new.task_name, queue=new.queue_name, lane=new.lane, priority=new.priority)
             stored.update(max_retries=new.max_retries)
             stored.update({"codec": new.codec} if new.codec else {})
-            for name in ("good_until", "good_for", "delay") if deadline else ("good_for", "delay"):
+            for name in ("good_for", "delay") if hashing else ("good_until", "good_for", "delay"):
                 if (value := getattr(new, name)) is not None:
                     stored[name] = value.isoformat() if name == "good_until" else f"{value.total_seconds()} s"
         if self.wait is not None:
-            stored.update(self.wait.json(deadline=deadline))
+            stored.update(self.wait.json(deadline=not hashing))
         stored.update({"after": sorted(self.upstream)} if self.upstream else {})
         stored.update({"inputs": self.inputs} if self.inputs else {})
         stored.update({"over": self.over} if self.over else {})
@@ -103,12 +109,18 @@ class Node:
         if self.when is not None:
             stored.update(when_node=self.when.node.number, when_path=self.when.path)
         text = json.dumps(stored)[:-1]
-        if self.new is not None and self.new.options is not None:
-            text += f',"options":{self.new.options}'
+        if self.new is not None:
+            text += options_member(self.new.options, hashing=hashing)
         if self.value is not None:
             text += f',"value":{self.value}'
         if self.undo is not None:
-            text += f',"undo":{self.undo}'
+            text += f',"undo":{self.undo[:-1]}{options_member(self.undo_options, hashing=hashing)}}}'
         if self.graph is not None:
-            text += f',"graph":{self.graph}'
+            text += f',"graph":{json.dumps(self.graph_hash) if hashing else self.graph}'
         return f'{text},"kwargs":{self.kwargs}}}'
+
+
+def options_member(options: str | None, *, hashing: bool) -> str:
+    """Return the options of a task as a further member of a JSON object, "" without any."""
+    kept = without_metadata(options) if hashing else options
+    return "" if kept is None else f',"options":{kept}'

@@ -44,11 +44,9 @@ def take_undo(flow: Any, node: Node, what: Any) -> None:
         "max_retries": new.max_retries,
         "parameters": parameters(flow, node, undo),
     }
-    if new.options is not None:
-        stored["options"] = json.loads(new.options)
     if new.codec is not None:
         stored["codec"] = new.codec
-    node.undo = json.dumps(stored)
+    node.undo, node.undo_options = json.dumps(stored), new.options
 
 
 def parameters(flow: Any, node: Node, undo: TaskDefinition) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -17,6 +18,7 @@ from django.core.management.base import BaseCommand
 from django.db import connection
 
 import horsies_django
+from horsies_django import signals
 from horsies_django.checks import IDS
 from horsies_django.conf import Config, PartitionConfig, QueueConfig
 from horsies_django.core.errors import FAMILIES
@@ -46,15 +48,21 @@ def slugs(page: Path) -> set[str]:
 
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the tasks that a page defines."""
+    """Forget the tasks that a page defines, and the receivers that it connects."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    for name in signals.__all__:
+        monkeypatch.setattr(getattr(signals, name), "receivers", [])
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("page", [page for page in PAGES if code_that_runs(page, "python")], ids=lambda page: page.stem)
-def test_the_python_of_a_page_does_what_the_page_says(page: Path, own_registry: None) -> None:
-    """All marked blocks of a page are one program; the asserts in them are the page's claims."""
-    names: dict[str, Any] = {"__name__": f"docs.{page.stem.replace('-', '_')}"}
+def test_the_python_of_a_page_does_what_the_page_says(
+    page: Path, own_registry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All marked blocks of a page are one module; the asserts in them are the page's claims."""
+    module = ModuleType(f"docs.{page.stem.replace('-', '_')}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # so that dotted paths lead into it
+    names = vars(module)
     for code in code_that_runs(page, "python"):
         exec(compile(code, str(page), "exec", dont_inherit=True), names)
     assert any("assert" in code for code in code_that_runs(page, "python"))

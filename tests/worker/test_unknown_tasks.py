@@ -118,7 +118,7 @@ def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: Pa
     assert passes.run(TEN, SLOTS).claims == []
     Task.objects.update(enqueued_at=now() - GRACE)
     (claim,) = passes.run(TEN, SLOTS).claims
-    assert passes.outbox.readable([claim]) == []
+    assert passes.outbox.started([claim]) == []
     passes.outbox.run_pass()
     task = Task.objects.get(pk=id_)
     assert (task.status, task.error_code, task.claim_generation) == ("FAILED", "WORKER_RESOLUTION_ERROR", 2)
@@ -130,5 +130,5 @@ def test_what_this_release_reads_is_handed_over_as_it_is(passes: PassRunner) -> 
     put(name=KNOWN)
     claims = passes.run(TEN, SLOTS).claims
     assert len(claims) == 2
-    assert passes.outbox.readable(claims) == claims
+    assert passes.outbox.started(claims) == claims
     assert not passes.outbox.outcomes

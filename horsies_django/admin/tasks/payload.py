@@ -48,7 +48,8 @@ class PayloadMixin(Base):
             fields += ["shown_traceback"] if _exception(obj).get("traceback") else []
         else:
             fields += ["shown_result"]
-        fields += ["shown_options"] if obj.options is not None else []
+        fields += ["shown_metadata"] if _metadata(obj) is not None else []
+        fields += ["shown_options"] if _other_options(obj) is not None else []
         fields += ["partition_key"] if obj.partition_key is not None else []
         return ((title, {"fields": tuple(fields)}),)
 
@@ -90,14 +91,30 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("options"))
     def shown_options(self, obj: Task) -> SafeString:
-        """Return the options with which the task was sent."""
-        return json_block(obj.options)
+        """Return the options with which the task was sent, but its metadata."""
+        return json_block(_other_options(obj))
+
+    @admin.display(description=gettext_lazy("metadata"))
+    def shown_metadata(self, obj: Task) -> SafeString:
+        """Return the metadata with which the task was sent."""
+        return json_block(_metadata(obj))
 
 
 def _error(obj: Task) -> dict[str, Any]:
     """Return the error in the stored result, {} if there is none. The stored JSON may have any shape."""
     error = obj.result.get("err") if isinstance(obj.result, dict) else None
     return error if isinstance(error, dict) else {}
+
+
+def _metadata(obj: Task) -> Any:
+    return obj.options.get("metadata") if isinstance(obj.options, dict) else None
+
+
+def _other_options(obj: Task) -> Any:
+    """Return the options without the metadata, None if there are no others."""
+    if _metadata(obj) is None:
+        return obj.options
+    return {name: value for name, value in obj.options.items() if name != "metadata"} or None
 
 
 def _exception(obj: Task) -> dict[str, Any]:

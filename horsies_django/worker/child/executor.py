@@ -48,7 +48,7 @@ logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
 PORTION = 64  # replies per message: the engine settles these while further tasks run
-Job = tuple[int, str, tuple[str, str, int, str, str, int]]
+Job = tuple[int, str, tuple[str, str, int, str, str, int, str | None]]
 
 
 class SyncLane:

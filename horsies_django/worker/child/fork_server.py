@@ -84,6 +84,7 @@ def prepare(text: str) -> None:
     sys.path[:] = ordered["path"]
     load_project()
     import horsies_django.worker.child.executor
+    import horsies_django.worker.child.lifecycle
     import horsies_django.worker.child.main
     import horsies_django.worker.process.logs  # noqa: F401 - imported here so that no child has to
 

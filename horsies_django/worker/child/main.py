@@ -39,6 +39,7 @@ def main(
     send_all(channel, (kind, text))
     if kind != "ready":
         return
+    from horsies_django.worker.child import lifecycle
     from horsies_django.worker.child.executor import Executor
     from horsies_django.worker.child.interrupts import listen_for_interrupts
 
@@ -53,7 +54,10 @@ def main(
         give_up,
         options.max_memory_per_child_mb,
     ).run()
-    end_in_time()
+    timer = end_in_time("a receiver of child_stopping has not returned")
+    lifecycle.stopping(worker_pid)
+    timer.cancel()
+    end_in_time("tasks left threads or processes behind that do not end")
 
 
 def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
@@ -75,7 +79,11 @@ def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
     else:
         bootstrap.die_with_parent(worker_pid)
         bootstrap.load_project()
+    from horsies_django.worker.child import lifecycle, middleware
+
     configure_logging(options.loglevel)
+    middleware.load()
+    lifecycle.started(worker_pid)
     if options.max_memory_per_child_mb is None:
         return "ready", ""
     gc.collect()
@@ -88,17 +96,18 @@ def may_have_children() -> None:
     current._config["daemon"] = False
 
 
-def end_in_time() -> None:
-    """End this process soon, though threads and processes that tasks started and left behind may not."""
-    timer = threading.Timer(LEFTOVERS_SECONDS, leave_behind)
+def end_in_time(obstacle: str) -> threading.Timer:
+    """End this process soon, whatever may prevent its end; return the timer that does it."""
+    timer = threading.Timer(LEFTOVERS_SECONDS, leave_behind, [obstacle])
     timer.daemon = True
     timer.start()
+    return timer
 
 
-def leave_behind() -> None:
-    """End this process without waiting for what tasks left running."""
+def leave_behind(obstacle: str) -> None:
+    """End this process without waiting for what still runs."""
     names = [thread.name for thread in threading.enumerate() if not thread.daemon]
-    logger.warning("tasks left threads or processes behind that do not end (threads: %s); not waiting for them", names)
+    logger.warning("%s (threads: %s); not waiting for it", obstacle, names)
     os._exit(0)
 
 

@@ -246,7 +246,7 @@ class Engine:
             self.disown()
         self.prefetched.take(passed.returned)
         tell_expired(self.prefetched.take(passed.expired))
-        self.pool.dispatch(self.outbox.readable(self.prefetched.take(passed.started) + passed.claims))
+        self.pool.dispatch(self.outbox.started(self.prefetched.take(passed.started) + passed.claims))
         if any(claim.id in self.prefetched.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.prefetched.add(passed.prefetched)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
 from horsies_django.worker.child.run_task import failed
+from horsies_django.worker.engine.receivers import Receivers
 from horsies_django.worker.engine.unknown_tasks import unreadable
 from horsies_django.worker.process.task_log import TaskLog, named
 
@@ -62,6 +63,7 @@ class Outbox:
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too large
         self.task_log = TaskLog()
+        self.receivers = Receivers(worker)
         self.bound = bound  # of unwritten outcomes: beyond it no task is claimed
         self.overfull = False
 
@@ -157,11 +159,13 @@ class Outbox:
             self._written(outcomes, [], passed)
         return passed
 
-    def readable(self, claims: list[Claim]) -> list[Claim]:
-        """Return the running tasks whose options this release can read; the others fail."""
+    def started(self, claims: list[Claim]) -> list[Claim]:
+        """Return the running tasks to dispatch, whose options this release can read; the others fail."""
         answers = [(claim, unreadable(claim)) for claim in claims]
         self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
-        return [claim for claim, answer in answers if answer is None]
+        readable = [claim for claim, answer in answers if answer is None]
+        self.receivers.started(readable)
+        return readable
 
     def _batch(self) -> list[Outcome]:
         size = 0
@@ -206,9 +210,9 @@ class Outbox:
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
         if len(passed.landed) == len(outcomes) + len(releases):
-            self.task_log.settled(outcomes, passed.decided)
+            self._tell(outcomes, passed.decided)
             return
-        self.task_log.settled([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
+        self._tell([outcome for outcome in outcomes if outcome.id in passed.landed], passed.decided)
         entries: list[Outcome | Claim] = [*outcomes, *releases]
         missing = [entry for entry in entries if entry.id not in passed.landed]
         try:
@@ -224,7 +228,11 @@ class Outbox:
             elif state == "lost":
                 self._drop(entry)
             elif isinstance(entry, Outcome):  # an earlier pass settled it, and its reply was lost
-                self.task_log.settled([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
+                self._tell([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})
+
+    def _tell(self, outcomes: list[Outcome], decided: Mapping[str, Any]) -> None:
+        self.task_log.settled(outcomes, decided)
+        self.receivers.settled(outcomes, decided)
 
     def _drop(self, entry: Outcome | Claim) -> None:
         logger.warning(

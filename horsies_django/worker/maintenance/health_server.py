@@ -148,7 +148,13 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         reasons = judge(engine)
         self.reply(
             503 if reasons else 200,
-            {"ok": not reasons, "reasons": reasons, "worker": str(engine.outbox.worker), "version": __version__},
+            {
+                "ok": not reasons,
+                "reasons": reasons,
+                "worker": str(engine.outbox.worker),
+                "version": __version__,
+                "dropped_signals": engine.outbox.receivers.dropped,
+            },
         )
 
     do_HEAD = do_GET

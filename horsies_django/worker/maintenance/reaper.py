@@ -36,12 +36,14 @@ class Reaper:
         forget_overrides_after: timedelta | None,
         queues: Sequence[str],
         may_judge: Callable[[float], bool],
+        tell: Callable[[Sequence[Happened]], None] = lambda happened: None,
     ) -> None:
         self.threshold = timedelta(milliseconds=recovery.running_stale_threshold_ms)
         self.max_crashes = recovery.max_crashes
         self.forget_overrides_after = forget_overrides_after
         self.queues = queues
         self.may_judge = may_judge
+        self.tell = tell  # sends the signals
         self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
         self.served_at = 0.0
         self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
@@ -67,6 +69,7 @@ class Reaper:
         while more:
             judge = self.may_judge(self.threshold.total_seconds())
             happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.max_crashes)
+            self.tell(happened)
             by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
             for each in happened:
                 by_kind[each.kind].append(each)

@@ -17,6 +17,7 @@ import psutil
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.lanes import LANES
+from horsies_django.core.metadata import has_metadata
 from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.worker.child import main
 from horsies_django.worker.child.interrupts import CALL_BACK, TIMEOUT
@@ -106,8 +107,9 @@ class PoolProcess:
             number = self.numbers[lane]
             self.held[lane][number] = claim
             self.since[lane][number] = now
+            options = claim.options if has_metadata(claim.options) else None
             about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, self.owner, claim.generation)
-            jobs.append((number, claim.kwargs, about))
+            jobs.append((number, claim.kwargs, (*about, options)))
         self.taken += len(jobs)
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()
@@ -240,6 +242,7 @@ class InProcess(PoolProcess):
 
     def __init__(self, options: WorkerOptions) -> None:
         super().__init__(options)
+        from horsies_django.worker.child import lifecycle, middleware
         from horsies_django.worker.child.executor import Executor
 
         pairs = [memory_pair() for _ in (*LANES, "control")]
@@ -249,9 +252,20 @@ class InProcess(PoolProcess):
         self.control = pairs[-1][0]
         self.theirs = [pair[1] for pair in pairs]
         executor = Executor(self.theirs[0], self.theirs[1], self.theirs[2], options.threads, self.started, self._broke)
-        self.thread = threading.Thread(target=executor.run, name="horsies-executor", daemon=True)
+
+        def serve() -> None:
+            try:
+                middleware.load()
+            except BaseException as error:
+                self._broke(error)
+                return
+            lifecycle.started(self.pid)
+            self.theirs[0].send(("ready", ""))
+            executor.run()
+            lifecycle.stopping(self.pid)
+
+        self.thread = threading.Thread(target=serve, name="horsies-executor", daemon=True)
         self.thread.start()
-        self.theirs[0].send(("ready", ""))
 
     def _broke(self, error: BaseException) -> None:
         send_or_end(self.theirs[0], ("failed", repr(error)))

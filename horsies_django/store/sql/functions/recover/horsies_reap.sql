@@ -6,10 +6,11 @@
 -- Tasks that cannot be settled together are settled one by one, then failed without an attempt; one that refuses this too stays
 -- ('refused').
 -- kind: 'died' for a worker; 'failed', 'retried', 'returned', 'refused', 'expired' for a task and its attempt.
+-- options: NULL without metadata.
 -- Locks: an advisory lock, without waiting; task rows, skipping locked ones; locks of caps, to unpark. Index: horsies_tasks_holding,
 -- horsies_tasks_deadline, primary keys.
 CREATE FUNCTION horsies_reap(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
-RETURNS TABLE (kind text, id uuid, task_name text, attempt int) LANGUAGE plpgsql VOLATILE
+RETURNS TABLE (kind text, id uuid, task_name text, attempt int, queue_name text, options text) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   c_gone CONSTANT text := 'the worker that ran the task is gone; the task may or may not have done its work';
@@ -22,6 +23,7 @@ DECLARE
   v_dead record;
   v_outcome jsonb;
   v_refused uuid[] := '{}';
+  v_options text[];
   v_queues text[];
   v_keys text[];
   v_expired uuid[];
@@ -32,17 +34,19 @@ BEGIN
   IF p_judge AND pg_postmaster_start_time() < v_now - p_threshold THEN
     RETURN QUERY
     UPDATE horsies_heartbeats b SET died_at = v_now
-    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at < v_now - p_threshold RETURNING 'died', b.id, NULL, NULL::int;
+    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at < v_now - p_threshold
+    RETURNING 'died', b.id, NULL, NULL::int, NULL, NULL;
   END IF;
 
   DELETE FROM horsies_heartbeats b USING horsies_heartbeats parent
   WHERE parent.id = b.worker_id AND parent.died_at < v_now - interval '1 day';
 
   SELECT array_agg(o.id), array_agg(o.task_name), array_agg(o.retry_count + 1),
-         array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(o.queue_name), array_agg(o.partition_key)
-  INTO v_ids, v_names, v_attempts, v_started, v_queues, v_keys
+         array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(CASE WHEN o.options ? 'metadata' THEN o.options::text END),
+         array_agg(o.queue_name), array_agg(o.partition_key)
+  INTO v_ids, v_names, v_attempts, v_started, v_options, v_queues, v_keys
   FROM (
-    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, t.retry_count FROM horsies_tasks t
+    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, t.retry_count, t.options FROM horsies_tasks t
     WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND horsies_is_orphaned(t.claimed_by, t.claimed_at, v_now - p_threshold)
     LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
   ) AS o;
@@ -78,8 +82,8 @@ BEGIN
     SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
     WHERE t.id = ANY (v_ids) AND t.status = 'CLAIMED';
     RETURN QUERY SELECT CASE WHEN r.id = ANY (v_refused) THEN 'refused' WHEN r.id = ANY (v_failed) THEN 'failed'
-                             WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id, r.name, r.attempt
-                 FROM unnest(v_ids, v_names, v_attempts) AS r (id, name, attempt);
+                             WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id, r.name, r.attempt, r.queue, r.options
+                 FROM unnest(v_ids, v_names, v_attempts, v_queues, v_options) AS r (id, name, attempt, queue, options);
   END IF;
 
   -- a task that is not parked may have been unparked for a permit, which the next one of its partition then gets
@@ -93,7 +97,8 @@ BEGIN
   ) AS l;
   IF v_expired IS NOT NULL THEN
     v_expired := horsies_expire(v_expired, v_now);
-    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1 FROM horsies_tasks t WHERE t.id = ANY (v_expired);
+    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1, t.queue_name::text, NULL
+                 FROM horsies_tasks t WHERE t.id = ANY (v_expired);
   END IF;
   IF v_queues IS NOT NULL THEN  -- one call for all, so that locks are taken in their order
     PERFORM horsies_pass_on_permits(p_channel, v_queues, v_keys);

@@ -1,5 +1,5 @@
--- Removes the data of a finished task: arguments, result, steps, error messages and exceptions of its attempts, and its partition if that
--- contains arguments. When, where and how it ran remains. Writes the audit.
+-- Removes the data of a finished task: arguments, metadata, result, steps, error messages and exceptions of its attempts, and its partition
+-- if that contains arguments. When, where and how it ran remains. Writes the audit.
 -- The result becomes an error: RESULT_REDACTED instead of a value, or the task's own error code, which the admin's filters use. A key that
 -- contains only the task's name stays; a long key is no longer JSON and is removed.
 -- Returns the status, NULL for an unknown task; redacted is false if the task has not finished or was redacted before.
@@ -17,7 +17,7 @@ BEGIN
     RETURN;
   END IF;
   UPDATE horsies_tasks t
-  SET kwargs = '{}', redacted_at = v_now,
+  SET kwargs = '{}', options = nullif(t.options - 'metadata', '{}'), redacted_at = v_now,
       partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text THEN t.partition_key END,
       result = horsies_error_result(coalesce(t.error_code, 'RESULT_REDACTED'), 'redacted')
   WHERE t.id = p_id;

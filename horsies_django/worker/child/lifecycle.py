@@ -1,0 +1,34 @@
+"""The signals of a process that runs tasks: ``child_started`` before its first task, ``child_stopping`` after its last one.
+
+A receiver may use the database. Its connection is treated as after a task.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from horsies_django.signals import HorsiesSignal, child_started, child_stopping
+from horsies_django.worker.child import db_sessions
+
+logger = logging.getLogger("horsies.signals")
+
+
+def started(worker_pid: int) -> None:
+    """Call the receivers of ``child_started``."""
+    tell(child_started, worker_pid)
+
+
+def stopping(worker_pid: int) -> None:
+    """Call the receivers of ``child_stopping``."""
+    tell(child_stopping, worker_pid)
+
+
+def tell(signal: HorsiesSignal, worker_pid: int) -> None:
+    """Call the receivers of a signal. What they raise is logged."""
+    if signal.receivers:
+        try:
+            signal.send_robust(None, pid=os.getpid(), worker_pid=worker_pid)
+        except BaseException:  # such as SystemExit
+            logger.exception("a receiver of %s ended the others", signal.name)
+        db_sessions.after_task()

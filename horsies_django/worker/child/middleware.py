@@ -1,0 +1,106 @@
+"""Middleware: the project's code around the bodies of all tasks.
+
+``HORSIES["MIDDLEWARE"]`` lists dotted paths of factories. A factory takes the next callable, and returns its own, which is called
+with the current task, the positional arguments and the others by name. The first in the list is the outermost. There are two
+chains, one around sync functions and one around async ones.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+from django.utils.module_loading import import_string
+
+from horsies_django.conf import config
+from horsies_django.tasks import registry
+from horsies_django.tasks.context import CurrentTask
+from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.worker.child.interrupts import Run
+
+Arguments = Sequence[Any]
+Keywords = Mapping[str, Any]
+
+
+class State:
+    """The paths of the middleware of this process, set by ``load``."""
+
+    paths: tuple[str, ...] = ()
+
+
+state = State()
+
+
+def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
+    """Call a sync task within the middleware, and return what it returned."""
+    if not state.paths:
+        return task.function(*args, **kwargs)
+    return chain(state.paths, "sync")(run.current, args, kwargs)
+
+
+def acall(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
+    """Call an async task within the middleware, and return the coroutine."""
+    if not state.paths:
+        return task.function(*args, **kwargs)
+    return chain(state.paths, "async")(run.current, args, kwargs)
+
+
+def load() -> None:
+    """Create the middleware of this process as the settings say. Raises ImproperlyConfigured, and what a factory raises."""
+    paths = config().middleware
+    for lane in {"sync", *(task.lane for task in registry.tasks())}:
+        chain(paths, lane)
+    state.paths = paths
+
+
+@functools.cache
+def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
+    """Return the middleware of a lane around the bodies of its tasks. Raises ImproperlyConfigured, and what a factory raises."""
+    inner: Callable[..., Any] = async_body if lane == "async" else body
+    for path in reversed(paths):
+        try:
+            made = import_string(path)(inner)
+        except MiddlewareNotUsed:
+            continue
+        if not callable(made):
+            raise ImproperlyConfigured(
+                f"HORSIES['MIDDLEWARE']: {path} returned {made!r:.100} instead of a callable: a factory takes 'call' and returns "
+                "a function that calls it"
+            )
+        if iscoroutinefunction(made) != iscoroutinefunction(inner):
+            wanted, not_wanted = ("an async", "a sync") if lane == "async" else ("a sync", "an async")
+            raise ImproperlyConfigured(
+                f"HORSIES['MIDDLEWARE']: {path} returned {not_wanted} callable for {lane} tasks: return {wanted} one when "
+                f"iscoroutinefunction(call) is {lane == 'async'}, or raise MiddlewareNotUsed"
+            )
+        inner = made
+    return inner
+
+
+@receiver(setting_changed, dispatch_uid="horsies_middleware")
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == "HORSIES":
+        chain.cache_clear()
+
+
+def body(current: CurrentTask, args: Arguments, kwargs: Keywords) -> Any:
+    """Call the function of a sync task."""
+    return function_of(current)(*args, **kwargs)
+
+
+async def async_body(current: CurrentTask, args: Arguments, kwargs: Keywords) -> Any:
+    """Call the function of an async task."""
+    return await function_of(current)(*args, **kwargs)
+
+
+def function_of(current: CurrentTask) -> Callable[..., Any]:
+    """Return the function of the current task. Raises LookupError if middleware passed something else on."""
+    task = registry.find(current.name) if isinstance(current, CurrentTask) else None
+    if task is None:
+        raise LookupError(f"a middleware passed {current!r:.100} to 'call' instead of the task that it got")
+    return task.function

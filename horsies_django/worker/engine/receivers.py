@@ -1,0 +1,183 @@
+"""The signals about tasks that a worker's main process sends, and the thread that calls their receivers.
+
+Receivers are code of the project, which may be slow or hang. So they run neither on the engine's thread nor on that of the
+heartbeats: events wait in a queue for a thread of their own. While too many wait, further ones are dropped and counted. Nothing
+is queued for a signal without receivers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from django.db import close_old_connections, connections
+
+from horsies_django.core.metadata import has_metadata, read_metadata
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.signals import HorsiesSignal, task_finished, task_rescued, task_retried, task_started
+from horsies_django.store.workers import Happened
+from horsies_django.tasks import registry
+
+logger = logging.getLogger("horsies.signals")
+
+MOST_WAITING = 10_000  # events
+STOP_SECONDS = 5.0  # for the events that wait when the worker stops
+REPORT_SECONDS = 60.0  # between two reports of dropped events; a receiver that runs longer is reported
+RESCUED = ("failed", "retried", "returned")
+
+
+class Event(NamedTuple):
+    """A signal to send: its arguments but the metadata, which is in the JSON text of the task's options."""
+
+    signal: HorsiesSignal
+    values: dict[str, Any]
+    options: str | None
+
+    def deliver(self) -> None:
+        """Call the receivers. Their exceptions are logged."""
+        self.signal.send_robust(
+            registry.find(self.values["task_name"]), metadata=read_metadata(self.options), **self.values
+        )
+
+
+def start_events(claims: Iterable[Claim], worker: uuid.UUID) -> Iterator[Event]:
+    """Yield the events of tasks that are running now."""
+    for claim in claims:
+        yield Event(task_started, about(claim, worker), kept(claim.options))
+
+
+def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: uuid.UUID) -> Iterator[Event]:
+    """Yield the events of attempts whose outcome was written; for ``decided`` see ``horsies_settle``."""
+    for outcome in outcomes:
+        how = decided.get(str(outcome.id), {}) if decided else {}
+        values = {
+            **about(outcome, worker),
+            "error_code": how.get("code") or outcome.error_code,
+            "error_message": outcome.error_message,
+            "seconds": outcome.seconds,
+            "child_pid": outcome.child_pid,
+        }
+        if "retry" not in how:
+            yield Event(task_finished, {**values, "status": outcome.status}, kept(outcome.options))
+        else:
+            at = how.get("at")  # unknown if the reply with the details was lost
+            values["retry_at"] = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)
+            yield Event(task_retried, values, kept(outcome.options))
+
+
+def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[Event]:
+    """Yield the events of tasks that were rescued from dead workers."""
+    for one in happened:
+        if one.kind in RESCUED:
+            yield Event(task_rescued, {**about(one, worker), "outcome": one.kind}, kept(one.options))
+
+
+def about(task: Claim | Outcome | Happened, worker: uuid.UUID) -> dict[str, Any]:
+    """Return the arguments that all signals have."""
+    return {
+        "task_id": task.id,
+        "task_name": task.task_name,
+        "queue_name": task.queue_name,
+        "attempt": task.attempt,
+        "worker_id": worker,
+    }
+
+
+def kept(options: str | None) -> str | None:
+    """Return options that contain metadata, else None."""
+    return options if has_metadata(options) else None
+
+
+class Receivers:
+    """The queue of events of a worker, and the thread that delivers them, which starts with the first event."""
+
+    def __init__(self, worker: uuid.UUID) -> None:
+        self.worker = worker
+        self.lock = threading.Lock()  # the engine and the reaper add events
+        self.waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+        self.delivering: tuple[Event, float] | None = None  # the current event, and since when by the monotonic clock
+        self.dropped = 0
+        self.report_at = 0.0
+        self.stopped = False
+
+    def started(self, claims: Iterable[Claim]) -> None:
+        """Queue the events of tasks that are running now."""
+        if task_started.receivers:
+            self.add(start_events(claims, self.worker))
+
+    def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
+        """Queue the events of attempts whose outcome was written."""
+        if task_finished.receivers or task_retried.receivers:
+            self.add(end_events(outcomes, decided, self.worker))
+
+    def rescued(self, happened: Iterable[Happened]) -> None:
+        """Queue the events of tasks that were rescued."""
+        if task_rescued.receivers:
+            self.add(rescue_events(happened, self.worker))
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Queue events that somebody receives; drop and count those for which there is no room."""
+        with self.lock:
+            before = self.dropped
+            for event in events:
+                if not event.signal.receivers:
+                    continue
+                if self.waiting.qsize() < MOST_WAITING:
+                    self.waiting.put(event)
+                else:
+                    self.dropped += 1
+            if self.thread is None and not self.waiting.empty():
+                self.thread = threading.Thread(target=self.run, name="horsies-receivers", daemon=True)
+                self.thread.start()
+            self.report(self.dropped - before)
+
+    def report(self, dropped: int) -> None:
+        """Log that events are dropped, or that a receiver does not return; not too often."""
+        now, current = time.monotonic(), self.delivering
+        lasts = 0.0 if current is None else now - current[1]
+        if now < self.report_at or not (dropped or lasts > REPORT_SECONDS):
+            return
+        self.report_at = now + REPORT_SECONDS
+        slow = f"; {describe(current[0])} has taken {lasts:.0f} s so far" if current is not None and lasts > 1 else ""
+        logger.error(
+            "the receivers of signals are too slow: %s signal(s) wait, %s dropped so far%s",
+            self.waiting.qsize(), self.dropped, slow,
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """Deliver events until the end of the queue."""
+        while not self.stopped and (event := self.waiting.get()) is not None:
+            self.delivering = event, time.monotonic()
+            try:
+                event.deliver()
+                close_old_connections()
+            except BaseException:  # a receiver that ends its thread, or connections that cannot be closed
+                logger.exception("%s failed", describe(event))
+            self.delivering = None
+        connections.close_all()
+
+    def stop(self) -> None:
+        """Deliver the events that wait, for a limited time; log how many were not delivered."""
+        if self.thread is None:
+            return
+        self.waiting.put(None)
+        self.thread.join(STOP_SECONDS)
+        self.stopped = True
+        lost = self.waiting.qsize() - 1 + (self.delivering is not None) if self.thread.is_alive() else 0
+        if lost > 0 or self.dropped:
+            logger.error(
+                "%s signal(s) were dropped, because their receivers were too slow; %s more not delivered within %.0f s",
+                self.dropped, max(0, lost), STOP_SECONDS,
+            )  # fmt: skip
+
+
+def describe(event: Event) -> str:
+    """Return an event as text."""
+    return f"{event.signal.name} of {event.values['task_name']} {event.values['task_id']}"

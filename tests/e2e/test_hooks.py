@@ -1,0 +1,288 @@
+"""Hooks in real workers: where receivers run, what they may do to the worker, and middleware around real timeouts and cancels."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+
+from horsies_django import RetryPolicy
+from horsies_django.models import Heartbeat, Task, Worker
+from tests.apps.project import tasks
+from tests.conftest import wait_until
+from tests.support.workers import WorkerProcess, held_by, let_go
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AROUND = "tests.apps.hooked.around"
+IN_PARENT = ("task_started", "task_retried", "task_finished", "task_rescued")
+Hooked = Callable[..., WorkerProcess]
+
+
+class Notes:
+    """What the receivers of the workers wrote down, and the harm that they are told to do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def all(self, *names: str) -> list[dict[str, Any]]:
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return [note for note in map(json.loads, lines) if note["signal"] in names or not names]
+
+    def come(self, count: int, *names: str) -> list[dict[str, Any]]:
+        return list(wait_until(lambda: len(found := self.all(*names)) >= count and found, f"{count} of {names}"))
+
+    def order(self, name: str, harm: str) -> None:
+        Path(f"{self.path}.{name}").write_text(harm)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+@pytest.fixture
+def hooked(worker: Callable[..., WorkerProcess], notes: Notes) -> Hooked:
+    """Give a function that starts workers of a project with hooks."""
+
+    def start(*options: str, **environment: str) -> WorkerProcess:
+        own = {"DJANGO_SETTINGS_MODULE": "tests.settings.hooks", "HORSIES_TEST_NOTES": str(notes.path)}
+        return worker(*options, **own, **environment)
+
+    return start
+
+
+def beats(of: str) -> Any:
+    return Heartbeat.objects.get(pk=of, role="claimer").sent_at
+
+
+KINDS = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--processes=0",)]
+SHAPES = [*KINDS, ("--processes=1", "--threads=2")]
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
+def test_each_signal_comes_once_from_its_process_and_thread(
+    hooked: Hooked, notes: Notes, options: tuple[str, ...]
+) -> None:
+    process = hooked(*options).ready()
+    policy = RetryPolicy.fixed([0.1], jitter=False)
+    completed = tasks.pid.with_options(metadata={"tenant": 7}).send()
+    failed = tasks.raises.with_options(retry_policy=policy).send("no")
+    child = completed.get().unwrap()
+    assert failed.get().is_err()
+    notes.come(2, "task_finished")
+    assert process.stop() == 0
+    own, parent, worker_id = options == ("--processes=0",), process.process.pid, str(Worker.objects.get().pk)
+    assert (child == parent) is own
+    (began,), (ended,) = notes.all("child_started"), notes.all("child_stopping")
+    lifetime = notes.all()
+    assert (lifetime[0], lifetime[-1]) == (began, ended) if not own else lifetime[0] == began
+    for note in (began, ended):
+        assert (note["process"], note["pid"], note["worker_pid"]) == (child, child, parent)
+        assert note["thread"] == ("horsies-executor" if own else "MainThread")
+        assert note["sender"] is None
+    in_parent = notes.all(*IN_PARENT)
+    assert {(note["process"], note["thread"]) for note in in_parent} == {(parent, "horsies-receivers")}
+    assert {note["worker_id"] for note in in_parent} == {worker_id}
+    of = {
+        handle: [note for note in in_parent if note["task_id"] == str(handle.task_id)] for handle in (completed, failed)
+    }
+    assert [note["signal"] for note in of[completed]] == ["task_started", "task_finished"]
+    assert [(note["signal"], note["attempt"]) for note in of[failed]] == [
+        ("task_started", 1),
+        ("task_retried", 1),
+        ("task_started", 2),
+        ("task_finished", 2),
+    ]
+    last = of[completed][-1]
+    assert (last["sender"], last["metadata"], last["status"]) == (tasks.pid.name, {"tenant": 7}, "COMPLETED")
+    assert (last["child_pid"], last["error_code"], last["queue_name"]) == (child, None, "default")
+    assert last["seconds"] >= 0
+    assert of[failed][-1]["error_code"] == "UNHANDLED_ERROR"
+
+
+def test_a_child_that_dies_and_a_cancelled_task_are_told_too(hooked: Hooked, notes: Notes) -> None:
+    hooked("--processes=1").ready()
+    assert tasks.dies.send("kill").get().is_err()
+    stopped = tasks.stops_when_asked.send("stops")
+    held_by("stops")
+    stopped.cancel()
+    assert stopped.get().is_err()
+    crashed, cancelled = notes.come(2, "task_finished")
+    assert (crashed["status"], crashed["error_code"]) == ("FAILED", "WORKER_CRASHED")
+    assert (cancelled["status"], cancelled["error_code"]) == ("CANCELLED", "TASK_CANCELLED")
+    assert len(notes.all("child_started")) == 2
+    assert notes.all("child_stopping") == [], "a child that is killed tells nothing"
+
+
+def test_a_child_that_is_replaced_has_its_two_signals(hooked: Hooked, notes: Notes) -> None:
+    process = hooked("--processes=1", "--max-tasks-per-child=1").ready()
+    pids = [tasks.pid.send().get().unwrap() for _ in range(2)]
+    notes.come(3, "child_started")
+    assert process.stop() == 0
+    assert [note["pid"] for note in notes.all("child_started")][:2] == pids
+    assert {note["pid"] for note in notes.all("child_stopping")} >= set(pids)
+
+
+def test_tasks_of_a_dead_worker_are_told_by_the_worker_that_rescues_them(hooked: Hooked, notes: Notes) -> None:
+    first = hooked("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
+    policy = RetryPolicy.fixed([0.1], jitter=False)
+    lost = tasks.hold.with_options(metadata={"tenant": 7}).send("lost")
+    again = tasks.hold.with_options(retry_policy=policy).send("again")
+    held_by("lost")
+    held_by("again")
+    dead = Worker.objects.get().pk
+    first.signal(signal.SIGKILL)
+    second = hooked("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
+    rescued = {note["task_id"]: note for note in notes.come(2, "task_rescued")}
+    wait_until(lambda: Group.objects.filter(name__startswith="again:").count() == 2, "it runs again")
+    let_go("again")
+    assert again.get().is_ok()
+    note = rescued[str(lost.task_id)]
+    assert (note["outcome"], note["attempt"], note["queue_name"]) == ("failed", 1, "default")
+    assert (note["metadata"], note["sender"]) == ({"tenant": 7}, tasks.hold.name)
+    assert (note["process"], note["thread"]) == (second.process.pid, "horsies-receivers")
+    assert note["worker_id"] == str(Worker.objects.exclude(pk=dead).get().pk)
+    assert (rescued[str(again.task_id)]["outcome"], rescued[str(again.task_id)].get("metadata")) == ("retried", None)
+    assert str(lost.task_id) not in {note["task_id"] for note in notes.all("task_finished")}
+
+
+def test_receivers_that_raise_lose_no_task_and_no_other_receiver(hooked: Hooked, notes: Notes) -> None:
+    for name in (*IN_PARENT, "child_started", "child_stopping"):
+        notes.order(name, "raise")
+    process = hooked("--processes=1").ready()
+    handles = [tasks.add.send(n) for n in range(20)]
+    assert [handle.get().unwrap() for handle in handles] == list(range(20))
+    assert len(notes.come(20, "task_finished")) == 20
+    assert process.stop() == 0
+    assert len(notes.all("child_stopping")) == 1
+    for name in ("task_started", "task_finished", "child_started", "child_stopping"):
+        assert f'of {name} raised LookupError("the project\'s receiver")' in process.log
+    assert "partial of task_finished" in process.log
+
+
+@pytest.mark.parametrize("options", KINDS, ids=" ".join)
+def test_receivers_that_exit_end_neither_their_process_nor_their_thread(
+    hooked: Hooked, notes: Notes, options: tuple[str, ...]
+) -> None:
+    for name in ("task_finished", "child_started", "child_stopping"):
+        notes.order(name, "exit")
+    process = hooked(*options).ready()
+    for n in range(3):
+        assert tasks.add.send(n).get().unwrap() == n
+    assert len(notes.come(3, "task_started")) == 3
+    assert process.stop() == 0
+    assert process.log.count("SystemExit: 3") == 5
+    assert Task.objects.filter(status="COMPLETED").count() == 3
+
+
+def test_a_receiver_that_hangs_stops_neither_heartbeats_nor_tasks_nor_the_end(hooked: Hooked, notes: Notes) -> None:
+    """Naive: on the thread of the heartbeats, it has the worker declared dead and its tasks run twice."""
+    notes.order("task_started", "hang")
+    port = free_port()
+    process = hooked("--processes=1", f"--health-port={port}", HORSIES_TEST_STALE_MS="2500").ready()
+    held = tasks.hold.send("held")
+    held_by("held")
+    worker_id = str(Worker.objects.get().pk)
+    seen = {beats(worker_id)}
+    wait_until(lambda: seen.add(beats(worker_id)) or len(seen) > 4, "it beats on, for longer than the dead are given")
+    assert tasks.anoop.send().get().is_ok()
+    assert Task.objects.get(pk=held.task_id).status == "RUNNING"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
+        assert json.load(answer)["dropped_signals"] == 0
+    let_go("held")
+    assert held.get().is_ok()
+    assert process.stop() == 0
+    assert (
+        "0 signal(s) were dropped, because their receivers were too slow; 4 more not delivered within 5 s"
+        in process.log
+    )
+    assert Worker.objects.count() == 1
+    assert notes.all(*IN_PARENT) == []
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_of_its_child_by_seconds_only(
+    hooked: Hooked, notes: Notes
+) -> None:
+    notes.order("child_stopping", "hang")
+    process = hooked("--processes=2").ready()
+    assert tasks.add.send(1).get().is_ok()
+    assert process.stop() == 0
+    assert process.log.count("a receiver of child_stopping has not returned") == 2
+
+
+def test_receivers_may_use_the_database(hooked: Hooked, notes: Notes) -> None:
+    notes.order("task_finished", "query")
+    process = hooked("--processes=1").ready()
+    handles = [tasks.add.send(n) for n in range(3)]
+    notes.come(3, "task_finished")
+    assert {group.name for group in Group.objects.all()} == {f"task_finished {handle.task_id}" for handle in handles}
+    assert process.stop() == 0
+    assert "ERROR" not in process.log
+
+
+# Middleware
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
+def test_middleware_and_metadata_reach_the_tasks_of_a_worker(hooked: Hooked, options: tuple[str, ...]) -> None:
+    hooked(*options, HORSIES_TEST_MIDDLEWARE=f"{AROUND}.raising {AROUND}.doubling").ready()
+    with_tenant = tasks.add.with_options(metadata={"tenant": 7})
+    assert with_tenant.send(1, b=4).get().unwrap() == 18
+    assert tasks.anoop.with_options(metadata={"tenant": 7}).send().get().is_ok()
+    for handle in (tasks.add.send(1), tasks.anoop.send()):
+        assert "has no tenant" in handle.get().err_value.message
+
+
+def test_what_a_task_sends_in_a_worker_gets_metadata_there(hooked: Hooked) -> None:
+    hooked("--processes=1", HORSIES_TEST_METADATA=f"{AROUND}.tenant").ready()
+    first = tasks.sends_more.send(1)
+    sent = wait_until(lambda: Task.objects.exclude(pk=first.task_id).first(), "it sends one")
+    assert sent.options["metadata"] == {"tenant": 7, "by": "tenant"}
+
+
+def test_timeouts_and_cancels_interrupt_middleware(hooked: Hooked) -> None:
+    """Naive: only the function can be interrupted, and the process is killed for the middleware around it."""
+    process = hooked("--processes=1", HORSIES_TEST_MIDDLEWARE=f"{AROUND}.holding").ready()
+    for sender in (tasks.noop, tasks.anoop):
+        handle = sender.with_options(timeout_ms=200).send()
+        assert handle.get().err_value.error_code == "TASK_TIMEOUT"
+        assert Group.objects.filter(name=f"interrupted {handle.task_id}").exists()
+    waits = tasks.anoop.send()
+    wait_until(lambda: Task.objects.get(pk=waits.task_id).status == "RUNNING", "it runs")
+    waits.cancel()
+    assert waits.get().err_value.error_code == "TASK_CANCELLED"
+    assert "killing process" not in process.log
+
+
+@pytest.mark.parametrize("options", KINDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone", "'tests.apps.hooked.around.gone' cannot be imported: ImportError"),
+        ("fails_at_start", "the tracing service has no address"),
+        ("sync_only", "tests.apps.hooked.around.sync_only returned a sync callable for async tasks"),
+    ],
+)
+def test_a_worker_with_wrong_middleware_refuses_to_start(
+    hooked: Hooked, options: tuple[str, ...], name: str, message: str
+) -> None:
+    """Naive: it starts, and each task fails."""
+    handle = tasks.noop.send()
+    process = hooked(*options, HORSIES_TEST_MIDDLEWARE=f"{AROUND}.{name}")
+    assert process.wait() == 1
+    assert message in process.log
+    assert handle.info().status == "PENDING"  # type: ignore[union-attr]
+    assert not Task.objects.exclude(status="PENDING").exists()

@@ -1,0 +1,225 @@
+"""The thread for receivers: what they do is their own affair, whatever it is, and nobody waits for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+
+from horsies_django import signals
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.store.workers import Happened
+from horsies_django.tasks.ids import uuid7
+from horsies_django.worker.engine import receivers as receivers_module
+from horsies_django.worker.engine.receivers import MOST_WAITING, Receivers
+from tests.conftest import wait_until
+
+
+@pytest.fixture
+def receivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receivers]:
+    for name in signals.__all__:
+        monkeypatch.setattr(getattr(signals, name), "receivers", [])
+    made = Receivers(uuid.uuid4())
+    yield made
+    made.stop()
+
+
+def claims(count: int) -> list[Claim]:
+    return [Claim(uuid7(), 1, "sync", "tests.nothing", "{}", 1, None, "default") for _ in range(count)]
+
+
+def outcome(claim: Claim, status: str = "COMPLETED", **more: Any) -> Outcome:
+    reply = (status, '{"ok": 1}', None if status == "COMPLETED" else "OH_NO", None, None, False, ())
+    return Outcome.of(claim, reply, 77, seconds=0.5)._replace(**more)
+
+
+class Slow:
+    """A receiver that waits at a gate, and notes what it got."""
+
+    def __init__(self, signal: signals.HorsiesSignal) -> None:
+        self.gate, self.entered = threading.Event(), threading.Event()
+        self.got: list[uuid.UUID] = []
+        signal.connect(self)
+
+    def __call__(self, task_id: uuid.UUID, **values: Any) -> None:
+        self.entered.set()
+        assert self.gate.wait(30)
+        self.got.append(task_id)
+
+
+def test_nothing_is_queued_and_no_thread_runs_for_signals_that_nobody_receives(receivers: Receivers) -> None:
+    """Naive: every task costs an event that is thrown away later."""
+    Slow(signals.task_rescued)
+    (claim,) = claims(1)
+    receivers.started([claim])
+    receivers.settled([outcome(claim), outcome(claim, "FAILED")], {})
+    receivers.rescued([Happened("died", uuid.uuid4(), "", 0), Happened("expired", claim.id, "tests.nothing", 1)])
+    assert receivers.waiting.empty()
+    assert receivers.thread is None
+
+
+def test_of_retries_and_ends_only_those_are_queued_that_somebody_receives(receivers: Receivers) -> None:
+    slow = Slow(signals.task_retried)
+    slow.gate.set()
+    ended, again = claims(2)
+    decided = {str(again.id): {"retry": 1, "of": 2, "at": 1_800_000_000.5}}
+    receivers.settled([outcome(ended)], {})
+    assert receivers.thread is None
+    receivers.settled([outcome(ended), outcome(again, "FAILED")], decided)
+    receivers.stop()
+    assert slow.got == [again.id]
+
+
+def test_a_flood_is_bounded_and_what_is_dropped_is_counted_while_the_engine_goes_on(
+    receivers: Receivers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Naive: the queue grows until the worker has no memory, or adding to it waits."""
+    slow = Slow(signals.task_started)
+    first, *rest = claims(1 + MOST_WAITING)
+    receivers.started([first])
+    assert slow.entered.wait(30)
+    receivers.started(rest)
+    assert (receivers.dropped, caplog.records) == (0, [])
+    for _ in range(3):
+        receivers.started(claims(25))
+    assert receivers.dropped == 75
+    assert receivers.waiting.qsize() == MOST_WAITING
+    (record,) = caplog.records  # not one for each
+    assert (record.name, record.levelno) == ("horsies.signals", logging.ERROR)
+    assert "too slow: 10000 signal(s) wait, 25 dropped so far" in record.getMessage()
+    slow.gate.set()
+    wait_until(lambda: len(slow.got) == 1 + MOST_WAITING, "all that waited are delivered")
+    assert slow.got == [claim.id for claim in (first, *rest)]
+    receivers.stop()
+    assert "75 signal(s) were dropped" in caplog.messages[-1]
+    assert "0 more not delivered" in caplog.messages[-1]
+
+
+def test_a_receiver_that_does_not_return_is_named(
+    receivers: Receivers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(signals.task_started)
+    first, second = claims(2)
+    receivers.started([first])
+    assert slow.entered.wait(30)
+    event, began = wait_until(lambda: receivers.delivering, "it is delivered")
+    receivers.delivering = event, began - 75
+    receivers.started([second])
+    receivers.started([])
+    (record,) = caplog.records
+    told = "1 signal(s) wait, 0 dropped so far; task_started of tests.nothing {} has taken 75 s so far"
+    assert told.format(first.id) in record.getMessage()
+    slow.gate.set()
+
+
+def test_a_worker_that_stops_does_not_wait_for_ever_and_says_what_was_not_delivered(
+    receivers: Receivers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receivers_module, "STOP_SECONDS", 0.01)
+    slow = Slow(signals.task_started)
+    receivers.started(claims(3))
+    assert slow.entered.wait(30)
+    receivers.stop()
+    assert "0 signal(s) were dropped" in caplog.messages[-1]
+    assert "3 more not delivered" in caplog.messages[-1]
+    slow.gate.set()
+    assert receivers.thread is not None
+    receivers.thread.join(30)
+    assert len(slow.got) == 1, "the others are not delivered after all"
+
+
+def test_a_worker_that_stops_delivers_what_waits(receivers: Receivers, caplog: pytest.LogCaptureFixture) -> None:
+    slow = Slow(signals.task_finished)
+    slow.gate.set()
+    started = claims(50)
+    receivers.settled([outcome(claim) for claim in started], {})
+    receivers.stop()
+    assert slow.got == [claim.id for claim in started]
+    assert caplog.records == []
+
+
+def test_a_receiver_that_raises_or_exits_takes_nothing_along(
+    receivers: Receivers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Naive: SystemExit ends the thread, and the queue fills up."""
+    got = []
+
+    def raises(**values: Any) -> None:
+        raise LookupError("no such metric")
+
+    def exits(task_id: uuid.UUID, **values: Any) -> None:
+        got.append(task_id)
+        raise SystemExit(3)
+
+    signals.task_started.connect(raises)
+    signals.task_started.connect(exits)
+    started = claims(3)
+    receivers.started(started)
+    receivers.stop()
+    assert got == [claim.id for claim in started]
+    assert sum("raises of task_started raised LookupError('no such metric')" in line for line in caplog.messages) == 3
+    assert sum(line.startswith("task_started of tests.nothing ") for line in caplog.messages) == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used_again(receivers: Receivers) -> None:
+    """Naive: after an outage of the database every query of a receiver fails until the worker is started again."""
+    held: list[Any] = []
+
+    def queries(task_id: uuid.UUID, **values: Any) -> None:
+        Group.objects.create(name=str(task_id))
+        held.append(connection.connection)
+        held[-1].close()
+
+    signals.task_started.connect(queries)
+    started = claims(3)
+    receivers.started(started)
+    receivers.stop()
+    assert len({id(each) for each in held}) == 3
+    assert {group.name for group in Group.objects.all()} == {str(claim.id) for claim in started}
+
+
+def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
+    got: list[tuple[str, dict[str, Any]]] = []
+
+    def note(sender: Any, signal: Any, **values: Any) -> None:
+        got.append((signal.name, values))
+
+    for signal in (signals.task_started, signals.task_retried, signals.task_finished, signals.task_rescued):
+        signal.connect(note)
+    (claim,) = claims(1)
+    claim = claim._replace(options='{"wire": 1, "metadata": {"tenant": 7}}', attempt=2, queue_name="mail")
+    at = 1_800_000_000.25
+    receivers.started([claim])
+    receivers.settled(
+        [outcome(claim, "FAILED", error_message="it broke")], {str(claim.id): {"retry": 2, "of": 3, "at": at}}
+    )
+    receivers.settled([outcome(claim, "FAILED")], {str(claim.id): {"retry": None}})
+    receivers.settled([outcome(claim, "FAILED"), outcome(claim)], {str(claim.id): {"code": "POISON"}})
+    receivers.rescued([Happened("returned", claim.id, "tests.nothing", 2, "mail", claim.options)])
+    receivers.stop()
+    about = {
+        "task_id": claim.id, "task_name": "tests.nothing", "queue_name": "mail", "attempt": 2, "worker_id": receivers.worker,
+        "metadata": {"tenant": 7},
+    }  # fmt: skip
+    ended = {**about, "error_code": "OH_NO", "error_message": None, "seconds": 0.5, "child_pid": 77}
+    assert [name for name, _ in got] == [
+        "task_started",
+        "task_retried",
+        "task_retried",
+        *["task_finished"] * 2,
+        "task_rescued",
+    ]
+    assert got[0][1] == about
+    retry_at = got[1][1].pop("retry_at")
+    assert (retry_at.timestamp(), str(retry_at.tzinfo)) == (at, "UTC")
+    assert got[1][1] == {**ended, "error_message": "it broke"}
+    assert got[2][1] == {**ended, "retry_at": None}
+    assert got[3][1] == {**ended, "error_code": "POISON", "status": "FAILED"}
+    assert got[5][1] == {**about, "outcome": "returned"}

@@ -62,6 +62,7 @@ FUNCTIONS = (
     "explain/horsies_explain",
     "explain/horsies_explain_node",
     "settle/horsies_cancel",
+    "tasks/horsies_prunable",
     "tasks/horsies_prune",
     "tasks/horsies_redact",
     "tasks/horsies_record_step",

@@ -12,6 +12,7 @@ from horsies_django.conf import RANGES
 from horsies_django.core.codec import ArgumentsCodec, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
+from horsies_django.core.options import LONGEST_KEEP, SHORTEST_KEEP
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.schedules import as_texts, read_definition
@@ -37,6 +38,7 @@ class TaskDefinition:
     lane: str
     arguments: ArgumentsCodec
     result: ResultCodec
+    keep_result: bool | dt.timedelta | None = None
 
 
 def define(
@@ -49,6 +51,7 @@ def define(
     exception_mapper: Mapper = EMPTY,
     timeout_ms: int | dt.timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
+    keep_result: bool | dt.timedelta | None = None,
 ) -> TaskDefinition:
     """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
     if not inspect.isfunction(function):
@@ -65,13 +68,14 @@ def define(
         raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")
     if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= 100:
         raise TaskDefinitionError(f"{origin}: priority must be an int from 1 (first) to 100, not {priority!r}")
-    if problem := policy_problem(retry_policy) or timeout_problem(timeout_ms):
+    if problem := policy_problem(retry_policy) or timeout_problem(timeout_ms) or keep_problem(keep_result):
         raise TaskDefinitionError(f"{origin}: {problem}")
     if problems := mapper_problems(exception_mapper):
         raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
     return TaskDefinition(
         function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
         "async" if inspect.iscoroutinefunction(function) else "sync", ArgumentsCodec.of(function), ResultCodec.of(function),
+        keep_result,
     )  # fmt: skip
 
 
@@ -111,6 +115,17 @@ def timeout_problem(timeout: object) -> str | None:
     if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
         return None
     return f"timeout_ms must be milliseconds (an int) or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
+
+
+def keep_problem(keep: object) -> str | None:
+    """Return what is wrong with a keep_result, or None."""
+    if (
+        keep is None
+        or isinstance(keep, bool)
+        or (isinstance(keep, dt.timedelta) and SHORTEST_KEEP <= keep <= LONGEST_KEEP)
+    ):
+        return None
+    return f"keep_result must be True, False or a timedelta from one minute to 100 years, not {keep!r:.100}"
 
 
 def milliseconds(span: int | dt.timedelta | None) -> int | None:

@@ -11,7 +11,7 @@ from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
 from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
-from horsies_django.tasks.definition import TaskDefinition, milliseconds, policy_problem, timeout_problem
+from horsies_django.tasks.definition import TaskDefinition, keep_problem, milliseconds, policy_problem, timeout_problem
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
@@ -28,6 +28,7 @@ class SendOptions(NamedTuple):
     retry_policy: RetryPolicy | None = None
     timeout_ms: int | dt.timedelta | None = None
     delay: When | None = None
+    keep_result: bool | dt.timedelta | None = None
 
 
 def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
@@ -48,7 +49,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: priority must be an int from 1 (first) to 100, not {priority!r}")
     policy = task.retry_policy if options.retry_policy is None else options.retry_policy
     timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
-    if problem := policy_problem(policy) or timeout_problem(timeout):
+    keep = task.keep_result if options.keep_result is None else options.keep_result
+    if problem := policy_problem(policy) or timeout_problem(timeout) or keep_problem(keep):
         raise refuse(f"{task.name}: {problem}")
     if when is not None and options.delay is not None:
         raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
@@ -56,7 +58,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     good_until, good_for = deadline(task, options.good_until)
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
-        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout)), good_for, simulated_now.get(),
+        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout), keep), good_for,
+        simulated_now.get(),
     )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ class Supervisor:
         forgotten = config.forget_overrides_after_ms
         forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for)
-        pruner = Pruner(config.retention)
+        pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
         overdue = OverdueWorkflows(Advancer(config.max_payload_bytes))
         self.maintenance = MaintenanceThread(
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue

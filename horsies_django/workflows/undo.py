@@ -9,7 +9,7 @@ from horsies_django.core.errors import TaskSendError
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import prepare
-from horsies_django.workflows import types
+from horsies_django.workflows import checks, types
 from horsies_django.workflows.nodes import Node
 
 RESULT = "result"  # the parameter of an undo that takes the value of the undone task
@@ -64,6 +64,7 @@ def parameters(flow: Any, node: Node, undo: TaskDefinition) -> list[str]:
         required = name not in undo.arguments.optional
         if name == RESULT:
             judge_result(flow, node, undo, annotation)
+            checks.judge_kept(flow, f"{node.name}: its undo {undo.name}", node)
             found.append(name)
         elif name not in node.task.arguments.signature.parameters:
             if required:

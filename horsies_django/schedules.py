@@ -113,13 +113,13 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
         wrong.append(("task", f"there is no task {task_name!r}; use the name of a task, such as 'shop.tasks.tidy'"))
     elif "kwargs" not in broken:
         try:
-            _arguments(task, definition.get("kwargs", {}), as_json)
+            arguments_text(task, definition.get("kwargs", {}), as_json)
         except TaskSendError as error:
             wrong.append(("kwargs", error.message))
     return wrong
 
 
-def _arguments(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:
+def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:
     """Return a task's arguments encoded as JSON. Raises TaskSendError if they do not fit the task."""
     if not as_json:
         return encode(task, (), dict(kwargs))
@@ -207,7 +207,7 @@ def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks
     if schedule.good_for_ms is not None:
         good_until = (fire_time or dt.datetime.now(dt.UTC)) + dt.timedelta(milliseconds=schedule.good_for_ms)
     new = prepare(task, SendOptions(schedule.queue, schedule.priority, good_until), None)
-    return new._replace(ids=[uuid7()], kwargs=[_arguments(task, schedule.kwargs, as_json=True)])
+    return new._replace(ids=[uuid7()], kwargs=[arguments_text(task, schedule.kwargs, as_json=True)])
 
 
 def _refuse(name: str, definition: Mapping[str, Any]) -> None:

@@ -16,7 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 RETRIES = "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])"
 LATER = "use delay= of with_options(...), or schedule(when, ...), at the send"
 CRASHES = "leave it out: the retry_policy decides whether a task is retried after a crash (WORKER_CRASHED)"
-STORED = "leave it out: every result is stored, and deleted as HORSIES['RETENTION'] says"
+UNSTORED = "use keep_result=False; errors are always stored"
+STORED_FOR = "use keep_result=timedelta(...); without it, HORSIES['RETENTION'] says when rows are deleted"
 TIMEOUT = "use timeout_ms="
 SENT = "use send(...), which is part of the open transaction: the task exists once it commits"
 
@@ -72,8 +73,10 @@ OPTIONS = {
     "time_limit": TIMEOUT,
     "soft_time_limit": TIMEOUT,
     "timeout": TIMEOUT,
-    "ignore_result": STORED,
-    "store_errors_even_if_ignored": STORED,
+    "ignore_result": UNSTORED,
+    "store_errors_even_if_ignored": UNSTORED,
+    "result_ttl": STORED_FOR,
+    "result_expires": STORED_FOR,
     "acks_late": CRASHES,
     "acks_on_failure_or_timeout": CRASHES,
     "reject_on_worker_lost": CRASHES,

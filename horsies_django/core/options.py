@@ -7,6 +7,7 @@ format, so that a worker recognizes tasks from a newer release.
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.retry import RetryPolicy
@@ -15,6 +16,9 @@ WIRE = 2  # the newest format version that this release reads; it increases when
 NAMED_WIRE = 1  # the version in which tasks are sent whose arguments are stored by name
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
 MOST_BRACKETS = 500  # valid options have four; how deep a text may be nested depends on the version of Python
+SHORTEST_KEEP = timedelta(minutes=1)  # whoever waits for the task has to see that it completed
+LONGEST_KEEP = timedelta(days=36_500)
+MILLISECOND = timedelta(milliseconds=1)
 
 
 class TaskOptions(NamedTuple):
@@ -28,16 +32,46 @@ class TaskOptions(NamedTuple):
     problem: str | None = None
 
 
-def options_text(retry_policy: RetryPolicy | None, timeout_ms: int | None, *, plain: bool = False) -> str | None:
+def options_text(
+    retry_policy: RetryPolicy | None,
+    timeout_ms: int | None,
+    keep_result: bool | timedelta | None = None,
+    *,
+    plain: bool = False,
+) -> str | None:
     """Return the JSON text for the row of a task, None without options. ``plain``: its arguments are in the plain form."""
-    if retry_policy is None and timeout_ms is None and not plain:
+    if retry_policy is None and timeout_ms is None and (keep_result is None or keep_result is True) and not plain:
         return None
     options: dict[str, object] = {"wire": WIRE if plain else NAMED_WIRE}
     if retry_policy is not None:
         options["retry"] = retry_policy.stored()
     if timeout_ms is not None:
         options["timeout_ms"] = timeout_ms
+    if isinstance(keep_result, timedelta):
+        options["keep_result"] = keep_result // MILLISECOND
+    elif keep_result is False:
+        options["keep_result"] = False
     return json.dumps(options)
+
+
+def own_retention(text: str | None) -> int | bool | None:
+    """Return how long the row of a completed task is kept, in milliseconds; False: not at all, nor its value.
+
+    None: as the settings say. ``text`` are the options of the task, which may be any JSON.
+    """
+    if text is None or '"keep_result"' not in text or read_options(text).problem is not None:
+        return None
+    found = json.loads(text).get("keep_result")
+    if found is False:
+        return False
+    if isinstance(found, int) and SHORTEST_KEEP // MILLISECOND <= found <= LONGEST_KEEP // MILLISECOND:
+        return found
+    return None
+
+
+def drops_result(text: str | None) -> bool:
+    """Return whether the value of a completed task is not stored."""
+    return own_retention(text) is False
 
 
 def read_options(text: str | None) -> TaskOptions:

@@ -6,6 +6,10 @@ import datetime as dt
 import uuid
 from typing import Any, NamedTuple
 
+from horsies_django.core.options import drops_result
+
+NOT_KEPT = '{"ok":null,"kept":false}'  # the envelope of a task that completed and whose value is not stored
+
 Reply = tuple[  # the fields of Outcome, status to classes
     str, str, str | None, str | None, float | bool | None, bool, tuple[str, ...]
 ]
@@ -112,8 +116,10 @@ class Outcome(NamedTuple):
         crashed: bool = False,
         seconds: float | None = None,
     ) -> Outcome:
-        """Combine a claim with the reply to it."""
+        """Combine a claim with the reply to it, without a value that is not kept."""
         name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
+        if claim.options is not None and reply[0] == "COMPLETED" and drops_result(claim.options):
+            reply = (reply[0], NOT_KEPT, *reply[2:])
         return cls(claim.id, claim.generation, *reply, child_pid, crashed, name, queue, attempt, seconds, claim.options)
 
 

@@ -1,9 +1,45 @@
-"""Types of command-line options that are numbers, with error messages."""
+"""Types of command-line options that are numbers, durations and times, with error messages."""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+
+UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+
+
+def span(text: str) -> dt.timedelta | None:
+    """Return the duration in a text such as "2h" or "1d12h", None if it is none. Raises OverflowError if it is too long."""
+    if not re.fullmatch(r"(\d+[wdhms])+", text):
+        return None
+    return dt.timedelta(**{UNITS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)})
+
+
+def duration(text: str) -> dt.timedelta:
+    """Parse an option that takes a duration."""
+    try:
+        found = dt.timedelta(seconds=int(text)) if text.isdecimal() else span(text)
+    except OverflowError:
+        found = None
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not a duration; use 30s, 2h, 7d, 1d12h, or a number of seconds")
+    return found
+
+
+def ago(text: str) -> dt.datetime:
+    """Parse an option that takes a time in the past: a duration before now, or a datetime with a time zone."""
+    try:
+        found = span(text)
+        moment = dt.datetime.fromisoformat(text) if found is None else dt.datetime.now(dt.UTC) - found
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(
+            f"{text!r} is neither a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00"
+        ) from None
+    if moment.utcoffset() is None:
+        raise ArgumentTypeError(f"{text!r} has no time zone; add it, as in {text}+00:00")
+    return moment
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -1,4 +1,4 @@
-"""The database's clock and the next due time, for ``testing.drain``."""
+"""The database's clock, and the next due time for ``testing.drain``."""
 
 from __future__ import annotations
 

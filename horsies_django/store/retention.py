@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
+from horsies_django.core.options import SHORTEST_KEEP
 from horsies_django.store.base import Connection, execute, run
 
 
@@ -27,6 +29,22 @@ class Kept(NamedTuple):
         return f"{name}: {text.replace(chr(0), ',')[:60]} {digest}"
 
 
+class OwnRetention(NamedTuple):
+    """Completed tasks with the ``keep_result`` ``keep``: milliseconds, or False."""
+
+    keep: int | bool
+
+    @property
+    def age(self) -> timedelta:
+        """How long they are kept; long enough that whoever waits for one sees that it completed."""
+        return timedelta(milliseconds=self.keep) if self.keep else SHORTEST_KEEP
+
+    @property
+    def key(self) -> str:
+        """Their key in horsies_prunings."""
+        return f"own: {json.dumps(self.keep)}"
+
+
 class Pruned(NamedTuple):
     """The rows that a batch deleted, and whether there may be more."""
 
@@ -41,10 +59,22 @@ class RetentionStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def prune_tasks(self, kept: Kept, many: int) -> Pruned:
+    def prune_tasks(self, kept: Kept | OwnRetention, many: int) -> Pruned:
         """Delete up to ``many`` old finished tasks with their attempts; nothing while another caller does so."""
-        params = {"key": kept.key, "queues": list(kept.queues), "others": kept.others, "age": kept.age, "many": many}
+        params = {"key": kept.key, "age": kept.age, "many": many, "queues": [], "others": True, "keep": None}
+        if isinstance(kept, OwnRetention):
+            params["keep"] = json.dumps(kept.keep)
+        else:
+            params.update(queues=list(kept.queues), others=kept.others)
         return Pruned(*run(self.connection, "tasks/prune", params)[0])
+
+    def note_retentions(self, own: Iterable[OwnRetention]) -> None:
+        """Record retentions that tasks brought along."""
+        execute(self.connection, "tasks/note_retentions", {"keys": sorted(one.key for one in own)})
+
+    def own_retentions(self) -> set[OwnRetention]:
+        """Return all of them."""
+        return {OwnRetention(json.loads(text)) for (text,) in run(self.connection, "tasks/own_retentions", {})}
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
         """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and whether there may be more."""

@@ -75,15 +75,19 @@ class Sender(Generic[P, T]):
         timeout_ms: int | timedelta | None = None,
         delay: When | None = None,
         metadata: Mapping[str, Any] | None = None,
+        keep_result: bool | timedelta | None = None,
     ) -> Sender[P, T]:
         """Return the same methods with other options: those of the decorator, ``good_until``, ``delay`` and ``metadata``.
 
         ``good_until`` is an aware datetime, or a timedelta from sending; a task that has not started by then becomes EXPIRED and
         never runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from sending, or an
         aware datetime. ``metadata`` is a dict of plain JSON values, of at most 4,096 bytes, that travels with the task beside its
-        arguments: ``current_task().metadata``. The methods raise TaskSendError for invalid options.
+        arguments: ``current_task().metadata``. ``keep_result=True`` undoes that of the decorator. The methods raise TaskSendError
+        for invalid options.
         """
-        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay, metadata)
+        options = SendOptions(
+            queue, priority, good_until, retry_policy, timeout_ms, delay, metadata=metadata, keep_result=keep_result
+        )
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
 
@@ -164,6 +168,7 @@ def task(
     exception_mapper: Mapper = ...,
     timeout_ms: int | timedelta | None = ...,
     schedule: Pattern | str | Mapping[str, Any] | None = ...,
+    keep_result: bool | timedelta | None = ...,
 ) -> Decorator: ...
 @explains_options
 def task(
@@ -177,17 +182,20 @@ def task(
     exception_mapper: Mapper = EMPTY,
     timeout_ms: int | timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
+    keep_result: bool | timedelta | None = None,
 ) -> Any:
     """Turn a function into a task: ``@task``, or with options ``@task(queue="mail")``.
 
     ``name`` defaults to the dotted path of the function, ``queue`` to "default"; ``priority`` orders the tasks of a queue, from 1
     (first) to 100. ``retry_policy`` says which failures are retried; ``exception_mapper`` maps exception classes to error codes,
     before the mapper of the settings; ``timeout_ms`` (milliseconds or a timedelta) limits each attempt. ``schedule`` sends the
-    task regularly: a pattern, its text, or a dict as in HORSIES["SCHEDULES"]. Parameters and the return value need annotations,
-    which say how values are encoded. Raises TaskDefinitionError, whose message says what to write instead.
+    task regularly: a pattern, its text, or a dict as in HORSIES["SCHEDULES"]. ``keep_result=False`` stores no value when the task
+    completes, and its row is deleted soon; a timedelta keeps that row for so long instead of as RETENTION says. Parameters and
+    the return value need annotations, which say how values are encoded. Raises TaskDefinitionError, whose message says what to
+    write instead.
     """
     decorator = Decorator(
         name=name, queue=queue, priority=priority, retry_policy=retry_policy, exception_mapper=exception_mapper,
-        timeout_ms=timeout_ms, schedule=schedule,
+        timeout_ms=timeout_ms, schedule=schedule, keep_result=keep_result,
     )  # fmt: skip
     return decorator if function is None else decorator(function)

@@ -12,6 +12,7 @@ from horsies_django.conf import RANGES
 from horsies_django.core.codec import PLAIN, ArgumentsCodec, PlainArguments, PlainResult, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
+from horsies_django.core.options import LONGEST_KEEP, SHORTEST_KEEP
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.priorities import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
 from horsies_django.core.retry import RetryPolicy
@@ -43,6 +44,7 @@ class TaskDefinition:
     codec: str | None = None
     takes_context: bool = False
     decide: Callable[[BaseException, int], float | bool | None] | None = None
+    keep_result: bool | dt.timedelta | None = None
 
     @property
     def lowest_priority(self) -> int:
@@ -60,6 +62,7 @@ def define(
     exception_mapper: Mapper = EMPTY,
     timeout_ms: int | dt.timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
+    keep_result: bool | dt.timedelta | None = None,
 ) -> TaskDefinition:
     """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
     origin = _origin(function)
@@ -67,9 +70,11 @@ def define(
     definition = _schedule(origin, name, schedule)
     _refuse_generator(origin, function)
     _refuse_options(origin, name, queue, priority, LOWEST, retry_policy, exception_mapper, timeout_ms)
+    if problem := keep_problem(keep_result):
+        raise TaskDefinitionError(f"{origin}: {problem}")
     return TaskDefinition(
         function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
-        _lane(function), ArgumentsCodec.of(function), ResultCodec.of(function),
+        _lane(function), ArgumentsCodec.of(function), ResultCodec.of(function), keep_result=keep_result,
     )  # fmt: skip
 
 
@@ -175,6 +180,17 @@ def timeout_problem(timeout: object) -> str | None:
     if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
         return None
     return f"timeout_ms must be milliseconds (an int) or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
+
+
+def keep_problem(keep: object) -> str | None:
+    """Return what is wrong with a keep_result, or None."""
+    if (
+        keep is None
+        or isinstance(keep, bool)
+        or (isinstance(keep, dt.timedelta) and SHORTEST_KEEP <= keep <= LONGEST_KEEP)
+    ):
+        return None
+    return f"keep_result must be True, False or a timedelta from one minute to 100 years, not {keep!r:.100}"
 
 
 def milliseconds(span: int | dt.timedelta | None) -> int | None:

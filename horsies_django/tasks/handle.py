@@ -202,6 +202,8 @@ def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
     """Decode a stored envelope. The result is RESULT_DESERIALIZATION_ERROR if that fails."""
     try:
         envelope = json.loads(text or "null")
+        if envelope.get("kept") is False:
+            return TaskResult(ok=None)
         if codec is None:
             return TaskResult(ok=envelope["ok"]) if "ok" in envelope else TaskResult(err=stored_error(envelope["err"]))
         return codec.decode(envelope)

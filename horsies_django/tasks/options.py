@@ -13,7 +13,7 @@ from horsies_django.core.metadata import with_metadata
 from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
-from horsies_django.tasks.definition import TaskDefinition, milliseconds, policy_problem, timeout_problem
+from horsies_django.tasks.definition import TaskDefinition, keep_problem, milliseconds, policy_problem, timeout_problem
 from horsies_django.tasks.metadata import metadata_of
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
@@ -32,6 +32,7 @@ class SendOptions(NamedTuple):
     timeout_ms: int | dt.timedelta | None = None
     delay: When | None = None
     metadata: Mapping[str, Any] | None = None
+    keep_result: bool | dt.timedelta | None = None
 
 
 def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
@@ -52,13 +53,14 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: priority must be an int from 1 (first) to {task.lowest_priority}, not {priority!r}")
     policy = task.retry_policy if options.retry_policy is None else options.retry_policy
     timeout = task.timeout_ms if options.timeout_ms is None else options.timeout_ms
-    if problem := policy_problem(policy) or timeout_problem(timeout):
+    keep = task.keep_result if options.keep_result is None else options.keep_result
+    if problem := policy_problem(policy) or timeout_problem(timeout) or keep_problem(keep):
         raise refuse(f"{task.name}: {problem}")
     if when is not None and options.delay is not None:
         raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
     delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     good_until, good_for = deadline(task, options.good_until)
-    text = options_text(policy, milliseconds(timeout), plain=task.codec is not None)
+    text = options_text(policy, milliseconds(timeout), keep, plain=task.codec is not None)
     stored = with_metadata(text, metadata_of(task.name, options.metadata))
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,

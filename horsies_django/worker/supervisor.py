@@ -100,7 +100,7 @@ class Supervisor:
         forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
         rescued = self.outbox.receivers.rescued
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued)
-        pruner = Pruner(config.retention)
+        pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
         overdue = OverdueWorkflows(Advancer(config.max_payload_bytes))
         self.maintenance = MaintenanceThread(
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue

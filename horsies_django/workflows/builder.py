@@ -156,6 +156,7 @@ class Workflow(Waits):
     def returns(self, node: Node) -> None:
         """Let the value of a node be the value of the workflow."""
         if self.owns(node, "returns()"):
+            checks.judge_kept(self, "returns()", node)
             self.output = node
 
     def send(self) -> WorkflowHandle:
@@ -281,6 +282,7 @@ class Workflow(Waits):
             elif when.node.kind == "map":
                 self.problems.append(f"{node.name}: when= looks at one value; {when.node.name} is a map")
             elif self.owns(when.node, f"{node.name}: when="):
+                checks.judge_kept(self, f"{node.name}: when=", when.node)
                 node.when = when
                 node.upstream.add(when.node.number)
         if isinstance(join, Quorum):

@@ -12,6 +12,7 @@ from typing import Any, get_origin
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.options import drops_result
 from horsies_django.workflows import types
 from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.results import Results
@@ -84,6 +85,8 @@ def connect(flow: Any, node: Node, parameter: str, value: Any, annotation: Any) 
         return
     if not all(flow.owns(each, f"{node.name}: {parameter}=") for each in several):
         return
+    for each in several:
+        judge_kept(flow, node.name, each)
     node.upstream.update(each.number for each in several)
     source: dict[str, Any] = {"nodes": [each.number for each in several]} if value is not several[0] else {}
     source = source or {"node": several[0].number}
@@ -106,6 +109,15 @@ def connect(flow: Any, node: Node, parameter: str, value: Any, annotation: Any) 
         return
     node.inputs[parameter] = {**source, "as": how}
     judge_types(flow, node, parameter, [(each.name, each.type) for each in several], wanted)
+
+
+def judge_kept(flow: Any, taker: str, node: Node) -> None:
+    """Note if the value of a node is taken, by a node or by the run, and its task does not keep it."""
+    if node.new is not None and drops_result(node.new.options):
+        flow.problems.append(
+            f"{taker}: it takes the result of {node.name}, whose task does not keep it: remove keep_result=False there, or add "
+            "the task with_options(keep_result=True)"
+        )
 
 
 def elements_of(flow: Any, node: Node, value: Any, several: list[Node]) -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from horsies_django.core.errors import TaskSendError
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import prepare
-from horsies_django.workflows import types
+from horsies_django.workflows import checks, types
 from horsies_django.workflows.nodes import Node
 
 RESULT = "result"  # the parameter of an undo that takes the value of the undone task
@@ -60,6 +60,7 @@ def parameters(flow: Any, node: Node, undo: TaskDefinition) -> list[str]:
         required = name not in undo.arguments.optional
         if name == RESULT:
             judge_result(flow, node, undo, annotation)
+            checks.judge_kept(flow, f"{node.name}: its undo {undo.name}", node)
             found.append(name)
         elif name not in given.names and not given.takes_any:
             if required:

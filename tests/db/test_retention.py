@@ -14,7 +14,7 @@ from django.db import connection
 
 from horsies_django import get_handle
 from horsies_django.models import AuditEntry, Heartbeat, Pruning, ScheduleTick, Task, TaskAttempt, Worker, WorkerState
-from horsies_django.store.retention import Kept, RetentionStore, kept_by
+from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
 from tests.db.test_statements import explained
 from tests.support.factories import (
     FINISHED,
@@ -43,7 +43,7 @@ def finished(age: dt.timedelta = 2 * DAY, count: int = 1, **columns: Any) -> lis
     return [task.pk for task in TaskFactory.create_batch(count, **columns)]
 
 
-def prune(conn: Any, kept: Kept = EVERYTHING, many: int = 50) -> int:
+def prune(conn: Any, kept: Kept | OwnRetention = EVERYTHING, many: int = 50) -> int:
     """Prune tasks until there is no more to do, and return how many went."""
     store, count = RetentionStore(conn), 0
     while True:
@@ -259,3 +259,64 @@ def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and
     store = RetentionStore(connect())
     assert [prune(store, 2 * DAY, 2) for _ in range(3)] == [2, 1, 0]
     assert WorkerState.objects.count() + AuditEntry.objects.count() + ScheduleTick.objects.count() == 1
+
+
+# A retention of their own
+
+
+def keeping(keep: Any, age: dt.timedelta, **columns: Any) -> uuid.UUID:
+    """Put a finished task with a keep_result into the table."""
+    return finished(age, options={"wire": 1, "keep_result": keep}, **columns)[0]
+
+
+def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_stay(connect: Connect) -> None:
+    """Naive: the options are looked at in the ordinary round, so nothing goes earlier than that."""
+    conn, minute = connect(), dt.timedelta(minutes=1)
+    old = [keeping(False, 2 * minute), keeping(3_600_000, 2 * HOUR)]
+    stay = [
+        keeping(False, minute / 4),
+        keeping(3_600_000, HOUR / 2),
+        keeping(7_200_000, HOUR),
+        keeping(False, 2 * HOUR, status="FAILED"),
+        keeping(False, 2 * HOUR, workflow_id=uuid.uuid4()),
+        *finished(2 * HOUR),
+        *finished(2 * HOUR, options={"wire": 1, "timeout_ms": 300}),
+    ]
+    TaskAttemptFactory(task_id=old[0])
+    assert prune(conn, OwnRetention(False)) == 1
+    assert prune(conn, OwnRetention(3_600_000)) == 1
+    assert left() == set(stay)
+    assert not TaskAttempt.objects.exists()
+    assert RetentionStore(conn).own_retentions() == {OwnRetention(False), OwnRetention(3_600_000)}
+
+
+def test_a_task_that_is_kept_for_longer_than_its_queue_stays_and_one_that_nobody_looked_for_goes(
+    connect: Connect,
+) -> None:
+    conn, week = connect(), 7 * 86_400_000
+    longer = keeping(week, 2 * DAY)
+    keeping(3_600_000, 2 * DAY)
+    keeping(False, 2 * DAY)
+    keeping(week, 2 * DAY, status="FAILED")
+    assert prune(conn) == 3
+    assert left() == {longer}
+    assert prune(conn, OwnRetention(week)) == 0
+    assert left() == {longer}
+
+
+@pytest.mark.parametrize("keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30])
+def test_options_of_any_kind_do_not_stop_a_round(connect: Connect, keep: Any) -> None:
+    keeping(keep, 2 * DAY)
+    longer = isinstance(keep, int) and not isinstance(keep, bool) and keep > 86_400_000
+    for kept in (OwnRetention(False), OwnRetention(60_000)):
+        assert prune(connect(), kept) == 0
+    assert prune(connect()) == (0 if longer else 1)
+
+
+def test_the_retentions_of_tasks_outlive_a_month_without_workers(connect: Connect) -> None:
+    """Naive: the round that forgets settings which are no longer in use forgets them too, and their tasks stay for ever."""
+    conn = connect()
+    prune(conn, OwnRetention(False))
+    Pruning.objects.update(pruned_at=now() - 40 * DAY)
+    prune(conn)
+    assert RetentionStore(conn).own_retentions() == {OwnRetention(False)}

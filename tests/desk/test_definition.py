@@ -161,7 +161,7 @@ def test_any_other_attribute_that_there_is_not_is_missing_as_ever_and_tasks_can_
         ("countdown", "use delay= of with_options"),
         ("eta", "schedule\\(when, ...\\)"),
         ("expires", "good_until="),
-        ("ignore_result", "leave it out"),
+        ("ignore_result", "use keep_result=False"),
         ("acks_late", "WORKER_CRASHED"),
         ("time_limit", "use timeout_ms="),
         ("retry_polcy", "did you mean retry_policy=\\?"),

@@ -15,18 +15,28 @@ from django.db import connection, transaction
 
 from horsies_django import Workflow, get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
+from horsies_django.tasks.purging import purge, selection
 from horsies_django.tasks.redaction import redact
 from tests.apps.project import flows, tasks
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.db.test_retention import DAY, finished
-from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory, now
+from tests.support.factories import (
+    AuditEntryFactory,
+    ScheduleTickFactory,
+    TaskAttemptFactory,
+    WorkerFactory,
+    WorkerStateFactory,
+    now,
+)
 from tests.support.workers import ROOT, WorkerProcess, database_url, held_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PAGE = ROOT / "docs" / "howto" / "database-role.md"
 ROLES = ("site", "worker")
-SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, FLOWING, CONTROLLING, WORKING, CONNECTING, LOCKING = range(10)
+SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, PURGING, FLOWING, CONTROLLING, WORKING, CONNECTING, LOCKING = (
+    range(11)
+)
 
 
 def grants(page: Path) -> list[str]:
@@ -112,6 +122,22 @@ def test_the_site_changes_limits_under_its_grants_and_not_without_them(roles: No
         "queue.set",
         "queue.pause",
     ]
+
+
+def test_the_site_purges_tasks_under_its_grants_and_not_without_them(roles: None) -> None:
+    grant(SENDING)
+    put(2)
+    (old,) = finished(2 * DAY)
+    TaskAttemptFactory(task_id=old)
+    as_role("site")
+    with pytest.raises(Exception, match="permission denied"):
+        purge(selection(), actor="somebody")
+    as_role(None)
+    grant(PURGING)
+    as_role("site")
+    assert purge(selection(), actor="somebody") == 2
+    assert purge(selection(finished=True, older_than=DAY), actor="somebody") == 1
+    assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
 
 
 def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(

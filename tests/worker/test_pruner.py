@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import uuid
@@ -64,8 +65,28 @@ def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
         worker_retention_hours=None,
         audit_retention_hours=None,
     )
-    assert Pruner(for_ever).steps == []
-    assert len(Pruner(Retention()).steps) == 6
+    assert len(Pruner(for_ever).steps) == 1  # tasks with a retention of their own
+    assert len(Pruner(Retention()).steps) == 7
+
+
+def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_some_and_by_those_that_did_not(
+    connect: Connect,
+) -> None:
+    """Naive: only the worker that ran the task knows how long it is kept; once it has stopped, nobody deletes it."""
+    conn = connect()
+    hour = {"wire": 1, "keep_result": 3_600_000}
+    finished(2 * dt.timedelta(hours=1), options=hour)
+    finished(2 * dt.timedelta(minutes=1), options={"wire": 1, "keep_result": False})
+    (young,) = finished(dt.timedelta(minutes=1), options=hour)
+    ran, later = Pruner(Retention(), {False, 3_600_000}.copy), Pruner(Retention())
+    assert ran.owes_note
+    ran.note(conn)
+    assert not ran.owes_note
+    wait_until(lambda: over(ran, conn), "a round is over")
+    assert Task.objects.get().pk == young
+    finished(2 * dt.timedelta(hours=1), options=hour)
+    wait_until(lambda: over(later, conn), "a round is over")
+    assert Task.objects.get().pk == young
 
 
 def test_a_tick_whose_moment_is_over_leaves_the_rest_to_the_next_one(

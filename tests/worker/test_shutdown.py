@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from horsies_django.worker.process.shutdown import Shutdown
+from horsies_django.worker.process.shutdown import Shutdown, StopRequested, heard
 
 MANY = 5_000  # more than a socket holds that nobody reads
 
@@ -39,3 +39,55 @@ def test_a_process_that_ends_with_its_worker_hears_of_no_signal_any_more() -> No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def received(*numbers: int) -> int:
+    urgency = 0
+    for number in numbers:
+        urgency = heard(urgency, number)
+    return urgency
+
+
+def test_a_second_signal_is_urgent_a_second_hangup_is_not() -> None:
+    term, hup, quit_ = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
+    assert [received(*each) for each in ((term,), (hup,), (hup, hup), (term, hup))] == [1, 1, 1, 1]
+    assert [received(*each) for each in ((quit_,), (term, term), (hup, term), (term, hup, term))] == [2, 2, 2, 2]
+
+
+def test_a_shutdown_that_was_asked_for_leaves_the_first_signal_its_patience() -> None:
+    """Naive: the reloader sends SIGTERM to its own process, and Ctrl-C after that kills the tasks that are about to finish."""
+    calls: list[int] = []
+    with Shutdown() as stopping:
+        stopping.timeout, stopping.on_stop = 300.0, lambda: calls.append(1)
+        stopping.press(0)
+        assert stopping.seen
+        assert not stopping.urgency
+        assert stopping.by is not None
+        patient = stopping.by
+        signal.raise_signal(signal.SIGINT)
+        assert stopping.urgency == 1
+        assert stopping.by >= patient
+        signal.raise_signal(signal.SIGINT)
+        assert stopping.urgency == 2
+        assert stopping.by < patient
+    assert len(calls) == 3
+
+
+def test_a_signal_that_arrives_on_two_ways_counts_once() -> None:
+    """A terminal sends Ctrl-C to the worker and to the process that restarts it, which passes it on."""
+    with Shutdown() as stopping:
+        stopping.timeout = 300.0
+        signal.raise_signal(signal.SIGINT)
+        stopping.press(1)
+        assert stopping.urgency == 1
+        by = stopping.by
+        stopping.press(1)
+        stopping.press(0)
+        assert (stopping.urgency, stopping.by) == (1, by)
+        stopping.press(2)
+        assert stopping.urgency == 2
+
+
+def test_asking_interrupts_a_start_as_a_signal_does() -> None:
+    with Shutdown() as stopping, pytest.raises(StopRequested), stopping.interruptible():
+        stopping.press(0)

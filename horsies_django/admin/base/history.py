@@ -42,6 +42,8 @@ ACTIONS = {
     "task.terminate": gettext_lazy("Terminated"),
     "task.retry": gettext_lazy("Run again"),
     "task.redact": gettext_lazy("Redacted"),
+    "task.purge": gettext_lazy("Purged"),
+    "task.delete": gettext_lazy("Deleted"),
     "workflow.pause": gettext_lazy("Workflow paused"),
     "workflow.resume": gettext_lazy("Workflow resumed"),
     "workflow.cancel": gettext_lazy("Workflow cancelled"),

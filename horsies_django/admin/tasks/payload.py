@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from horsies_django.admin.base.html import (
     NOTHING,
@@ -71,6 +71,8 @@ class PayloadMixin(Base):
         envelope: Any = obj.result
         if envelope is None:
             return NOTHING
+        if isinstance(envelope, dict) and envelope.get("kept") is False:
+            return gettext("not kept")
         return json_block(envelope["ok"] if isinstance(envelope, dict) and "ok" in envelope else envelope)
 
     @admin.display(description=gettext_lazy("error"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import re
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
@@ -17,13 +16,13 @@ from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.management.actor import actor
+from horsies_django.management.quantities import span
 from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.models import AuditEntry
 from horsies_django.monitoring import overview
 from horsies_django.store.queues import DECLARED
 
-UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
 NOT_FOR_LONG = (
     "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, or use 'override'."
@@ -217,9 +216,8 @@ def argument_names(text: str) -> list[str] | None:
 def until(text: str) -> dt.datetime:
     """Parse a datetime with a time zone, or a duration from now."""
     try:
-        if re.fullmatch(r"(\d+[wdhms])+", text):
-            parts = {UNITS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)}
-            return dt.datetime.now(dt.UTC) + dt.timedelta(**parts)
+        if (wait := span(text)) is not None:
+            return dt.datetime.now(dt.UTC) + wait
         found = dt.datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is neither a datetime nor a duration; use {UNTIL_EXAMPLES}") from None

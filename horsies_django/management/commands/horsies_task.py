@@ -1,7 +1,8 @@
-"""``manage.py horsies_task``: inspect or change one task."""
+"""``manage.py horsies_task``: list, inspect, send, change and purge tasks."""
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import ArgumentParser
 from typing import Any
@@ -11,10 +12,14 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError, TaskCopied
+from horsies_django.core.status import TERMINAL, Status
+from horsies_django.management import task_calls
 from horsies_django.management.actor import actor
-from horsies_django.management.reports.task import as_json, as_text
-from horsies_django.monitoring import overview
-from horsies_django.tasks import operations, redaction
+from horsies_django.management.quantities import ago, duration, seconds, whole
+from horsies_django.management.reports import layout
+from horsies_django.management.reports.task import as_json, as_text, task_table
+from horsies_django.monitoring import overview, tasks
+from horsies_django.tasks import operations, purging, redaction
 from horsies_django.tasks.handle import get_handle
 
 CANCELLED = {
@@ -25,16 +30,17 @@ CANCELLED = {
 
 
 class Command(BaseCommand):
-    """Shows or changes a task; each verb has a method ``do_<verb>``."""
+    """Shows or changes tasks; each verb has a method ``do_<verb>``."""
 
-    help = "Inspect or change one task. Every change is audited."
+    help = "List, inspect, send, change and purge tasks. Every change is audited."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-        def verb(name: str, help_: str) -> ArgumentParser:
+        def verb(name: str, help_: str, *, task: bool = True) -> ArgumentParser:
             made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
-            made.add_argument("task", metavar="ID", help="the UUID of the task")
+            if task:
+                made.add_argument("task", metavar="ID", help="the UUID of the task")
             return made
 
         made = verb("show", "show a task and its attempts")
@@ -57,6 +63,11 @@ class Command(BaseCommand):
             metavar="TEXT",
             required=True,
             help="the reason, recorded in the audit; it must not contain personal data",
+        )
+        add_list(verb("list", "list tasks, the newest first", task=False))
+        add_send(verb("send", "send a task", task=False))
+        add_purge(
+            verb("purge", "cancel all waiting tasks, or delete all finished ones, of a queue or name", task=False)
         )
 
     def handle(self, **options: Any) -> None:
@@ -92,7 +103,7 @@ class Command(BaseCommand):
         except TaskCopied as error:
             if not sys.stdin.isatty():
                 raise CommandError(f"horsies_task: {error}; add --again to send another copy") from error
-            if input(f"{error}. Send another copy? [y/N] ").strip().lower() not in ("y", "yes"):
+            if not agreed(f"{error}. Send another copy?"):
                 raise CommandError("horsies_task: nothing was sent") from error
             new = operations.retry(id_, actor=actor(), reason=options["reason"], again=True)
         self.stdout.write(f"{id_}: due now" if new == id_ else f"{id_}: sent again as {new}")
@@ -102,3 +113,117 @@ class Command(BaseCommand):
         self.stdout.write(
             f"Task {options['task']} is redacted." if done else "Nothing changed: it is already redacted."
         )
+
+    def do_list(self, **options: Any) -> None:
+        found = tasks.tasks(**{name: options[name] for name in ("status", "queue", "name", "since", "limit")})
+        self.stdout.write(layout.as_json(found.tasks) if options["json"] else task_table(found))
+        if found.partial:
+            self.stderr.write("Only the newest 100,000 tasks were searched.")
+
+    def do_send(self, **options: Any) -> None:
+        handle = task_calls.send(options["name"], options["kwargs"], task_calls.options_of(options))
+        if not options["wait"]:
+            self.stdout.write(layout.as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id))
+            return
+        if not options["json"]:
+            self.stdout.write(str(handle.task_id))
+            self.stdout.flush()
+        timeout = options["timeout"]
+        result = handle.get(None if timeout is None else timeout * 1000)
+        if options["json"]:
+            self.stdout.write(layout.as_json({"id": handle.task_id, **task_calls.envelope(result)}))
+        elif result.is_ok():
+            self.stdout.write(json.dumps(result.ok, indent=2, ensure_ascii=False))
+        if result.is_err():
+            error = result.err_value
+            raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
+
+    def do_purge(self, **options: Any) -> None:
+        chosen = task_calls.selection_of(options)
+        found = purging.matched(chosen)
+        what = task_calls.described(chosen, found.tasks)
+        if found.in_runs:
+            self.stderr.write(
+                f"{found.in_runs:,} more belong to workflow runs and are left: 'horsies_workflow cancel' ends a run, and its "
+                "tasks are deleted with it."
+            )
+        done, verb = 0, "delete" if chosen.finished else "cancel"
+        if not options["dry_run"] and found.tasks:
+            self.confirm(f"{verb.capitalize()} {what}?", options["interactive"])
+            done = purging.purge(chosen, actor=actor(), reason=options["reason"])
+        did = {"delete": "deleted", "cancel": "cancelled"}[verb]
+        if options["json"]:
+            self.stdout.write(layout.as_json({"matched": found.tasks, did: done, "in_workflows": found.in_runs}))
+        elif options["dry_run"]:
+            self.stdout.write(f"This would {verb} {what}.")
+        else:
+            self.stdout.write(f"{done:,} of {what} {did}.")
+
+    def confirm(self, question: str, interactive: bool) -> None:
+        """Ask, unless --no-input was given. Raises CommandError without a yes."""
+        if not interactive:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError("horsies_task: nothing was changed: there is nobody to ask; add --no-input")
+        if not agreed(question):
+            raise CommandError("horsies_task: nothing was changed")
+
+
+def agreed(question: str) -> bool:
+    """Ask a question, and return whether the answer is yes."""
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def add_list(parser: ArgumentParser) -> None:
+    """Add the options of ``list``."""
+    parser.add_argument(
+        "--status", choices=[status.value for status in Status], type=str.upper, help="only tasks of this status"
+    )
+    parser.add_argument("--queue", metavar="QUEUE", help="only tasks of this queue")
+    parser.add_argument("--name", metavar="NAME", help="only tasks of this name")
+    parser.add_argument(
+        "--since", metavar="WHEN", type=ago, help="only tasks sent since then: 30m, 2h, 7d, or a datetime"
+    )
+    parser.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of tasks (50)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_send(parser: ArgumentParser) -> None:
+    """Add the options of ``send``."""
+    parser.add_argument("name", metavar="NAME", help="the name of the task, such as shop.tasks.welcome")
+    parser.add_argument("--kwargs", metavar="JSON", default="{}", help="""its arguments by name: '{"user_id": 7}'""")
+    parser.add_argument("--queue", metavar="QUEUE", help="the queue, instead of that of the task")
+    parser.add_argument("--priority", metavar="N", type=int, help="the priority, instead of that of the task")
+    parser.add_argument("--delay", metavar="TIME", type=duration, help="run it after this time: 30s, 2h, 7d")
+    parser.add_argument("--good-for", metavar="TIME", type=duration, help="do not start it later than after this time")
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for the task and print its result; exit with 1 if it failed"
+    )
+    parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="wait no longer (default: without limit)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_purge(parser: ArgumentParser) -> None:
+    """Add the options of ``purge``."""
+    parser.add_argument("--queue", metavar="QUEUE", help="only tasks of this queue")
+    parser.add_argument("--name", metavar="NAME", help="only tasks of this name")
+    parser.add_argument("--all", action="store_true", help="tasks of all queues and names")
+    parser.add_argument("--finished", action="store_true", help="delete finished tasks; requires --older-than")
+    parser.add_argument(
+        "--older-than",
+        metavar="TIME",
+        type=duration,
+        help="only tasks sent, or with --finished finished, longer ago: 30m, 7d",
+    )
+    parser.add_argument(
+        "--status",
+        choices=sorted(status.value for status in TERMINAL),
+        type=str.upper,
+        help="with --finished: only tasks of this status",
+    )
+    parser.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+    parser.add_argument("--dry-run", action="store_true", help="only say how many tasks there are")
+    parser.add_argument(
+        "--no-input", "--noinput", action="store_false", dest="interactive", help="do not ask for confirmation"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")

@@ -12,9 +12,11 @@ from django.core.management.base import BaseCommand, CommandError
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management.quantities import megabytes, port, seconds, whole
+from horsies_django.management.reload import RELOAD, OuterProcess, ReloadedWorker, inherited_pipe
 from horsies_django.worker.api import under_signals
 from horsies_django.worker.main import work
-from horsies_django.worker.process.logs import end_process
+from horsies_django.worker.process.colors import choose_colors
+from horsies_django.worker.process.logs import configure_logging, end_process
 from horsies_django.worker.process.options import LEVELS, START_METHODS, WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown
 
@@ -23,6 +25,7 @@ class Command(BaseCommand):
     """Runs a worker: a pool of processes that serves the queues."""
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command
+    reloaded: ReloadedWorker | None = None
 
     help = "Run a worker: a pool of processes that claim tasks from PostgreSQL and run them."
 
@@ -73,6 +76,11 @@ class Command(BaseCommand):
         )  # fmt: skip
         parser.add_argument("--until-empty", action="store_true", help="exit when no task is due")
         parser.add_argument(
+            "--reload",
+            action="store_true",
+            help="for development: restart when code changes; running tasks finish first",
+        )
+        parser.add_argument(
             "--shutdown-timeout", type=seconds, default=300.0, metavar="SECONDS",
             help="time for running tasks to finish after the first stop signal (default: 300); a second one ends them at once",
         )  # fmt: skip
@@ -93,14 +101,34 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> None:
         """Install the signal handlers before the system checks, which import all tasks."""
+        if self._called_from_command_line:
+            choose_colors(no_color=options["no_color"], force_color=options["force_color"])
+        pipe = inherited_pipe() if options["reload"] else None
+        if options["reload"] and pipe is None:
+            self.supervise(options)
+            return
         execute = super().execute
 
         def action(stopping: Shutdown) -> int:
             self.stopping = stopping
-            execute(*args, **options)
+            if pipe is None:
+                execute(*args, **options)
+                return 0
+            with ReloadedWorker(stopping, pipe) as self.reloaded:
+                execute(*args, **options)
             return 0
 
         under_signals(action, options["loglevel"], ends_process=self._called_from_command_line)
+
+    def supervise(self, options: dict[str, Any]) -> None:
+        """Run the worker in a process of its own, which is started again when code changes."""
+        if not self._called_from_command_line:
+            raise CommandError("horsies_worker: --reload runs the command line again, so it works only from there")
+        if options["until_empty"]:
+            raise CommandError("horsies_worker: --reload does not end, so it does not go with --until-empty")
+        configure_logging(options["loglevel"])
+        if code := OuterProcess().run():
+            sys.exit(code)
 
     def handle(self, **options: Any) -> None:
         chosen = {field.name: options[field.name] for field in fields(WorkerOptions)}
@@ -108,8 +136,8 @@ class Command(BaseCommand):
             code = work(self.stopping, **{**chosen, "queues": queue_names(options["queues"])})
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
-        if code and options["processes"] == 0:
-            end_process(code)  # threads may still run tasks, which were recorded as crashed
+        if code and options["processes"] == 0:  # threads may still run tasks, which were recorded as crashed
+            end_process(RELOAD if self.reloaded is not None and self.reloaded.wanted else code)
         if code:
             sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""One task as text and as JSON."""
+"""One task as text and as JSON, and lists of tasks as text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from django.utils import timezone
 
 from horsies_django.core.priorities import shown_priority
 from horsies_django.core.records import TaskInfo
+from horsies_django.management.reports.layout import moment, table
+from horsies_django.monitoring.tasks import TaskList
 
 LABELS = {"lane": "runs as", "codec": "arguments"}  # where the name of the column needs an explanation
 
@@ -63,3 +65,16 @@ def shown(value: Any) -> Any:
     if not hasattr(value, "utcoffset"):
         return value
     return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat(" ", "milliseconds")
+
+
+def task_table(found: TaskList) -> str:
+    """Return a line per task."""
+    headings = ("ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR")
+    rows = (
+        (
+            task.id, task.task_name, task.queue_name, task.status, moment(task.sent_at), moment(task.started_at),
+            moment(task.finished_at), task.error_code or "-",
+        )
+        for task in found.tasks
+    )  # fmt: skip
+    return table(headings, rows) if found.tasks else "There are no such tasks."

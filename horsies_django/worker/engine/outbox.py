@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.options import own_retention
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
@@ -66,6 +67,7 @@ class Outbox:
         self.receivers = Receivers(worker)
         self.bound = bound  # of unwritten outcomes: beyond it no task is claimed
         self.overfull = False
+        self.own_retentions: set[int | bool] = set()  # of the tasks that this worker has run, for the pruner
 
     @property
     def unwritten(self) -> int:
@@ -163,6 +165,8 @@ class Outbox:
         """Return the running tasks to dispatch, whose options this release can read; the others fail."""
         answers = [(claim, unreadable(claim)) for claim in claims]
         self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
+        if brought := [claim.options for claim in claims if claim.options is not None]:
+            self.own_retentions.update(keep for keep in map(own_retention, brought) if keep is not None)
         readable = [claim for claim, answer in answers if answer is None]
         self.receivers.started(readable)
         return readable

@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 
 from horsies_django.conf import Retention
-from horsies_django.store.retention import Kept, RetentionStore, kept_by
+from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
 
 logger = logging.getLogger("horsies.worker")
 
@@ -32,15 +32,34 @@ Step = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
 
 
 class Pruner:
-    """``tick`` is a part of a round."""
+    """``tick`` is a part of a round. ``own`` gives the ``keep_result`` of tasks of this worker, and ``note`` records them."""
 
-    def __init__(self, retention: Retention) -> None:
+    def __init__(self, retention: Retention, own: Callable[[], Iterable[int | bool]] = tuple) -> None:
         self.interval_seconds = float(retention.retention_sweep_interval_s)
         self.largest_batch = retention.retention_delete_batch_size
         self.batch = min(SMALLEST_BATCH, self.largest_batch)
-        self.steps = steps(retention)
+        self.own = own
+        self.noted: set[int | bool] = set()
+        self.steps = [*steps(retention), of_own()]
         self.left = list(self.steps)  # of the current round
         self.counts: Counter[str] = Counter()
+
+    @property
+    def owes_note(self) -> bool:
+        """Whether there is something to ``note``."""
+        return not self.noted.issuperset(self.own())
+
+    def note(self, connection: Any) -> None:
+        """Record the ``keep_result`` of tasks, so that other workers delete these tasks, too. Raises psycopg.OperationalError."""
+        new = set(self.own()) - self.noted
+        self.noted |= new
+        try:
+            RetentionStore(connection).note_retentions(map(OwnRetention, new))
+        except psycopg.ProgrammingError as error:
+            logger.error("retention: keep_result cannot be recorded: %s", str(error).strip())
+        except psycopg.Error:
+            self.noted -= new
+            raise
 
     def tick(self, connection: Any) -> float:
         """Delete for a short time, and return the seconds until the next tick. Raises psycopg.OperationalError."""
@@ -100,6 +119,23 @@ def of_tasks(kept: Kept) -> Step:
     def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
         pruned = store.prune_tasks(kept, many)
         return {"tasks": pruned.tasks, "attempts": pruned.attempts}, pruned.more
+
+    return step
+
+
+def of_own() -> Step:
+    """Return the step that deletes tasks with a ``keep_result``, those of one after the other."""
+    left: list[OwnRetention] = []
+
+    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+        if not left:
+            left.extend(sorted(store.own_retentions()))
+        if not left:
+            return {}, False
+        pruned = store.prune_tasks(left[0], many)
+        if not pruned.more:
+            left.pop(0)
+        return {"tasks": pruned.tasks, "attempts": pruned.attempts}, bool(left)
 
     return step
 

@@ -64,9 +64,11 @@ class MaintenanceThread(threading.Thread):
                 advance_at = now + INTERVAL_SECONDS
                 if self.attempt("advancing workflows", self.advance):
                     advance_at = 0.0
+                self.note_retentions()
             if now >= self.prune_at:
                 self.attempt("pruning", self.prune)
             if self.ended.wait(max(0.0, min(beat_at, reap_at, advance_at, self.prune_at) - time.monotonic())):
+                self.note_retentions()
                 self.disconnect()
                 return
 
@@ -82,6 +84,11 @@ class MaintenanceThread(threading.Thread):
     def advance(self) -> bool:
         """Advance overdue workflows; return whether to continue at once."""
         return self.overdue.tick(self.connected())
+
+    def note_retentions(self) -> None:
+        """Record the ``keep_result`` of tasks that this worker has run."""
+        if self.pruner.owes_note:
+            self.attempt("noting retentions", lambda: self.pruner.note(self.connected()))
 
     def prune(self) -> bool:
         """Run one tick of the pruner."""

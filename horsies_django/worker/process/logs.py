@@ -21,6 +21,7 @@ from typing import NoReturn, TextIO
 from django.conf import settings
 
 from horsies_django.tasks.context import TaskContextFilter
+from horsies_django.worker.process.colors import Palette, palette_for
 
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
 MAX_WAITING = 10_000  # lines that wait to be written; further ones are dropped and counted
@@ -38,18 +39,21 @@ def one_line(text: object) -> str:
 class Formatter(logging.Formatter):
     """Lines such as ``[12:00:01] [worker] [INFO] message``; further lines of a message are indented.
 
-    A line that the code of a task logs begins with the name and id of the task and the attempt.
+    A line that the code of a task logs begins with the name and id of the task and the attempt. A ``palette`` colors levels and
+    outcomes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, palette: Palette | None = None) -> None:
         super().__init__(FORMAT, datefmt="%H:%M:%S")
+        self.palette = palette
 
     def format(self, record: logging.LogRecord) -> str:
         component, context = record.name.removeprefix("horsies."), ""
         if component == record.name and getattr(record, "task_id", "-") != "-":
             context = "{task_name} {task_id} (attempt {attempt}): ".format(**record.__dict__)
         record.__dict__.update(component=component, context=context)
-        return "\n    ".join(one_line(line.replace("\t", "    ")) for line in super().format(record).split("\n"))
+        text = "\n    ".join(one_line(line.replace("\t", "    ")) for line in super().format(record).split("\n"))
+        return text if self.palette is None else self.palette.paint(record, text)
 
 
 def configure_logging(level: str) -> None:
@@ -61,9 +65,10 @@ def configure_logging(level: str) -> None:
         if name == "horsies" or name.startswith("horsies."):
             logging.getLogger(name).disabled = False  # "disable_existing_loggers" may have disabled it
     logging.getLogger("horsies").setLevel(level)
-    handler = logging.StreamHandler(stream_of_its_own())
+    stream = stream_of_its_own()
+    handler = logging.StreamHandler(stream)
     handler.setLevel(level)
-    handler.setFormatter(Formatter())
+    handler.setFormatter(Formatter(palette_for(stream)))
     handler.addFilter(TaskContextFilter())
     logging.lastResort = handler
     if not root_is_configured():

@@ -51,6 +51,8 @@ class Shutdown:
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
         self.seen = False
+        self.received = 0  # how urgent the signals of this process are: 1 stop, 2 end now
+        self.urgency = 0  # the same, also of what others asked for; 0: nobody has to be obeyed at once
         self.by: float | None = None  # the deadline, by the monotonic clock
         self.interrupts = False
 
@@ -104,9 +106,17 @@ class Shutdown:
 
         A further SIGHUP is ignored: a closing terminal sends one through the shell and one through the kernel.
         """
-        again, self.seen = self.seen, True
-        if not again or number != signal.SIGHUP:
-            self.by = time.monotonic() + (0.0 if again or number == signal.SIGQUIT else self.timeout)
+        self.received = heard(self.received, number)
+        self.press(self.received)
+
+    def press(self, urgency: int) -> None:
+        """Stop in order (1), as after a first signal, or end now (2); 0: stop in order, and a signal still counts as the first.
+
+        Less than what was asked for before changes nothing. Called in signal handlers.
+        """
+        if not self.seen or urgency > self.urgency:
+            self.seen, self.urgency = True, urgency
+            self.by = time.monotonic() + (0.0 if urgency > 1 else self.timeout)
         with suppress(BlockingIOError):  # full of earlier wake-ups; a signal handler must not raise here
             self.ringer.send(b".")
         self.on_stop()
@@ -123,6 +133,13 @@ class Shutdown:
                 return  # closed: the worker has stopped
         logger.critical(self.final_message)
         end_process(1)
+
+
+def heard(urgency: int, number: int) -> int:
+    """Return how urgent a signal makes a shutdown."""
+    if number == signal.SIGHUP:
+        return max(urgency, 1)
+    return 2 if urgency or number == signal.SIGQUIT else 1
 
 
 def take(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:

@@ -1,5 +1,7 @@
 -- Deletes finished tasks of some queues that are older than p_age, with their attempts and steps: one batch of at most p_many tasks.
 -- p_others: all queues except p_queues. Tasks of workflows go with these. One caller at a time; others do nothing.
+-- p_keep: instead, completed tasks of all queues with this keep_result in their options. Those with a longer one than p_age are left by the
+-- others.
 -- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
 -- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. The window
 -- stays while batches are full; if rows in it are locked, the next round starts there again.
@@ -8,7 +10,7 @@
 -- Returns how many tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; task rows, skipping locked ones. Index: horsies_tasks_finished, primary keys.
 CREATE FUNCTION horsies_prune(
-  p_key text, p_queues text[], p_others boolean, p_age interval, p_many int, OUT tasks int, OUT attempts int, OUT more boolean
+  p_key text, p_queues text[], p_others boolean, p_age interval, p_keep jsonb, p_many int, OUT tasks int, OUT attempts int, OUT more boolean
 ) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -27,7 +29,8 @@ BEGIN
   END IF;
   SELECT p.* INTO v_state FROM horsies_prunings p WHERE p.key = p_key;
   IF NOT FOUND THEN
-    DELETE FROM horsies_prunings p WHERE p.pruned_at < v_now - interval '30 days';  -- of settings that are no longer in use
+    DELETE FROM horsies_prunings p  -- of settings that are no longer in use; tasks say that theirs are
+    WHERE p.pruned_at < v_now - interval '30 days' AND NOT starts_with(p.key, 'own: ');
     INSERT INTO horsies_prunings AS p (key, began_at, pruned_at) VALUES (p_key, v_now, v_now)
     RETURNING p.* INTO v_state;
   ELSIF v_state.began_at < v_now - interval '7 days' THEN
@@ -52,7 +55,8 @@ BEGIN
 
   v_ids := ARRAY(
     SELECT t.id FROM horsies_tasks t
-    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others AND t.workflow_id IS NULL
+    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
+      AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, p_keep)
     LIMIT p_many FOR UPDATE SKIP LOCKED);
   DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
   GET DIAGNOSTICS attempts = ROW_COUNT;
@@ -62,7 +66,8 @@ BEGIN
   more := true;
   IF tasks < p_many THEN
     SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t
-    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND (t.queue_name = ANY (p_queues)) <> p_others AND t.workflow_id IS NULL;
+    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
+      AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, p_keep);
     v_state.left_at := least(v_state.left_at, v_left);
     v_state.reached_at := v_until;
   END IF;

@@ -1,0 +1,226 @@
+"""``horsies_worker --reload``: changed code runs after an ordinary restart, broken code ends nothing, Ctrl-C ends all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from horsies_django import get_handle
+from tests.conftest import put, wait_until
+from tests.support.changing_project import Project
+from tests.support.workers import WorkerProcess
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+WAITING = "waiting for a change of the code"
+SHAPES = [("--processes=1",), ("--processes=0",)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path / "project")
+
+
+@pytest.fixture
+def reloaded(worker: Start, project: Project) -> Start:
+    """Give a function that starts a worker of the project which restarts when its code changes."""
+
+    def start(*options: str) -> WorkerProcess:
+        options = options or ("--processes=1",)
+        return worker("--reload", *options, program=("manage.py", "horsies_worker"), **project.environment)
+
+    return start
+
+
+def result(name: str, **kwargs: Any) -> Any:
+    (id_,) = put(name=f"shop.tasks.{name}", kwargs=[json.dumps(kwargs)])
+    return get_handle(id_).get(timeout_ms=60_000).unwrap()
+
+
+def starts(process: WorkerProcess) -> int:
+    return process.log.count("Worker started")
+
+
+def started_again(process: WorkerProcess, times: int = 2) -> None:
+    wait_until(lambda: starts(process) >= times or process.process.poll() is not None, "it has started again")
+    assert process.process.poll() is None
+
+
+def inner(process: WorkerProcess) -> psutil.Process:
+    """Return the worker below the process that restarts it."""
+    (found,) = psutil.Process(process.process.pid).children()
+    return found
+
+
+def busy(tmp_path: Path) -> tuple[Any, Path]:
+    """Let a task run until a file is there; return its handle and that file."""
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    (id_,) = put(name="shop.tasks.waits", kwargs=[json.dumps({"begun": str(begun), "gate": str(gate)})])
+    wait_until(begun.exists, "the task runs")
+    return get_handle(id_), gate
+
+
+def ctrl_c(process: WorkerProcess) -> None:
+    """Send what a terminal sends: the signal, to every process of the group."""
+    os.killpg(process.process.pid, signal.SIGINT)
+
+
+def family(process: WorkerProcess) -> list[psutil.Process]:
+    return psutil.Process(process.process.pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=30)[1]
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
+def test_changed_code_runs_after_a_restart_and_the_log_says_which_file_it_was(
+    reloaded: Start, project: Project, options: tuple[str, ...]
+) -> None:
+    """Naive: Django's autoreload runs the worker in a thread, which cannot handle signals, and exits in the middle of tasks."""
+    process = reloaded(*options).ready()
+    assert result("version") == "the first"
+    first = inner(process)
+    path = project.tasks("the second one")
+    started_again(process)
+    assert result("version") == "the second one"
+    assert process.log.count(f"{path} changed: restarting the worker") == 1
+    assert gone([first])
+    processes = family(process)
+    assert process.stop() == 0
+    assert gone(processes)
+    assert starts(process) == 2
+
+
+def test_a_module_that_only_tasks_import_is_watched_too(reloaded: Start, project: Project) -> None:
+    """Naive: only modules that the worker itself has imported are watched, and tasks run in its children."""
+    process = reloaded().ready()
+    assert result("price") == 7
+    project.write("shop/prices.py", "PRICE = 1_000")
+    started_again(process)
+    assert result("price") == 1_000
+    assert process.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["shop/tasks.py", "conf/settings.py", "shop/models.py"])
+def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_worker(
+    reloaded: Start, project: Project, name: str
+) -> None:
+    """Naive: the command exits, or starts the broken code again and again."""
+    project.write("shop/models.py", "")
+    good = (project.directory / name).read_text()
+    process = reloaded().ready()
+    project.write(name, "def broken(:")
+    wait_until(lambda: WAITING in process.log, "it waits for the next change")
+    assert "SyntaxError" in process.log
+    assert process.process.poll() is None
+    assert not psutil.Process(process.process.pid).children()
+    project.write(name, "def still_broken(:")
+    wait_until(lambda: process.log.count(WAITING) == 2, "it has tried that, too")
+    project.write(name, f"{good}\n# repaired")
+    started_again(process)
+    assert result("version") == "the first"
+    assert process.log.count(WAITING) == 2
+    assert process.stop() == 0
+
+
+def test_code_that_is_broken_from_the_beginning_is_waited_for_and_ctrl_c_ends_the_wait(
+    reloaded: Start, project: Project
+) -> None:
+    project.write("shop/tasks.py", "def broken(:")
+    process = reloaded()
+    wait_until(lambda: WAITING in process.log, "it waits for a change")
+    ctrl_c(process)
+    assert process.wait() == 0
+    assert process.log.count(WAITING) == 1
+
+
+def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
+    assert reloaded("--processes=many").wait() == 2
+    process = reloaded("--until-empty")
+    assert process.wait() == 1
+    assert "does not go with --until-empty" in process.log
+
+
+@pytest.mark.parametrize("whom", ["everybody", "the outer process", "the worker"])
+def test_one_ctrl_c_lets_running_tasks_finish_whoever_gets_it(reloaded: Start, tmp_path: Path, whom: str) -> None:
+    """Naive: a terminal sends the signal to both, the outer process passes it on, and two of them kill the tasks."""
+    process = reloaded().ready()
+    handle, gate = busy(tmp_path)
+    processes = family(process)
+    if whom == "everybody":
+        ctrl_c(process)
+    elif whom == "the worker":
+        inner(process).send_signal(signal.SIGINT)
+    else:
+        process.signal(signal.SIGINT)
+    wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
+    assert handle.info().status == "RUNNING"
+    gate.touch()
+    assert process.wait() == 0
+    assert handle.get(0).ok_value == "the first"
+    assert gone(processes)
+    assert starts(process) == 1
+
+
+@pytest.mark.parametrize("whom", ["everybody", "the outer process"])
+def test_a_second_ctrl_c_ends_the_tasks_as_it_does_without_reload(reloaded: Start, tmp_path: Path, whom: str) -> None:
+    process = reloaded().ready()
+    handle, _gate = busy(tmp_path)
+    send = (lambda: ctrl_c(process)) if whom == "everybody" else (lambda: process.signal(signal.SIGINT))
+    send()
+    wait_until(lambda: "no more tasks are claimed" in process.log, "the first one is taken")
+    send()
+    assert process.wait() == 1
+    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
+
+
+def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first_one(
+    reloaded: Start, project: Project, tmp_path: Path
+) -> None:
+    """Naive: the reloader sends SIGTERM, so Ctrl-C during the restart is the second signal, and kills the task."""
+    process = reloaded().ready()
+    handle, gate = busy(tmp_path)
+    project.tasks("the second one")
+    wait_until(lambda: "no more tasks are claimed" in process.log, "the worker stops in order")
+    project.tasks("the third one, which is longer")
+    assert handle.info().status == "RUNNING"
+    ctrl_c(process)
+    gate.touch()
+    assert process.wait() == 0
+    assert handle.get(0).ok_value == "the first"
+    assert starts(process) == 1
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
+def test_a_task_that_outlasts_the_shutdown_timeout_is_ended_and_the_new_code_runs(
+    reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    process = reloaded(*options, "--shutdown-timeout=0.5").ready()
+    handle, _gate = busy(tmp_path)
+    project.tasks("the second one")
+    started_again(process)
+    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
+    assert result("version") == "the second one"
+    assert WAITING not in process.log
+    assert process.stop() == 0
+
+
+def test_a_worker_whose_outer_process_was_killed_stops_in_order(reloaded: Start, tmp_path: Path) -> None:
+    """Naive: the worker runs on with old code, and nobody restarts it or sends it Ctrl-C."""
+    process = reloaded().ready()
+    handle, gate = busy(tmp_path)
+    processes = family(process)
+    process.process.kill()
+    wait_until(lambda: "the process that restarts this worker is gone" in process.log, "the worker notices")
+    gate.touch()
+    assert gone(processes)
+    assert handle.get(0).ok_value == "the first"

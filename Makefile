@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help ci demo test unit browser stress mutants lint format bench wheel clean
+.PHONY: help ci demo test unit browser stress mutants lint types format bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -23,6 +23,7 @@ help: ## Show this list
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 4 minutes"
 	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
 	@echo "make lint    check style, floors, types and migrations"
+	@echo "make types   check a project that uses the installed wheel with mypy and pyright"
 	@echo "make ci      run all that a change has to pass"
 	@echo "make format  put the code into the one format"
 	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
@@ -38,7 +39,7 @@ demo: $(VENV)/.has-example
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.has-test
-	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" --ignore=tests/browser $(PARALLEL))
+	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" --ignore=tests/browser --ignore=tests/typing $(PARALLEL))
 
 unit: $(VENV)/.has-test
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
@@ -60,6 +61,9 @@ lint: $(VENV)/.has-lint
 	$(BIN)/lint-imports
 	$(BIN)/python -m mypy
 	$(BIN)/python -m example_project.postgres $(BIN)/python manage.py makemigrations --check --dry-run
+
+types: $(VENV)/.has-lint
+	@$(BIN)/python -m pytest tests/typing $(ARGS)
 
 ci:
 	.ci/run

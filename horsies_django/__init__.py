@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from horsies_django.workflows.batch import Batch
     from horsies_django.workflows.builder import Workflow
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
-    from horsies_django.workflows.nodes import quorum
+    from horsies_django.workflows.nodes import Node, quorum
     from horsies_django.workflows.results import Results
 
 # name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
 _HOMES = {
     "Batch": "workflows.batch",
     "CurrentTask": "tasks.context",
+    "Node": "workflows.nodes",
     "Results": "workflows.results",
     "Retry": "core.retry",
     "RetryPolicy": "core.retry",
@@ -68,6 +69,7 @@ _HOMES = {
 __all__ = [
     "Batch",
     "CurrentTask",
+    "Node",
     "Results",
     "Retry",
     "RetryPolicy",

@@ -6,13 +6,14 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from horsies_django.core.errors import TaskCancelled, WorkflowError
 from horsies_django.core.metadata import read_metadata
 from horsies_django.core.records import Fence
 from horsies_django.tasks.steps import Steps
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -77,7 +78,13 @@ class CurrentTask:
             raise WorkflowError("this code does not run in a task of a workflow")
         return workflow_of(self)
 
-    def step(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool = True, **kwargs: Any) -> T:
+    @overload
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool, **kwargs: Any) -> T: ...
+    @overload
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(  # type: ignore[misc]  # a parameter of the function that is named atomic is refused at run time
+        self, name: str, function: Callable[..., Any], /, *args: Any, atomic: bool = True, **kwargs: Any
+    ) -> Any:
         """Call ``function(*args, **kwargs)`` once per task, and return the recorded result in later attempts.
 
         With ``atomic``, the call and its record are one transaction on the alias HORSIES["DATABASE"]; without, no transaction is
@@ -85,17 +92,17 @@ class CurrentTask:
         nothing is recorded. Raises StepError in an open transaction, for the same name with other arguments, and for arguments
         and results that cannot be encoded; StaleAttempt if the task was given to another attempt; and what the function raises.
         """
-        return self._recorder().run(name, function, args, kwargs, atomic=atomic)  # type: ignore[no-any-return]
+        return self._recorder().run(name, function, args, kwargs, atomic=atomic)
 
     @overload
     async def astep(
         self, name: str, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, atomic: bool, **kwargs: Any
     ) -> T: ...
     @overload
-    async def astep(
-        self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool = True, **kwargs: Any
-    ) -> T: ...
-    async def astep(
+    async def astep(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool, **kwargs: Any) -> T: ...
+    @overload
+    async def astep(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def astep(  # type: ignore[misc]
         self, name: str, function: Callable[..., Any], /, *args: Any, atomic: bool = True, **kwargs: Any
     ) -> Any:
         """Do the same from async code. A sync function runs in Django's thread for sync code; a coroutine function needs

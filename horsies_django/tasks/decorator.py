@@ -24,6 +24,7 @@ from horsies_django.tasks.options import SendOptions, When
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")  # of a direct call
 
 
 class Sender(Generic[P, T]):
@@ -104,7 +105,7 @@ class Sender(Generic[P, T]):
         return [TaskHandle(task_id, codec) for task_id in task_ids]
 
 
-class TaskFunction(Sender[P, T]):
+class TaskFunction(Sender[P, T], Generic[P, T, R]):
     """A function registered as a task. Calling it runs the function directly; the methods of Sender send it.
 
     ``definition`` is its TaskDefinition, ``name`` the name under which it is sent.
@@ -116,9 +117,10 @@ class TaskFunction(Sender[P, T]):
         self.name = definition.name
         functools.update_wrapper(self, definition.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without the queue; an ``async def`` returns its coroutine."""
-        return self.definition.function(*args, **kwargs)
+        returned: R = self.definition.function(*args, **kwargs)
+        return returned
 
     def handle(self, task_id: UUID | str) -> TaskHandle[T]:
         """Return the typed handle of a task of this function that was sent earlier, in any process."""
@@ -128,6 +130,10 @@ class TaskFunction(Sender[P, T]):
         return f"<task {self.name}>"
 
 
+class Undeclared:
+    """For type checkers: nothing returns it, so of all functions only those that return Any fit an overload that takes it."""
+
+
 class Decorator:
     """The decorator that ``@task(...)`` returns."""
 
@@ -135,14 +141,20 @@ class Decorator:
         self.options = options
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /) -> TaskFunction[P, T]: ...
+    def __call__(self, function: Callable[P, Undeclared], /) -> TaskFunction[P, Any, Any]: ...
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> TaskFunction[P, T]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /
+    ) -> TaskFunction[P, T, Coroutine[Any, Any, TaskResult[T]]]: ...
     @overload
-    def __call__(self, function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Coroutine[Any, Any, T]]: ...
     @overload
-    def __call__(self, function: Callable[P, T], /) -> TaskFunction[P, T]: ...
-    def __call__(self, function: Callable[P, Any], /) -> TaskFunction[P, Any]:
+    def __call__(self, function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T, TaskResult[T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> TaskFunction[P, T, T]: ...
+    def __call__(self, function: Callable[P, Any], /) -> TaskFunction[P, Any, Any]:
         if isinstance(function, TaskFunction):
             raise TaskDefinitionError(f"{function.definition.origin} is decorated with @task twice: remove one")
         definition = define(function, **self.options)
@@ -151,13 +163,17 @@ class Decorator:
 
 
 @overload
-def task(function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /) -> TaskFunction[P, T]: ...
+def task(function: Callable[P, Undeclared], /) -> TaskFunction[P, Any, Any]: ...
 @overload
-def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> TaskFunction[P, T]: ...
+def task(
+    function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /
+) -> TaskFunction[P, T, Coroutine[Any, Any, TaskResult[T]]]: ...
 @overload
-def task(function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T]: ...
+def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> TaskFunction[P, T, Coroutine[Any, Any, T]]: ...
 @overload
-def task(function: Callable[P, T], /) -> TaskFunction[P, T]: ...
+def task(function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T, TaskResult[T]]: ...
+@overload
+def task(function: Callable[P, T], /) -> TaskFunction[P, T, T]: ...
 @overload
 def task(
     *,

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Generic, Literal, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -23,7 +23,7 @@ from horsies_django.tasks.options import SendOptions, prepare
 from horsies_django.workflows import checks, types
 from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
-from horsies_django.workflows.nodes import Condition, Node, Quorum
+from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum, T
 from horsies_django.workflows.send import send_graph
 from horsies_django.workflows.undo import take_undo
 from horsies_django.workflows.waits import Waits
@@ -32,8 +32,8 @@ MOST_NODES = 1_000_000
 TASKS = "add() and map() take a task, the name of one, or a Workflow"
 
 
-class Workflow(Waits):
-    """A graph of tasks to be sent as one run.
+class Workflow(Waits, Generic[T]):
+    """A graph of tasks to be sent as one run; ``Workflow[int]`` is one whose value is an int, for type checkers.
 
     ``on_error`` says what a failed node does to the run, unless a node that depends on it runs nevertheless: "fail" (independent
     nodes still run), "stop" (no other node starts, running ones are cancelled) or "pause". Sending the same name, ``key`` and
@@ -45,35 +45,35 @@ class Workflow(Waits):
         self,
         name: str,
         *,
-        on_error: str = "fail",
+        on_error: Literal["fail", "stop", "pause"] = "fail",
         key: str | None = None,
         good_until: dt.datetime | dt.timedelta | None = None,
         max_in_flight: int | None = None,
     ) -> None:
         self.name = name
-        self.on_error = on_error
+        self.on_error: str = on_error
         self.key = key
         self.good_until = good_until
         self.max_in_flight = max_in_flight
         self.nodes: list[Node] = []
-        self.output: Node | None = None
+        self.output: Node[T] | None = None
         self.problems: list[str] = []
         self._names: Counter[str] = Counter()
         self._given: set[str] = set()
 
     def add(
         self,
-        what: Any,
+        what: Sender[..., N] | Workflow[N] | str,
         /,
         *args: Any,
         after: Node | Iterable[Node] = (),
-        join: str | Quorum = "all",
+        join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str | None = None,
-        undo: Any = None,
+        undo: Sender[..., Any] | str | None = None,
         **kwargs: Any,
-    ) -> Node:
+    ) -> Node[N]:
         """Add a node that runs a task, or another workflow as a run of its own, and return it.
 
         ``what`` is a task, what its ``with_options()`` returns, the name of a task, or a Workflow, whose inputs are the keyword
@@ -97,17 +97,17 @@ class Workflow(Waits):
 
     def map(
         self,
-        what: Any,
+        what: Sender[..., N] | str,
         /,
         *,
         after: Node | Iterable[Node] = (),
-        join: str | Quorum = "all",
+        join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str | None = None,
-        undo: Any = None,
+        undo: Sender[..., Any] | str | None = None,
         **kwargs: Any,
-    ) -> Node:
+    ) -> Node[list[N]]:
         """Add a node that runs a task once per element of a list, and return it.
 
         The first keyword argument is the list: a node whose value is one, a map, a list of nodes, or plain values. The others are
@@ -124,6 +124,10 @@ class Workflow(Waits):
         take_undo(self, node, undo)
         return node
 
+    @overload
+    def input(self, name: str, annotation: type[N]) -> Node[N]: ...
+    @overload
+    def input(self, name: str, annotation: Any = ...) -> Node: ...
     def input(self, name: str, annotation: Any = Any) -> Node:
         """Add an input, whose value another workflow gives when this one is a node of it."""
         node = self._node(name, name, "input")
@@ -136,12 +140,12 @@ class Workflow(Waits):
         /,
         *,
         after: Node | Iterable[Node] = (),
-        join: str | Quorum = "all",
+        join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str = "continue",
         **kwargs: Any,
-    ) -> Node:
+    ) -> Node[None]:
         """Add a node that ends the run, as COMPLETED, and begins another one in the same transaction, which takes over its key.
 
         Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword arguments are the inputs of
@@ -153,13 +157,13 @@ class Workflow(Waits):
         checks.judge_inputs(self, node)
         return node
 
-    def returns(self, node: Node) -> None:
+    def returns(self, node: Node[T]) -> None:
         """Let the value of a node be the value of the workflow."""
         if self.owns(node, "returns()"):
             checks.judge_kept(self, "returns()", node)
             self.output = node
 
-    def send(self) -> WorkflowHandle:
+    def send(self) -> WorkflowHandle[T]:
         """Send the workflow in the caller's transaction and return its handle.
 
         Raises WorkflowDefinitionError, which names all problems of the graph, and TaskSendError if the database refuses it. If a
@@ -167,11 +171,11 @@ class Workflow(Waits):
         """
         return send_graph(self)
 
-    async def asend(self) -> WorkflowHandle:
+    async def asend(self) -> WorkflowHandle[T]:
         """Send from async code, as ``send`` does."""
         return await sync_to_async(send_graph)(self, from_async=True)
 
-    def handle(self, workflow_id: UUID | str) -> WorkflowHandle:
+    def handle(self, workflow_id: UUID | str) -> WorkflowHandle[T]:
         """Return the handle of a run of this workflow that was sent earlier, in any process."""
         return WorkflowHandle(workflow_id, codec_of(self.output))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from asgiref.sync import sync_to_async
 
@@ -19,7 +19,7 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, decode, id_of
 from horsies_django.workflows import operations, signals
 from horsies_django.workflows.database import reading
-from horsies_django.workflows.nodes import Node
+from horsies_django.workflows.nodes import Node, T
 
 MOST = 2**31 - 1
 
@@ -55,14 +55,16 @@ def codec_of(output: Node | None) -> Any:
     return ListCodec(output.task.result) if output.kind == "map" else output.task.result
 
 
-class RunResult(TaskHandle[Any]):
+class RunResult(TaskHandle[T]):
     """Waits for the end of a run, which is announced and stored like that of a task."""
 
     noun = "workflow run"
 
 
-class WorkflowHandle:
-    """A run of a workflow. ``workflow_id`` is its UUID. Raises ValueError for an id that is not a UUID.
+class WorkflowHandle(Generic[T]):
+    """A run of a workflow, whose value has the type ``T``.
+
+    ``workflow_id`` is its UUID. Raises ValueError for an id that is not a UUID.
 
     Methods that change the run take a ``reason``, which is audited, and raise LookupError if there is no such run.
     """
@@ -71,7 +73,7 @@ class WorkflowHandle:
         self.workflow_id = id_of(workflow_id, "workflow")
         self._codec = codec
 
-    def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[Any]:
+    def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
 
         The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
@@ -80,11 +82,11 @@ class WorkflowHandle:
         """
         return self._waiting().get(timeout_ms)
 
-    async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[Any]:
+    async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
         """Wait as ``get`` does, without blocking the event loop."""
         return await self._waiting().aget(timeout_ms)
 
-    def _waiting(self) -> TaskHandle[Any]:
+    def _waiting(self) -> TaskHandle[T]:
         """Return what waits for the end; a new one each time, because a retried run ends again."""
         return RunResult(self.workflow_id, self._codec)
 

@@ -8,11 +8,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+import sys
+from typing import Any, Generic, Literal, NamedTuple
 
 from horsies_django.core.metadata import without_metadata
 from horsies_django.core.records import NewTasks
 from horsies_django.tasks.definition import TaskDefinition
+
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar  # psycopg brings it below 3.13
+
+T = TypeVar("T", default=Any)  # of the value of a workflow
+N = TypeVar("N", default=Any)  # of the value of one of its nodes
+V = TypeVar("V", default=Any, covariant=True)
 
 
 class Condition(NamedTuple):
@@ -28,13 +38,16 @@ class Quorum(NamedTuple):
     needs: int
 
 
+Join = Literal["all", "any"] | Quorum
+
+
 def quorum(needs: int) -> Quorum:
     """Return a join that runs a node once ``needs`` of its upstream nodes completed; ``quorum(1)`` is any of them."""
     return Quorum(needs)
 
 
-class Node:
-    """A node of a workflow. Given as an argument to another node, it stands for its result."""
+class Node(Generic[V]):
+    """A node of a workflow, whose value has the type ``V``. Given as an argument to another node, it stands for its result."""
 
     def __init__(self, flow: Any, number: int, name: str, kind: str) -> None:
         self.flow = flow
@@ -66,7 +79,7 @@ class Node:
         """
         return Condition(self, path)
 
-    def after(self, *nodes: Node) -> Node:
+    def after(self, *nodes: Node) -> Node[V]:
         """Let this node wait for others, whose results it does not take. Return this node."""
         for node in nodes:
             if self.flow.owns(node, f"{self.name}: after()"):

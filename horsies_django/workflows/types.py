@@ -7,7 +7,7 @@ import types
 import typing
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from horsies_django.core.codec.annotations import name_of
+from horsies_django.core.codec.advice import name_of
 from horsies_django.core.codec.signatures import hints_of
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.results import TaskResult

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.options import LONGEST_DELAY
 from horsies_django.workflows import types
-from horsies_django.workflows.nodes import Condition, Node, Quorum
+from horsies_django.workflows.nodes import Condition, Join, Node, Quorum
 
-ON_TIMEOUT = ("fail", "skip", "complete")
+OnTimeout = Literal["fail", "skip", "complete"]
+ON_TIMEOUT = get_args(OnTimeout)
 
 
 class Wait(NamedTuple):
@@ -57,11 +59,11 @@ class Waits:
         /,
         *,
         after: Node | Iterable[Node] = (),
-        join: str | Quorum = "all",
+        join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str | None = None,
-    ) -> Node:
+    ) -> Node[None]:
         """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds. Its value is None."""
         node = self._node("sleep", name, "timer")
         return self._wait(node, Wait(delay=self._span(node, "delay", delay)), after, join, allow_failed, when)
@@ -72,11 +74,11 @@ class Waits:
         /,
         *,
         after: Node | Iterable[Node] = (),
-        join: str | Quorum = "all",
+        join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str | None = None,
-    ) -> Node:
+    ) -> Node[None]:
         """Add a timer that completes at an aware datetime, or when it is ready if that is later. Its value is None."""
         node = self._node("until", name, "timer")
         if not isinstance(moment, dt.datetime) or moment.utcoffset() is None or not 2 < moment.year < 9999:
@@ -94,9 +96,9 @@ class Waits:
         key: str | None = None,
         annotation: Any = Any,
         timeout: float | dt.timedelta | None = None,
-        on_timeout: str = "fail",
+        on_timeout: OnTimeout = "fail",
         after: Node | Iterable[Node] = (),
-        join: str | Quorum = "all",
+        join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
         name: str | None = None,
@@ -126,10 +128,10 @@ class Waits:
         *,
         permission: str | None = None,
         timeout: float | dt.timedelta | None = None,
-        on_timeout: str = "fail",
-        announce: Any = None,
+        on_timeout: OnTimeout = "fail",
+        announce: Sender[..., Any] | str | None = None,
         after: Node | Iterable[Node] = (),
-        join: str | Quorum = "all",
+        join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
     ) -> Node:

@@ -62,8 +62,8 @@ class Customer:
     _meta = _default_manager = None
 
 
-class Pydantic:
-    def model_dump(self) -> None: ...
+class Elder:
+    def parse_obj(self) -> None: ...
 
 
 @dataclass
@@ -125,7 +125,7 @@ REFUSED: list[tuple[Any, str]] = [
     (Mapping[str, int], "here: Mapping[str, int] may be many types: write dict[str, int]"),
     (Customer, "here: Customer is a model, whose row may change before the task runs: annotate int and send its pk"),
     (list[Customer], "here: Customer is a model"),
-    (Pydantic, "here: Pydantic is a pydantic model: write dict[str, Any] and pass model_dump(mode='json')"),
+    (Elder, "here: Elder is not a model of pydantic 2: use pydantic 2.8 or newer, or write a dataclass"),
     (
         complex,
         "here: complex cannot be encoded as JSON: write a dataclass, or send a key with which the task can find it",

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import enum
 import inspect
-import os
-import typing
-from collections.abc import Callable
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from horsies_django.core.codec.advice import advice, is_model, name_of
 from horsies_django.core.codec.choices import enum_shape, literal_shape, scalar_key
 from horsies_django.core.codec.containers import dict_shape, list_shape, row_shape, tuple_shape
+from horsies_django.core.codec.models import has_discriminator, is_pydantic, model_shape
 from horsies_django.core.codec.objects import record_shape
 from horsies_django.core.codec.scalars import SCALARS
 from horsies_django.core.codec.shapes import ANY, MAX_DEPTH, CodecError, Record, Shape, too_deep
 from horsies_django.core.codec.unions import clash, union_shape
 from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.core.results import TaskResult
+
+WRAP = "declare one of them, or put each into a dataclass of its own"
+DISCRIMINATE = "declare one of them, or give pydantic a discriminator: Annotated[{pair}, Field(discriminator='kind')]"
 
 
 class UnsupportedType(TaskDefinitionError):  # noqa: N818 - named for what the reader must change
@@ -42,12 +42,6 @@ def shape_of(annotation: Any, where: str) -> Shape:
 def refused(where: str, name: str, why: str, instead: str) -> UnsupportedType:
     """Return the error for an unsupported annotation."""
     return UnsupportedType(f"{where}: {name} {why}: {instead}")
-
-
-def is_model(annotation: Any) -> bool:
-    """Return whether a class looks like a Django model; this package does not import Django."""
-    named = isinstance(annotation, type) and hasattr(annotation, "_meta")
-    return named and (hasattr(annotation, "objects") or hasattr(annotation, "_default_manager"))
 
 
 def bounded(shape: Shape) -> Shape:
@@ -78,7 +72,7 @@ class Compiler:
         self.recursive = False
         self._records: dict[type, Shape] = {}
         self._open: set[type] = set()
-        self._unions: list[tuple[list[Shape], str]] = []
+        self._unions: list[tuple[list[Shape], str, str]] = []
 
     def shape(self, annotation: Any, where: str) -> Shape:
         """Return the shape of one annotation. Raises UnsupportedType."""
@@ -88,6 +82,8 @@ class Compiler:
         except TypeError:  # Annotated[int, []] and the like have no hash
             pass
         origin, args = get_origin(annotation), get_args(annotation)
+        if origin is Annotated and has_discriminator(args[1:]):
+            return self._model(annotation, where)
         if origin is Annotated or origin is Final:
             return self.shape(args[0], where)
         if origin is Union or origin is UnionType:
@@ -103,6 +99,8 @@ class Compiler:
             return shape
         if annotation is dict or annotation is list or origin in (list, dict, tuple):
             return self._container(annotation, origin, args, where)
+        if is_pydantic(annotation):
+            return self._model(annotation, where)
         if isinstance(annotation, type) and origin is None and not is_model(annotation):
             if issubclass(annotation, enum.Enum):
                 return self._enum(annotation, where)
@@ -112,18 +110,27 @@ class Compiler:
 
     def judge_unions(self) -> None:
         """Raise UnsupportedType for a union whose members cannot be told apart in JSON."""
-        for members, where in self._unions:
+        for members, where, instead in self._unions:
             for place, one in enumerate(members):
                 for other in members[place + 1 :]:
                     if why := clash(one, other):
                         pair = f"{one.name} | {other.name}"
-                        wrap = "declare one of them, or put each into a dataclass of its own"
-                        raise refused(where, pair, f"cannot be told apart when read back ({why})", wrap)
+                        why = f"cannot be told apart when read back ({why})"
+                        raise refused(where, pair, why, instead.replace("{pair}", pair))
 
     def _union(self, args: tuple[Any, ...], where: str) -> Shape:
         members = [self.shape(arg, where) for arg in args]
-        self._unions.append((members, where))
+        self._unions.append((members, where, DISCRIMINATE if any(map(is_pydantic, args)) else WRAP))
         return union_shape(members)
+
+    def _model(self, annotation: Any, where: str) -> Shape:
+        name = name_of(get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation)
+        try:
+            return model_shape(annotation, name)
+        except NameError:
+            raise
+        except Exception as error:  # pydantic's exceptions have no base of their own
+            raise refused(where, name, "is refused by pydantic", str(error)) from error
 
     def _literal(self, args: tuple[Any, ...], where: str) -> Shape:
         options = [(arg, plain_scalar(arg.value if isinstance(arg, enum.Enum) else arg, where)) for arg in args]
@@ -213,81 +220,3 @@ def hints_of_class(cls: type) -> dict[str, Any]:
         if error.name != cls.__name__:
             raise
         return get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
-
-
-def name_of(annotation: Any) -> str:
-    """Return an annotation as source code, without modules."""
-    args = get_args(annotation)
-    if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, collections.abc.Callable):
-        inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
-        return f"{name_of(get_origin(annotation))}[{inner}]"
-    if args and get_origin(annotation) in (Union, UnionType):
-        return " | ".join(map(name_of, args))
-    if annotation is type(None):
-        return "None"
-    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
-
-
-def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, str]:
-    """Return why an annotation is refused, and what to write instead."""
-    cls = origin or annotation
-    inner = ", ".join(name_of(arg) for arg in args if arg is not Ellipsis)
-    for test, why, instead in ADVICE:
-        if test(cls):
-            return why, instead.replace("{inner}", inner or "str")
-    return "cannot be encoded as JSON", "write a dataclass, or send a key with which the task can find it"
-
-
-def _any_of(*classes: Any) -> Callable[[Any], bool]:
-    return lambda cls: cls in classes
-
-
-def _below(*classes: type) -> Callable[[Any], bool]:
-    return lambda cls: isinstance(cls, type) and issubclass(cls, classes)
-
-
-abc = collections.abc
-# The first entry whose condition holds is used.
-ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
-    (is_model, "is a model, whose row may change before the task runs", "annotate int and send its pk"),
-    (
-        _any_of(TaskResult),
-        "is a result",
-        "use it only as the return annotation of a task, or as the whole annotation of a parameter, as in TaskResult[int]",
-    ),
-    (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
-    (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
-    (is_typeddict, "is a TypedDict, which is not checked when it is made", "write a dataclass"),
-    (
-        lambda cls: hasattr(cls, "_fields") and _below(tuple)(cls),
-        "is a NamedTuple, a list in JSON",
-        "write a dataclass",
-    ),
-    (lambda cls: isinstance(cls, TypeVar), "stands for a type that is not known here", "write the type itself"),
-    (
-        lambda cls: hasattr(cls, "model_dump"),
-        "is a pydantic model",
-        "write dict[str, Any] and pass model_dump(mode='json')",
-    ),
-    (_below(os.PathLike), "is a path", "write str and pass str(path)"),
-    (_below(bytes, bytearray, memoryview), "has no form in JSON", "write str and pass base64 text"),
-    (
-        _any_of(set, frozenset, abc.Set, abc.MutableSet),
-        "has no form in JSON",
-        "write list[{inner}] and pass sorted(...)",
-    ),
-    (_any_of(abc.Callable), "is code, which cannot be sent", "write str and pass the name of what to call"),
-    (_any_of(type), "is a class, which cannot be sent", "write str and pass its name"),
-    (_any_of(abc.Mapping, abc.MutableMapping), "may be many types", "write dict[{inner}]"),
-    (
-        _any_of(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Iterator, abc.Collection, abc.Generator),
-        "may be many types",
-        "write list[{inner}] and pass list(...)",
-    ),
-    (
-        lambda cls: dataclasses.is_dataclass(cls),
-        "is a generic dataclass",
-        "write a dataclass whose fields name their types",
-    ),
-    (_any_of(typing.NoReturn, typing.Never), "has no values", "write None"),
-]

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from horsies_django.core.codec.annotations import is_model
+from horsies_django.core.codec.advice import is_model
 from horsies_django.core.codec.shapes import CodecError
 from horsies_django.core.errors import TaskDefinitionError
 

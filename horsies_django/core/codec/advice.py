@@ -1,0 +1,97 @@
+"""What is said about an annotation that cannot be encoded: its name, why it is refused, and what to write instead."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import os
+import typing
+from collections.abc import Callable
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, is_typeddict
+
+from horsies_django.core.results import TaskResult
+
+
+def is_model(annotation: Any) -> bool:
+    """Return whether a class looks like a Django model; this package does not import Django."""
+    named = isinstance(annotation, type) and hasattr(annotation, "_meta")
+    return named and (hasattr(annotation, "objects") or hasattr(annotation, "_default_manager"))
+
+
+def name_of(annotation: Any) -> str:
+    """Return an annotation as source code, without modules."""
+    args = get_args(annotation)
+    if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, collections.abc.Callable):
+        inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
+        return f"{name_of(get_origin(annotation))}[{inner}]"
+    if args and get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(name_of, args))
+    if annotation is type(None):
+        return "None"
+    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
+
+
+def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, str]:
+    """Return why an annotation is refused, and what to write instead."""
+    cls = origin or annotation
+    inner = ", ".join(name_of(arg) for arg in args if arg is not Ellipsis)
+    for test, why, instead in ADVICE:
+        if test(cls):
+            return why, instead.replace("{inner}", inner or "str")
+    return "cannot be encoded as JSON", "write a dataclass, or send a key with which the task can find it"
+
+
+def _any_of(*classes: Any) -> Callable[[Any], bool]:
+    return lambda cls: cls in classes
+
+
+def _below(*classes: type) -> Callable[[Any], bool]:
+    return lambda cls: isinstance(cls, type) and issubclass(cls, classes)
+
+
+abc = collections.abc
+# The first entry whose condition holds is used.
+ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
+    (is_model, "is a model, whose row may change before the task runs", "annotate int and send its pk"),
+    (
+        _any_of(TaskResult),
+        "is a result",
+        "use it only as the return annotation of a task, or as the whole annotation of a parameter, as in TaskResult[int]",
+    ),
+    (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
+    (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
+    (is_typeddict, "is a TypedDict, which is not checked when it is made", "write a dataclass"),
+    (
+        lambda cls: hasattr(cls, "_fields") and _below(tuple)(cls),
+        "is a NamedTuple, a list in JSON",
+        "write a dataclass",
+    ),
+    (lambda cls: isinstance(cls, TypeVar), "stands for a type that is not known here", "write the type itself"),
+    (
+        lambda cls: hasattr(cls, "parse_obj"),
+        "is not a model of pydantic 2",
+        "use pydantic 2.8 or newer, or write a dataclass",
+    ),
+    (_below(os.PathLike), "is a path", "write str and pass str(path)"),
+    (_below(bytes, bytearray, memoryview), "has no form in JSON", "write str and pass base64 text"),
+    (
+        _any_of(set, frozenset, abc.Set, abc.MutableSet),
+        "has no form in JSON",
+        "write list[{inner}] and pass sorted(...)",
+    ),
+    (_any_of(abc.Callable), "is code, which cannot be sent", "write str and pass the name of what to call"),
+    (_any_of(type), "is a class, which cannot be sent", "write str and pass its name"),
+    (_any_of(abc.Mapping, abc.MutableMapping), "may be many types", "write dict[{inner}]"),
+    (
+        _any_of(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Iterator, abc.Collection, abc.Generator),
+        "may be many types",
+        "write list[{inner}] and pass list(...)",
+    ),
+    (
+        lambda cls: dataclasses.is_dataclass(cls),
+        "is a generic dataclass",
+        "write a dataclass whose fields name their types",
+    ),
+    (_any_of(typing.NoReturn, typing.Never), "has no values", "write None"),
+]

@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help ci demo test unit browser stress mutants lint types format bench wheel clean
+.PHONY: help ci demo test unit browser stress mutants lint types format docs bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -26,6 +26,7 @@ help: ## Show this list
 	@echo "make types   check a project that uses the installed wheel with mypy and pyright"
 	@echo "make ci      run all that a change has to pass"
 	@echo "make format  put the code into the one format"
+	@echo "make docs    build the pages as a site in build/docs; a warning is an error"
 	@echo "make bench   measure drain, or what ARGS=\"latency enqueue --repeats=5\" names; docs/benchmarks tells more"
 	@echo "make wheel   build dist/horsies_django-*.whl, and say how to install it"
 	@echo "make clean   remove what the others made"
@@ -72,6 +73,10 @@ format: $(VENV)/.has-lint
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
+docs: $(VENV)/.has-docs
+	@$(BIN)/python -m sphinx -W --keep-going -n -q -b html $(ARGS) docs build/docs
+	@echo "build/docs/index.html"
+
 bench: $(VENV)/.has-bench
 	@$(BIN)/python -m benchmarks $(or $(ARGS),drain)
 
@@ -82,7 +87,7 @@ wheel: $(VENV)/.made
 	@for file in dist/*.whl; do echo "    pip install \"$(CURDIR)/$$file[binary]\""; done
 
 clean:
-	rm -rf .venv .venv-newest .tox build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-newest .venv-docs .tox build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What each command needs is a dependency group of pyproject.toml; a change there installs again. That of lint includes the others.

@@ -29,15 +29,15 @@ from horsies_django.tasks import registry
 from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD
 from tests.desk.test_conf_page import table_of_the_page
 from tests.support.factories import TaskFactory
+from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-RUNS = re.compile(r"<!-- runs -->\n```(\w+)\n(.*?)```", re.DOTALL)
 
 
 def code_that_runs(page: Path, language: str) -> list[str]:
-    return [code for found, code in RUNS.findall(page.read_text()) if found == language]
+    return [block.code for block in blocks(page) if (block.kind, block.language) == ("runs", language)]
 
 
 def slugs(page: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import datetime as dt
 from collections.abc import Callable
+from importlib import metadata
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -25,6 +26,7 @@ from horsies_django.core.patterns import (
 )
 from tests.support.sizes import examples
 
+OLD_WORDS = metadata.version("cron-descriptor").startswith("1.")  # it would say "only on Monday"
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MINUTE = dt.timedelta(minutes=1)
 DAYS = examples(2, 4)  # about a change of the clock
@@ -305,7 +307,7 @@ def test_values_out_of_range_are_refused(make: Callable[[], Pattern], says: str)
         (Cron("30 4 * * mon-fri"), "At 04:30, Monday through Friday"),
         (Cron("*/15 8-17 * * *"), "Every 15 minutes, between 08:00 and 17:59"),
         (Cron("5 17 * * *"), "At 17:05"),
-        (Cron("0 9 1 * mon"), "At 09:00, on day 1 of the month, or on Monday"),
+        (Cron("0 9 1 * mon"), "0 9 1 * mon" if OLD_WORDS else "At 09:00, on day 1 of the month, or on Monday"),
         (Cron("59 23 l * *"), "At 23:59, on the last day of the month"),
         (Cron("0 9 * * fri#2"), "At 09:00, on the second Friday of the month"),
         (Cron("0 0 * jul,aug *"), "At 00:00, only in July and August"),

@@ -104,12 +104,15 @@ class Cron(WallPattern):
 
         if SEVERAL.search(self.expression):
             return str(self)
-        options = Options(use_24hour_time_format=True, locale_code="en_US")
+        options = Options()  # that of version 1 takes no arguments; django-celery-beat refuses version 2
+        options.use_24hour_time_format, options.locale_code = True, "en_US"
         try:
             found: str = get_description(self.expression.upper(), options)  # it only knows L in upper case
         except FormatException:
             return str(self)
-        return found
+        _, _, day_of_month, _, day_of_week = self.expression.split()
+        either_day = "*" not in (day_of_month, day_of_week)
+        return str(self) if either_day and ", or " not in found else found  # version 1 says "only on" for them, too
 
     def __str__(self) -> str:
         return " ".join(self.expression.split())

@@ -1,0 +1,204 @@
+"""Reads the schedules of Celery beat and django-celery-beat, and translates them. Celery itself is not imported."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+
+from horsies_django.core.codec import CodecError
+from horsies_django.core.patterns import Pattern, PatternError
+from horsies_django.core.schedules import as_texts
+from horsies_django.management.beat_patterns import Untranslatable, kinds, pattern_of
+from horsies_django.schedules import in_wire_form, problems
+from horsies_django.tasks import registry
+
+CLEANUP = "celery.backend_cleanup"
+# Options of a send that do not decide whether, when and with which arguments the task runs.
+DROPPED = {
+    "priority": "here 1 is first and 100 is last: give the task or the schedule a priority",
+    "relative": "an interval here is not rounded to the clock: use a cron string, or a pattern such as 'hourly at :00'",
+    "time_limit": "give the task a timeout_ms",
+    "soft_time_limit": "give the task a timeout_ms",
+}
+ROUTING = ("exchange", "routing_key", "headers", "delivery_mode", "serializer", "compression", "retry", "retry_policy")
+DROPPED |= dict.fromkeys((*ROUTING, "ignore_result"), "there is no such option here")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A schedule of Celery beat. ``zone`` is that of its crontab, None if Celery decides.
+
+    ``in_json``: the arguments are JSON values, not Python values.
+    """
+
+    name: str
+    task: str
+    schedule: Any
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    zone: Any = None
+    in_json: bool = False
+    enabled: bool = True
+    one_off: bool = False
+    begins: dt.datetime | None = None
+    ends: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What became of an entry. ``stored`` is the definition as ``schedules.create`` takes it, ``declared`` as the settings do.
+
+    Both are None if there are ``problems``, or if nothing is left to do, of which ``done`` is the reason.
+    """
+
+    entry: Entry
+    pattern: Pattern | None = None
+    stored: dict[str, Any] | None = None
+    declared: dict[str, Any] | None = None
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    done: str | None = None
+
+
+def entries(app: Any) -> dict[str, Entry]:
+    """Return the entries by name: of the Celery app, or without one of the settings, and the rows of django-celery-beat.
+
+    A row wins over an entry of the same name, because beat copies its entries into rows.
+    """
+    zone = getattr(settings, "CELERY_TIMEZONE", None) if app is None else app.timezone
+    found = getattr(settings, "CELERY_BEAT_SCHEDULE", {}) if app is None else app.conf.beat_schedule
+    of_settings = {name: of_entry(name, raw, zone) for name, raw in found.items()}
+    return of_settings | {entry.name: entry for entry in of_rows(zone)}
+
+
+def of_entry(name: str, raw: Mapping[str, Any], zone: Any) -> Entry:
+    args, kwargs, options = raw.get("args") or (), raw.get("kwargs") or {}, dict(raw.get("options") or {})
+    if raw.get("relative"):
+        options["relative"] = True
+    return Entry(name, raw.get("task", ""), raw.get("schedule"), args, kwargs, options, zone)
+
+
+def of_rows(zone: Any) -> Iterator[Entry]:
+    """Yield the rows of django-celery-beat, if it is installed."""
+    if not apps.is_installed("django_celery_beat"):
+        return
+    aware = getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True)
+    model: Any = apps.get_app_config("django_celery_beat").get_model("PeriodicTask")
+    for row in model.objects.order_by("name"):
+        given = {key: getattr(row, key) for key in ("queue", "exchange", "routing_key", "priority")}
+        given |= {"expires": row.expire_seconds, "headers": read(row.headers or "{}") or None}
+        yield Entry(
+            row.name,
+            row.task,
+            row.solar or row.schedule,  # Celery's own object for it needs a library
+            read(row.args or "[]"),
+            read(row.kwargs or "{}"),
+            {key: value for key, value in given.items() if value is not None},
+            row.crontab.timezone if row.crontab and aware else zone,
+            in_json=True,
+            enabled=row.enabled,
+            one_off=row.one_off,
+            begins=row.start_time,
+            ends=row.expires,
+        )
+
+
+def read(text: str) -> Any:
+    """Return the value of a JSON text, or the text if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def translate(entry: Entry, now: dt.datetime) -> Translation:
+    """Return a schedule of ours for an entry, or why there is none."""
+    if entry.task == CLEANUP:
+        return Translation(entry, done="retention deletes finished tasks")
+    if entry.one_off and not entry.enabled:
+        return Translation(entry, done="it was to run once, and is switched off")
+    wrong = [] if not entry.one_off or "clocked" in kinds(entry.schedule) else [
+        "it is to run once, and a schedule here repeats: send the task with .schedule(when, ...)"
+    ]  # fmt: skip
+    definition: dict[str, Any] = {"task": entry.task}
+    pattern = None
+    try:
+        pattern = pattern_of(entry.schedule, entry.zone)
+        definition["pattern"] = str(pattern)
+        if pattern.zone != "UTC":
+            definition["zone"] = pattern.zone
+    except (Untranslatable, PatternError) as error:
+        wrong.append(str(error))
+    if not entry.enabled or (entry.ends and entry.ends <= now):
+        definition["enabled"] = False
+    wrong += limits_of_its_life(entry, now)
+    options, more, notes = options_of(entry.options)
+    definition |= options
+    wrong += more
+    try:
+        if kwargs := arguments_of(entry):
+            definition["kwargs"] = kwargs
+    except CodecError as error:
+        wrong.append(str(error))
+    if pattern is not None:
+        wrong += as_texts(problems(entry.name, definition, as_json=entry.in_json))
+    if wrong:
+        return Translation(entry, pattern, problems=wrong)
+    return Translation(entry, pattern, *both_forms(definition, entry.in_json), notes=notes)
+
+
+def limits_of_its_life(entry: Entry, now: dt.datetime) -> Iterator[str]:
+    if entry.begins and entry.begins > now:
+        yield f"it starts to fire at {entry.begins.isoformat()}, and a schedule here fires at once: import it then"
+    if entry.ends and entry.ends > now:
+        yield f"it stops to fire at {entry.ends.isoformat()}, and a schedule here has no end: create it, and disable it then"
+
+
+def both_forms(definition: dict[str, Any], in_json: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a valid definition with its arguments as JSON, and the same with Python values."""
+    if not in_json:
+        return in_wire_form(definition), definition
+    task = registry.find_or_import(definition["task"])
+    assert task is not None
+    values = {name: task.arguments.decode_one(name, value) for name, value in definition.get("kwargs", {}).items()}
+    return definition, {**definition, "kwargs": values} if values else definition
+
+
+def arguments_of(entry: Entry) -> dict[str, Any]:
+    """Return the arguments by name. Raises CodecError if they are none, or if the positional ones do not fit the task."""
+    if not isinstance(entry.args, list | tuple) or not isinstance(entry.kwargs, dict):
+        raise CodecError(
+            f"expected a list and an object, not {entry.args!r:.80} and {entry.kwargs!r:.80}", subject="args"
+        )
+    task = registry.find_or_import(entry.task)
+    if task is None or not entry.args:
+        return dict(entry.kwargs)
+    return dict(task.arguments.bind(tuple(entry.args), dict(entry.kwargs)))
+
+
+def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the keys of a definition for the options of a send, the problems, and notes about options that are dropped."""
+    definition: dict[str, Any] = {}
+    wrong, notes = [], []
+    for key, value in given.items():
+        if key == "queue":
+            definition["queue"] = getattr(value, "name", value)
+        elif key == "expires" and isinstance(value, dt.timedelta | int | float):
+            span = value if isinstance(value, dt.timedelta) else dt.timedelta(seconds=value)
+            definition["good_for_ms"] = span // dt.timedelta(milliseconds=1)
+        elif key == "expires":
+            wrong.append(
+                f"its tasks expire at {value}, one moment for all fire times: give the seconds after a fire time"
+            )
+        elif key in DROPPED:
+            notes.append(f"dropped {key}={value!r}: {DROPPED[key]}")
+        else:
+            wrong.append(f"the option {key}={value!r} has no counterpart")
+    return definition, wrong, notes

@@ -1,0 +1,152 @@
+"""``manage.py horsies_import_beat``: create the schedules of Celery beat here."""
+
+from __future__ import annotations
+
+import pprint
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, transaction
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from horsies_django import schedules
+from horsies_django.conf import config
+from horsies_django.core.errors import ScheduleError
+from horsies_django.core.schedules import read_definition
+from horsies_django.management.actor import actor
+from horsies_django.management.beat import Entry, Translation, entries, translate
+from horsies_django.management.reports.layout import table, visible
+from horsies_django.models import Schedule
+
+LEFT_OUT = "left out"
+REASON = "imported from Celery beat"
+
+
+class Done(NamedTuple):
+    """What was done about an entry, and why."""
+
+    state: str
+    reasons: Sequence[str] = ()
+
+
+class Command(BaseCommand):
+    """Imports the entries of a Celery beat schedule and the rows of django-celery-beat."""
+
+    help = (
+        "Create schedules like those of Celery beat: of CELERY_BEAT_SCHEDULE in the settings, or of a Celery app, and of "
+        "django-celery-beat's tables. It lists what it leaves out, and then exits with 1. Nothing is created twice."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("names", nargs="*", metavar="NAME", help="import these schedules only (all)")
+        parser.add_argument(
+            "--app", metavar="PATH", help="the Celery app, such as shop.celery.app, instead of the settings"
+        )
+        parser.add_argument("--replace", action="store_true", help="change schedules that exist here and differ")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+        parser.add_argument("--print", action="store_true", help="print HORSIES['SCHEDULES'] for the settings instead")
+
+    def handle(self, **options: Any) -> None:
+        try:
+            self.run(**options)
+        except (ScheduleError, ImproperlyConfigured) as error:
+            raise CommandError(f"horsies_import_beat: {error}") from error
+        except DatabaseError as error:
+            raise CommandError(
+                f"horsies_import_beat: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
+            ) from error
+
+    def run(self, **options: Any) -> None:
+        now = timezone.now()
+        found = [translate(entry, now) for entry in chosen(entries(celery_app(options["app"])), options["names"])]
+        if options["print"]:
+            declared = {one.entry.name: one.declared for one in found if one.declared is not None}
+            self.stdout.write(f"HORSIES['SCHEDULES'] = {pprint.pformat(declared, width=110, sort_dicts=False)}")
+            done = [Done("printed") if one.declared is not None else without(one) for one in found]
+        else:
+            with transaction.atomic(using=config().database):
+                done = [self.write(one, options["replace"], options["dry_run"]) for one in found]
+        (self.stderr if options["print"] else self.stdout).write(summary(found, done))
+        if left := sum(one.state == LEFT_OUT for one in done):
+            raise CommandError(
+                f"horsies_import_beat: {left} of {len(found)} schedules were left out, for the reasons above"
+            )
+
+    def write(self, one: Translation, replace: bool, dry_run: bool) -> Done:
+        """Create or change a schedule; return what was done."""
+        if one.stored is None:
+            return without(one)
+        name, definition = one.entry.name, full(one.stored)
+        existing = Schedule.objects.using(config().database).filter(name=name).first()
+        if existing is None:
+            if not dry_run:
+                schedules.create(name, definition, actor=actor(), reason=REASON)
+            return Done("would be created" if dry_run else "created", one.notes)
+        keys = [key for key, value in definition.items() if existing.definition.get(key) != value]
+        if not keys:
+            return Done("unchanged", one.notes)
+        if not replace:
+            why = f"a schedule of this name exists here, with another {', '.join(keys)}: --replace changes it"
+            return Done(LEFT_OUT, [why])
+        if not dry_run:
+            schedules.change(name, definition, actor=actor(), reason=REASON)
+        return Done("would be changed" if dry_run else "changed", one.notes)
+
+
+def celery_app(path: str | None) -> Any:
+    """Import the Celery app of a dotted path, also if it is written as module:name. Raises CommandError."""
+    if path is None:
+        return None
+    try:
+        app = import_string(path.replace(":", "."))
+        app.finalize()  # runs the functions that add periodic tasks to it
+        app.conf.beat_schedule  # noqa: B018 - so do these
+    except (ImportError, AttributeError) as error:
+        raise CommandError(
+            f"horsies_import_beat: --app={path}: {error}. Name a Celery app, such as shop.celery.app"
+        ) from error
+    return app
+
+
+def chosen(found: dict[str, Entry], names: list[str]) -> list[Entry]:
+    """Return the entries of these names, or all. Raises CommandError if there are none."""
+    if not found:
+        raise CommandError(
+            "horsies_import_beat: there is nothing to import: no CELERY_BEAT_SCHEDULE in the settings, and no rows of "
+            "django_celery_beat. If the schedule is on a Celery app, name it with --app"
+        )
+    if unknown := [name for name in names if name not in found]:
+        raise CommandError(
+            f"horsies_import_beat: beat has no {', '.join(map(repr, unknown))}; it has: {', '.join(sorted(found))}"
+        )
+    return [found[name] for name in sorted(names or found)]
+
+
+def without(one: Translation) -> Done:
+    """Return why nothing is done about an entry."""
+    return Done("not needed", [one.done]) if one.done else Done(LEFT_OUT, one.problems)
+
+
+def full(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return a valid definition with all of its keys."""
+    found, _ = read_definition(stored)
+    assert found is not None
+    return found.definition()
+
+
+def summary(found: Sequence[Translation], done: Sequence[Done]) -> str:
+    """Return a line per schedule, the reasons, and how many there were of each kind."""
+    rows = []
+    for one, (state, _) in zip(found, done, strict=True):
+        pattern = one.pattern
+        fires, zone = (pattern.in_words, pattern.zone) if pattern else ("-", "-")
+        rows.append((one.entry.name, state, fires, zone, one.entry.task))
+    reasons = [f"{one.entry.name}: {why}" for one, (_, whys) in zip(found, done, strict=True) for why in whys]
+    counted = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in done).items())
+    lines = [table(("SCHEDULE", "", "FIRES", "ZONE", "TASK"), rows), "\n".join(map(visible, reasons)), f"{counted}."]
+    return "\n\n".join(filter(None, lines))

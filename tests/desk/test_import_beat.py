@@ -1,0 +1,422 @@
+"""``manage.py horsies_import_beat``: what becomes of Celery's schedules, and what it leaves out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import celery
+import hypothesis
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+from django.apps import apps
+from django.core.management import CommandError, call_command
+from django.test import modify_settings, override_settings
+from hypothesis import strategies as st
+
+from horsies_django import schedules
+from horsies_django.management.beat_patterns import Untranslatable, pattern_of
+from horsies_django.models import AuditEntry, Schedule
+from tests.apps.project import tasks
+from tests.support.sizes import examples
+
+pytestmark = pytest.mark.django_db
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+NIGHTLY = {"task": tasks.noop.name, "schedule": crontab(minute=30, hour=4, day_of_week="mon-fri")}
+
+
+def run(*words: str) -> str:
+    """Run the command here and return what it printed."""
+    out = io.StringIO()
+    call_command("horsies_import_beat", *words, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def left_out(*words: str) -> str:
+    """Run the command, which leaves something out, and return what it printed."""
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="left out"):
+        call_command("horsies_import_beat", *words, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """Return the definitions in force, without the keys that have their default."""
+    usual = {"zone": "UTC", "kwargs": {}, "catch_up": "latest", "most": 100, "jitter_ms": 0, "enabled": True}
+    return {
+        row.name: {key: value for key, value in row.definition.items() if value != usual.get(key)}
+        for row in Schedule.objects.all()
+    }
+
+
+@pytest.fixture
+def beat(settings: Any) -> dict[str, Any]:
+    """Give an empty CELERY_BEAT_SCHEDULE."""
+    settings.CELERY_BEAT_SCHEDULE = {}
+    settings.CELERY_TIMEZONE = "Europe/Istanbul"
+    found: dict[str, Any] = settings.CELERY_BEAT_SCHEDULE
+    return found
+
+
+# The patterns
+
+
+def fields(least: int, greatest: int, names: tuple[str, ...] = ()) -> st.SearchStrategy[Any]:
+    """Give a field of a crontab as Celery takes it: a star, a number, a list, a range, steps, or names."""
+    number = st.integers(least, greatest)
+    bounds = st.tuples(number, number)
+    return st.one_of(
+        st.just("*"),
+        number,
+        st.sets(number, min_size=1, max_size=5),
+        bounds.map(lambda pair: f"{pair[0]}-{pair[1]}"),  # also backwards: Celery wraps around
+        st.tuples(bounds, st.integers(1, 7)).map(lambda it: f"{min(it[0])}-{max(it[0])}/{it[1]}"),
+        st.integers(1, 7).map(lambda step: f"*/{step}"),
+        *([st.sampled_from(names)] if names else []),
+    )
+
+
+def made(**given: Any) -> crontab:
+    """Return a crontab; that of a day which no month has is refused by Celery, too."""
+    try:
+        return crontab(**given)
+    except ValueError:
+        hypothesis.reject()
+
+
+crontabs = st.builds(
+    made,
+    minute=fields(0, 59),
+    hour=fields(0, 23),
+    day_of_month=st.one_of(fields(1, 31), st.sampled_from(["1-7", "8-14", "15-21,22-28", "29-31"])),
+    month_of_year=fields(1, 12),
+    day_of_week=fields(0, 6, ("mon-fri", "sunday", "fri-mon", "sat,sun")),
+)
+
+
+def next_of_celery(tab: crontab, after: dt.datetime) -> dt.datetime | None:
+    """Return when a crontab of Celery fires next, in UTC: by the numbers to which Celery itself expands it."""
+    for days in range(3_000):
+        day = after.replace(hour=0, minute=0, second=0) + dt.timedelta(days=days)
+        if day.month in tab.month_of_year and day.day in tab.day_of_month and day.isoweekday() % 7 in tab.day_of_week:
+            for hour, minute in itertools.product(sorted(tab.hour), sorted(tab.minute)):
+                if (moment := day.replace(hour=hour, minute=minute)) > after:
+                    return moment
+    return None
+
+
+MOMENTS = st.datetimes(dt.datetime(2026, 1, 1), dt.datetime(2029, 12, 31), timezones=st.just(dt.UTC))
+
+
+@pytest.mark.thorough
+@hypothesis.settings(max_examples=examples(50, 1_000), deadline=None)
+@hypothesis.given(tab=crontabs, moments=st.lists(MOMENTS, min_size=3, max_size=6))
+def test_a_crontab_fires_when_celery_would_fire_it(tab: crontab, moments: list[dt.datetime]) -> None:
+    """Naive: the text of the fields is taken over, and days match either of two fields, or a range that wraps is refused."""
+    try:
+        pattern = pattern_of(tab, "UTC")
+    except Untranslatable:
+        assert len(tab.day_of_week) < 7
+        assert len(tab.day_of_month) < 31
+        return
+    for moment in moments:
+        after = moment.replace(microsecond=0)
+        assert pattern.next(after, START) == next_of_celery(tab, after), str(pattern)
+
+
+@pytest.mark.parametrize(
+    ("tab", "text"),
+    [
+        (crontab(minute="*/15"), "*/15 * * * *"),
+        (crontab(minute=0, hour="8-17", day_of_week="mon-fri"), "0 8-17 * * mon-fri"),
+        (crontab(minute=0, hour="22-2"), "0 22-2 * * *"),
+        (crontab(minute=[0, 30], hour={9}), "0,30 9 * * *"),
+        (crontab(minute=0, hour=9, day_of_month="1-7", day_of_week="mon"), "0 9 * * mon#1"),
+        (crontab(minute=0, hour=9, day_of_month="1-7,15-21", day_of_week="tue"), "0 9 * * tue#1,tue#3"),
+        (crontab(minute=0, hour=9, day_of_week="sunday"), "0 9 * * 0"),
+    ],
+)
+def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -> None:
+    assert str(pattern_of(tab, "UTC")) == text
+
+
+# The settings
+
+
+def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: dict[str, Any]) -> None:
+    """Naive: the crontab moves to UTC, positional arguments are lost, or the seconds of ``expires`` are milliseconds."""
+    beat["nightly"] = NIGHTLY
+    beat["sum"] = {
+        "task": tasks.add.name,
+        "schedule": 900,
+        "args": (1,),
+        "kwargs": {"b": 2},
+        "options": {"expires": 60},
+    }
+    beat["mail"] = {
+        "task": tasks.echo.name,
+        "schedule": schedule(dt.timedelta(hours=36)),
+        "kwargs": {"text": "hello"},
+        "options": {"queue": "mail", "priority": 9, "expires": dt.timedelta(minutes=2)},
+    }
+    printed = run()
+    assert rows() == {
+        "nightly": {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"},
+        "sum": {
+            "task": tasks.add.name,
+            "pattern": "every 15 minutes",
+            "kwargs": {"a": 1, "b": 2},
+            "good_for_ms": 60_000,
+        },
+        "mail": {
+            "task": tasks.echo.name,
+            "pattern": "every 36 hours",
+            "kwargs": {"text": "hello"},
+            "queue": "mail",
+            "good_for_ms": 120_000,
+        },
+    }
+    assert "mail: dropped priority=9" in printed
+    assert "3 created." in printed
+    assert {entry.reason for entry in AuditEntry.objects.filter(action="schedule.create")} == {
+        "imported from Celery beat"
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"schedule": dt.timedelta(seconds=0.5)}, "it fires every 0.5 s"),
+        ({"schedule": 1.5}, "it fires every 1.5 s"),
+        ({"schedule": crontab(day_of_month="1,15", day_of_week="mon")}, "match both day_of_month and day_of_week"),
+        ({"schedule": object()}, "object has no counterpart"),
+        ({"schedule": dt.timedelta(days=400)}, "seconds must be a whole number from 0 to 31536000"),
+        ({"task": "shop.tasks.gone"}, "there is no task 'shop.tasks.gone'"),
+        ({"task": None}, "the name of a task"),
+        ({"args": (1,)}, "takes 0 positional arguments, but 1 were given"),
+        ({"task": tasks.add.name, "args": (1, 2, 3)}, "takes 2 positional arguments, but 3 were given"),
+        ({"task": tasks.add.name, "args": (1,), "kwargs": {"a": 1}}, "multiple values for argument 'a'"),
+        ({"task": tasks.add.name, "args": ("one",)}, "argument 'a'"),
+        ({"task": tasks.add.name}, "is missing the required argument 'a'"),
+        ({"args": 7}, "expected a list and an object"),
+        ({"options": {"queue": "celery"}}, "'celery' is not declared"),
+        ({"options": {"expires": START}}, "one moment for all fire times"),
+        ({"options": {"expires": 0.1}}, "good_for_ms"),
+        ({"options": {"countdown": 5}}, "the option countdown=5 has no counterpart"),
+    ],
+)
+def test_what_cannot_be_imported_is_named_and_the_rest_is_imported(
+    beat: dict[str, Any], entry: dict[str, Any], why: str
+) -> None:
+    """Naive: one entry ends the import, or is created in another meaning and nobody hears of it."""
+    beat["good"], beat["odd"] = NIGHTLY, {**NIGHTLY, **entry}
+    printed = left_out()
+    assert why in " ".join(printed.split())
+    assert "1 created, 1 left out." in printed
+    assert list(rows()) == ["good"]
+
+
+def test_the_sun_is_named_although_its_library_is_missing(beat: dict[str, Any]) -> None:
+    pytest.importorskip("ephem", reason="Celery makes no solar schedule without ephem; the rows are tested below")
+    beat["dusk"] = {"task": tasks.noop.name, "schedule": solar("sunset", 41.0, 29.0)}
+    assert "dusk: it follows the sun" in left_out()
+
+
+def test_a_second_run_changes_nothing_and_a_schedule_of_ours_is_kept(beat: dict[str, Any]) -> None:
+    """Naive: what somebody changed here since is overwritten by the next run, or the run fails on the first name."""
+    beat["nightly"] = NIGHTLY
+    run()
+    assert "1 unchanged." in run()
+    schedules.change("nightly", {"pattern": "every 2 hours", "zone": "UTC"}, actor="ann")
+    assert "nightly: a schedule of this name exists here, with another pattern, zone: --replace" in left_out()
+    assert rows()["nightly"]["pattern"] == "every 2 hours"
+    assert "1 would be changed." in run("--replace", "--dry-run")
+    assert rows()["nightly"]["pattern"] == "every 2 hours"
+    assert "1 changed." in run("--replace")
+    assert rows()["nightly"] == {
+        "task": tasks.noop.name,
+        "pattern": "30 4 * * mon-fri",
+        "zone": "Europe/Istanbul",
+    }
+    assert "1 unchanged." in run("--replace")
+
+
+def test_a_dry_run_creates_nothing_and_names_choose(beat: dict[str, Any]) -> None:
+    beat["nightly"], beat["hourly"] = NIGHTLY, {**NIGHTLY, "schedule": 3600}
+    assert "2 would be created." in run("--dry-run")
+    assert rows() == {}
+    assert "1 created." in run("hourly")
+    assert list(rows()) == ["hourly"]
+    with pytest.raises(CommandError, match="beat has no 'daily'; it has: hourly, nightly"):
+        run("daily")
+
+
+def test_what_is_printed_for_the_settings_is_what_would_be_created(beat: dict[str, Any], settings: Any) -> None:
+    """Naive: the printed arguments are JSON, and the settings declare another schedule than the table would have."""
+    beat["nightly"] = NIGHTLY
+    beat["sum"] = {"task": tasks.add.name, "schedule": 900, "args": (1,)}
+    beat["cleanup"] = {"task": "celery.backend_cleanup", "schedule": crontab(hour=4, minute=0)}
+    out, told = io.StringIO(), io.StringIO()
+    call_command("horsies_import_beat", "--print", stdout=out, stderr=told)
+    assert rows() == {}
+    assert "cleanup: retention deletes finished tasks" in told.getvalue()
+    names: dict[str, Any] = {"HORSIES": dict(settings.HORSIES)}
+    exec(out.getvalue(), names)
+    with override_settings(HORSIES=names["HORSIES"]):
+        schedules.declare(actor="a test")
+    printed = rows()
+    Schedule.objects.all().delete()
+    run()
+    assert rows() == printed
+    assert len(printed) == 2
+
+
+# A Celery app
+
+app = Celery("shop", set_as_current=False)
+app.conf.timezone = "Asia/Tokyo"
+app.conf.beat_schedule = {"nightly": NIGHTLY}
+
+
+@app.on_after_finalize.connect
+def add_periodic_tasks(sender: Celery, **_: Any) -> None:
+    sender.add_periodic_task(60, sender.signature(tasks.add.name, (1, 2)), name="every minute")
+
+
+def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds() -> None:
+    """Naive: only ``beat_schedule`` is read before the signals of the app have run."""
+    run("--app", f"{__name__}.app")
+    assert rows()["nightly"]["zone"] == "Asia/Tokyo"
+    assert rows()["every minute"]["kwargs"] == {"a": 1, "b": 2}
+    assert "2 unchanged" in run(f"--app={__name__}:app")
+
+
+def test_without_its_setting_the_zone_is_that_of_the_project_s_app(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: the time zone of the site is taken, or UTC, and the task runs hours early."""
+    monkeypatch.setattr(celery._state, "default_app", app)
+    settings.CELERY_BEAT_SCHEDULE = {"nightly": {**NIGHTLY, "schedule": crontab(minute=0, hour=9)}}
+    run()
+    assert rows()["nightly"]["zone"] == "Asia/Tokyo"
+
+
+@pytest.mark.parametrize("path", ["shop.celery", "tests.apps.project.tasks.add", "nothing"])
+def test_a_path_that_is_no_app_is_named(path: str) -> None:
+    with pytest.raises(CommandError, match="Name a Celery app, such as shop.celery.app"):
+        run("--app", path)
+
+
+def test_without_anything_to_import_the_command_says_where_it_looked() -> None:
+    with pytest.raises(CommandError, match="no CELERY_BEAT_SCHEDULE in the settings, and no rows of"):
+        run()
+
+
+# The rows of django-celery-beat
+
+
+@pytest.fixture
+def models(db: None) -> Iterator[Any]:
+    """Give the models of django-celery-beat, whose tables are made for this test."""
+    pytest.importorskip("django_celery_beat", reason="its release refuses this version of Django")
+    with (
+        modify_settings(INSTALLED_APPS={"append": "django_celery_beat"}),
+        override_settings(MIGRATION_MODULES={"django_celery_beat": None}),
+    ):
+        call_command("migrate", "django_celery_beat", run_syncdb=True, verbosity=0)
+        yield apps.get_app_config("django_celery_beat").models_module
+
+
+def test_rows_become_schedules(models: Any) -> None:
+    """Naive: a row that is switched off starts to fire, or every crontab has the zone of Celery."""
+    tokyo = models.CrontabSchedule.objects.create(minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo")
+    often = models.IntervalSchedule.objects.create(every=2, period="minutes")
+    models.PeriodicTask.objects.create(
+        name="tokyo", task=tasks.echo.name, crontab=tokyo, kwargs='{"text": "good morning"}', queue="mail", priority=5
+    )
+    models.PeriodicTask.objects.create(
+        name="often", task=tasks.add.name, interval=often, args="[1, 2]", expire_seconds=90, enabled=False
+    )
+    past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    models.PeriodicTask.objects.create(
+        name="ended", task=tasks.noop.name, interval=often, expires=past, start_time=past
+    )
+    models.PeriodicTask.objects.create(
+        name="ran once", task=tasks.noop.name, interval=often, one_off=True, enabled=False
+    )
+    printed = run()
+    assert rows() == {
+        "tokyo": {
+            "task": tasks.echo.name,
+            "pattern": "0 9 * * 1-5",
+            "zone": "Asia/Tokyo",
+            "kwargs": {"text": "good morning"},
+            "queue": "mail",
+        },
+        "often": {
+            "task": tasks.add.name,
+            "pattern": "every 2 minutes",
+            "kwargs": {"a": 1, "b": 2},
+            "good_for_ms": 90_000,
+            "enabled": False,
+        },
+        "ended": {"task": tasks.noop.name, "pattern": "every 2 minutes", "enabled": False},
+    }
+    assert "ran once: it was to run once, and is switched off" in printed
+    assert "3 unchanged" in run()
+
+
+def test_rows_that_cannot_be_imported_are_named(models: Any) -> None:
+    """Naive: a one-off task fires every day, a schedule outlives its end, or a row that is no JSON ends the import."""
+    later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+    often = models.IntervalSchedule.objects.create(every=2, period="minutes")
+    quick = models.IntervalSchedule.objects.create(every=500, period="microseconds")
+    rows_of = {
+        "sun": {"solar": models.SolarSchedule.objects.create(event="sunset", latitude=41, longitude=29)},
+        "clock": {"clocked": models.ClockedSchedule.objects.create(clocked_time=later), "one_off": True},
+        "quick": {"interval": quick},
+        "once": {"interval": often, "one_off": True},
+        "starts": {"interval": often, "start_time": later},
+        "ends": {"interval": often, "expires": later},
+        "no json": {"interval": often, "args": "[1"},
+        "typed": {"interval": often, "task": tasks.add.name, "kwargs": '{"a": "1"}'},
+    }
+    for name, columns in rows_of.items():
+        models.PeriodicTask.objects.bulk_create(
+            [models.PeriodicTask(**{"name": name, "task": tasks.noop.name, **columns})]
+        )
+    printed = left_out()
+    for reason in (
+        "sun: it follows the sun",
+        "clock: it fires once, at 2100-01-01T",
+        "quick: it fires every 0.0005 s",
+        "once: it is to run once",
+        "starts: it starts to fire at 2100-01-01",
+        "ends: it stops to fire at 2100-01-01",
+        "no json: args: expected a list and an object, not '[1'",
+        "typed: kwargs:",
+    ):
+        assert reason in printed, printed
+    assert "8 left out." in printed
+    assert rows() == {}
+
+
+def test_a_row_wins_over_the_entry_that_beat_copied_into_it(models: Any, beat: dict[str, Any]) -> None:
+    beat["nightly"] = NIGHTLY
+    hourly = models.IntervalSchedule.objects.create(every=1, period="hours")
+    models.PeriodicTask.objects.create(name="nightly", task=tasks.noop.name, interval=hourly)
+    run()
+    assert rows()["nightly"]["pattern"] == "every hour"
+
+
+def test_values_of_rows_are_printed_as_python_values(models: Any) -> None:
+    """Naive: a point, which the row holds as an object, is printed as a dict, and the settings are refused."""
+    hourly = models.IntervalSchedule.objects.create(every=1, period="hours")
+    models.PeriodicTask.objects.create(
+        name="mirror", task=tasks.mirror.name, interval=hourly, kwargs='{"point": {"x": 1, "y": 2}}'
+    )
+    assert f"'point': {tasks.Point(1, 2)!r}" in run("--print")

@@ -1,0 +1,136 @@
+"""The page "Come from Celery", taken literally: its blocks are a project before and after the move, which do the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.support.pages import DOCS, ROOT, files
+from tests.support.workers import database_url
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+pytest.importorskip("celery")
+
+PAGE = DOCS / "howto" / "from-celery.md"
+SKELETON = Path(__file__).parent / "skeleton"
+
+
+HANDED_OVER = """
+import django; django.setup()
+from shop.celery import app
+from shop.celery_tasks import hand_over_confirm
+from shop.models import Mail, Order
+from horsies_django.testing import drain
+app.finalize()
+order = Order.objects.create(number=9, address="ada@example.org")
+app.tasks["shop.tasks.confirm"].delay(order.pk)
+assert not Mail.objects.exists()
+assert drain() == 1
+print(Mail.objects.get().text)
+"""
+
+
+class Project:
+    """A project in a directory, with a database of its own."""
+
+    def __init__(self, directory: Path, kind: str, url: str) -> None:
+        self.directory = directory
+        shutil.copytree(SKELETON, directory)
+        for name, code in files(PAGE, kind).items():
+            target = directory / name
+            target.write_text((target.read_text() + "\n" if target.exists() else "") + code)
+        shutil.copy(SKELETON / f"outcomes_{kind}.py", directory / "shop" / "outcomes.py")
+        self.environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "HORSIES"))
+        }
+        self.environment |= {
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": "shop.settings",
+            "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}",
+        }
+        self.manage("migrate", "--run-syncdb", "--verbosity=0")
+
+    def run(self, *words: str, code: int = 0, **environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=self.directory,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def manage(self, *words: str, code: int = 0) -> str:
+        return self.run("-m", "django", *words, code=code)
+
+    def tell(self, **environment: str) -> Any:
+        return json.loads(self.run("-m", "shop.story", **environment))
+
+
+@pytest.fixture
+def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], Project]]:
+    """Give a function that builds the project before or after the move."""
+    made: list[str] = []
+    base = database_url()
+    with psycopg.connect(base, autocommit=True) as admin:
+
+        def build(kind: str) -> Project:
+            made.append(f"moved_{uuid.uuid4().hex[:8]}")
+            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(made[-1])))
+            return Project(tmp_path / made[-1], kind, f"{base.rpartition('/')[0]}/{made[-1]}")
+
+        yield build
+        for name in made:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_the_moved_project_does_the_same_as_celery_in_eager_mode(project: Callable[[str], Project]) -> None:
+    """Naive: an idiom of the page retries once more or less, passes another argument, or runs what was rolled back."""
+    before = project("before").tell()
+    assert before["outcomes"]["bill"] == ["ok", "payment for 7"]
+    assert before["outcomes"]["ship"] == ["error", "ConnectionError"]
+    assert [number for _, number in before["calls"]] == [7] * 6
+    assert before["orders"] == [[7, "ada@example.org", 840]]
+    assert len(before["mails"]) == 3
+    for runner in ("drain", "worker"):
+        assert project("after").tell(RUNNER=runner) == before, runner
+
+
+def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str], Project]) -> None:
+    """Naive: a crontab loses its zone, a positional argument its name, or both systems refuse the same name of a task."""
+    moved = project("after")
+    settings = moved.directory / "shop" / "settings.py"
+    before = files(PAGE, "before")["shop/settings.py"]
+    shown: dict[str, Any] = {"INSTALLED_APPS": []}
+    exec(files(PAGE, "after")["shop/settings.py"], shown)
+    settings.write_text(f"{settings.read_text()}\ndel HORSIES['SCHEDULES']\n{before}")
+    printed: dict[str, Any] = {"HORSIES": {}}
+    exec(moved.manage("horsies_import_beat", "--print"), printed)
+    assert printed["HORSIES"]["SCHEDULES"] == shown["HORSIES"]["SCHEDULES"]
+
+    by_app = moved.manage("horsies_import_beat", "--print", "--app=shop.celery.app")
+    assert by_app == moved.manage("horsies_import_beat", "--print")
+    assert "2 created" in moved.manage("horsies_import_beat")
+    assert "2 unchanged" in moved.manage("horsies_import_beat")
+    listed = {one["name"]: one for one in json.loads(moved.manage("horsies_schedule", "list", "--json"))}
+    assert {name: one["task"] for name, one in listed.items()} == {
+        "report": "shop.tasks.render",
+        "tick": "shop.tasks.label",
+    }
+
+    # Messages of the old system that are still in the broker are handed over by a Celery task of the old name.
+    assert moved.run("-c", HANDED_OVER) == "order 9 is confirmed\n"

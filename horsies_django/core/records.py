@@ -6,6 +6,8 @@ import datetime as dt
 import uuid
 from typing import Any, NamedTuple
 
+from horsies_django.core.errors import OperationalErrorCode
+
 Reply = tuple[  # the fields of Outcome, status to classes
     str, str, str | None, str | None, float | bool | None, bool, tuple[str, ...]
 ]
@@ -111,7 +113,8 @@ class Outcome(NamedTuple):
         crashed: bool = False,
         seconds: float | None = None,
     ) -> Outcome:
-        """Combine a claim with the reply to it."""
+        """Combine a claim with the reply to it. A reply WORKER_CRASHED says that the process was interrupted."""
+        crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
         name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
         return cls(claim.id, claim.generation, *reply, child_pid, crashed, name, queue, attempt, seconds)
 

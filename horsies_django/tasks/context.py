@@ -48,6 +48,11 @@ class CurrentTask:
         """The id of the task, None outside a worker."""
         return None if self._id is None else uuid.UUID(self._id)
 
+    @property
+    def worker_id(self) -> str:
+        """The id of the worker that runs the task, "" outside a worker."""
+        return self._claim[0]
+
     def about(self) -> dict[str, str | int]:
         """Return the attributes for log records."""
         return {

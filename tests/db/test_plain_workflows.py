@@ -161,7 +161,7 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
     flow = Workflow("plain")
     flow.add(plain_tasks["greet"].name)
     flow.add(plain_tasks["greet"].name, nmae="Ann")
-    flow.add(plain_tasks["greet"].name, name=object())
+    flow.add(plain_tasks["greet"].name, object())
     flow.add(plain_tasks["note"].name, 1)
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1), allow_failed=True)
     flow.add(flows.number, 1, undo=plain_tasks["greet"].name)
@@ -195,17 +195,17 @@ def check() -> list[dict[str, Any]]:
     return list(json.loads(out.getvalue())["problems"])
 
 
-def waiting(plain_tasks: Plain, name: str, **kwargs: Any) -> None:
+def waiting(task: TaskDefinition, *args: Any, **kwargs: Any) -> None:
     """Send a run with a plain node that waits for another one."""
     flow = Workflow("waiting")
-    flow.add(plain_tasks[name].name, after=flow.add(flows.number, 1), **kwargs)
+    flow.add(task.name, *args, after=flow.add(flows.number, 1), **kwargs)
     flow.send()
 
 
 def test_the_check_of_workflows_knows_plain_signatures(plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: *args and **kwargs are taken for parameters, or the arguments are compared with types."""
-    waiting(plain_tasks, "note", anything=1)
-    waiting(plain_tasks, "greet", name="Ann")
+    waiting(plain_tasks["note"], anything=1)
+    waiting(plain_tasks["greet"], "Ann")
     assert check() == []
 
     def greet(who, name=1):  # type: ignore[no-untyped-def]
@@ -227,7 +227,7 @@ def test_the_check_of_workflows_finds_a_task_that_changed_its_kind(
     def greet(name: str) -> str:
         return name
 
-    waiting(plain_tasks, "greet", name="Ann")
+    waiting(plain_tasks["greet"], "Ann")
     name = plain_tasks["greet"].name
     monkeypatch.setitem(registry._tasks, name, define(greet, name=name))
     (found,) = check()

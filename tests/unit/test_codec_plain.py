@@ -165,7 +165,7 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
         ((number for number in [1]), "got generator"),
         (Shade.RED, "Shade is an Enum whose members are neither str nor int: pass its value"),
         (Row(), "is a model instance (Row): pass user"),
-        (10**5_000, "an int of more than 4300 digits"),
+        pytest.param(10**5_000, "an int of more than 4300 digits", id="a vast int"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("inside", [lambda value: value, lambda value: {"x": [1, value]}])

@@ -32,6 +32,10 @@ BEGIN
                             ELSE jsonb_build_object(v_priority, extract(epoch FROM least(v_first, p_wanted.now))) END;
       EXIT WHEN v_priority IS NULL;
     END IF;
+    IF v_first > p_wanted.now THEN  -- none of this priority is due
+      due := least(due, v_first);
+      CONTINUE;
+    END IF;
 
     SELECT array_agg(c.id) AS ids, array_agg(c.enqueued_at) AS moments, array_agg(c.stale) AS stale,
            array_agg(CASE WHEN c.stale THEN horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, c.kwargs, c.task_name, c.codec) ELSE c.partition_key END) AS keys,

@@ -15,13 +15,14 @@ logger = logging.getLogger("horsies.task")
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The classes, the signals and the functions of one of both packages."""
+    """The classes and the signals of one of both packages; ``refreshed`` are the fields that a refresh of a result reads."""
 
     package: str
     task: type[Any]
     error: type[Any]
     context: type[Any]
     status: Any
+    refreshed: frozenset[str]
     task_enqueued: Signal
     task_started: Signal
     task_finished: Signal
@@ -35,7 +36,7 @@ def api_of(package: str) -> Api:
     base, exceptions = import_module(f"{package}.base"), import_module(f"{package}.exceptions")
     signals = import_module(f"{package}.signals")
     return Api(
-        package, base.Task, base.TaskError, base.TaskContext, base.TaskResultStatus,
+        package, base.Task, base.TaskError, base.TaskContext, base.TaskResultStatus, frozenset(base.TASK_REFRESH_ATTRS),
         signals.task_enqueued, signals.task_started, signals.task_finished,
         named(exceptions, "InvalidTask"), named(exceptions, "InvalidTaskBackend"), exceptions.TaskResultDoesNotExist,
     )  # fmt: skip

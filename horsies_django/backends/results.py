@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db import connections
 
 from horsies_django.backends.api import Api
@@ -23,7 +25,7 @@ UNFINISHED: Mapping[str, str] = {Status.PENDING: "READY", Status.CLAIMED: "READY
 ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
 BACKEND = "backend"  # the key of the backend's alias in the options of a row
 # What the process that runs a task does not know of it until it reads the row.
-LAZY = ("enqueued_at", "started_at", "last_attempted_at", "finished_at", "errors", "worker_ids")
+LAZY = ("enqueued_at", "started_at", "last_attempted_at", "finished_at", "errors", "worker_ids", BACKEND)
 
 
 class ResultMixin:
@@ -42,23 +44,41 @@ class ResultMixin:
             "finished_at": None,
             "args": list(args),
             "kwargs": dict(kwargs),
-            "backend": task.backend,
             "_return_value": None,
         }
         if attempt == 1:
             values |= {"errors": [], "worker_ids": [worker]}
+        if len(settings.TASKS) == 1:  # else the row says through which backend the task was sent
+            values[BACKEND] = task.backend
         for name, value in values.items():
             object.__setattr__(result, name, value)
         return result
+
+    def refresh(self) -> None:
+        """Read the status, the times, the errors and the return value again. Raises TaskResultDoesNotExist."""
+        self._take(look(UUID(self.id)))
+
+    async def arefresh(self) -> None:
+        """Do the same from async code."""
+        self._take(await sync_to_async(look)(UUID(self.id)))
+
+    def _take(self, stored: StoredTask | None) -> None:
+        api = self.task.get_backend().api
+        if stored is None:
+            raise api.does_not_exist(self.id)
+        for name, value in fields_of(stored, api).items():
+            if name in api.refreshed:
+                object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         """Read the row of a running task for a field that is not known yet; a field with a value does not come here."""
         if name not in LAZY:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         stored = look(UUID(self.id))
-        found: dict[str, Any] = dict.fromkeys(LAZY) | {"errors": [], "worker_ids": []}  # the row may be gone
-        if stored is not None:
+        found: dict[str, Any] = dict.fromkeys(LAZY) | {"errors": [], "worker_ids": [], BACKEND: self.task.backend}
+        if stored is not None:  # else it was deleted
             found |= fields_of(stored, self.task.get_backend().api) | {"finished_at": stored.now}
+            found[BACKEND] = alias_of(stored) or self.task.backend
         for lazy in LAZY:
             try:
                 object.__getattribute__(self, lazy)

@@ -218,6 +218,13 @@ def test_a_task_reads_its_times_from_its_row_when_it_asks(name: str) -> None:
     assert result.return_value == str(getattr(result, name))
 
 
+@pytest.mark.parametrize("alias", ["default", "second"])
+def test_a_task_knows_through_which_backend_it_was_sent(alias: str) -> None:
+    """Naive: it is the backend that the decorator names, and a refresh in the task finds nothing."""
+    assert ran(tasks.which.using(backend=alias), "backend").return_value == alias
+    assert ran(tasks.refreshes.using(backend=alias)).return_value == ["RUNNING", 1]
+
+
 def test_an_async_task_gets_a_context_that_it_can_read() -> None:
     """Naive: reading a field queries the database on the event loop, which Django refuses."""
     result = ran(tasks.which_async)

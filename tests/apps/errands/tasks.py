@@ -40,6 +40,12 @@ def which(context, wanted="id"):  # type: ignore[no-untyped-def]
 
 
 @task(takes_context=True)
+def refreshes(context):  # type: ignore[no-untyped-def]
+    context.task_result.refresh()
+    return [str(context.task_result.status), context.attempt]
+
+
+@task(takes_context=True)
 async def which_async(context):  # type: ignore[no-untyped-def]
     result = context.task_result
     return [result.id, context.attempt, str(result.enqueued_at), result.backend]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
+import django
 from django.apps import AppConfig
 from django.core.checks import register
 from django.db.models.signals import post_migrate, pre_migrate
@@ -19,8 +22,14 @@ class HorsiesConfig(AppConfig):
     def ready(self) -> None:
         # Only now: these import modules that need the app registry.
         from horsies_django import checks
+        from horsies_django.backends.imports import DjangoTasks
         from horsies_django.management.migrating import refuse_unpublished
         from horsies_django.queues import declare_queues
+        from horsies_django.tasks import registry
+
+        if django.VERSION >= (6, 0):
+            import_module("django.tasks")  # registers Django's check of TASKS
+        registry.late_imports = DjangoTasks()
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
             register(check, checks.TAG)

@@ -6,6 +6,7 @@ import datetime as dt
 import uuid
 from typing import Any, NamedTuple
 
+from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import drops_result
 
 NOT_KEPT = '{"ok":null,"kept":false}'  # the envelope of a task that completed and whose value is not stored
@@ -116,7 +117,11 @@ class Outcome(NamedTuple):
         crashed: bool = False,
         seconds: float | None = None,
     ) -> Outcome:
-        """Combine a claim with the reply to it, without a value that is not kept."""
+        """Combine a claim with the reply to it, without a value that is not kept.
+
+        A reply WORKER_CRASHED says that the process was interrupted.
+        """
+        crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
         name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
         if claim.options is not None and reply[0] == "COMPLETED" and drops_result(claim.options):
             reply = (reply[0], NOT_KEPT, *reply[2:])

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
 from horsies_django.store.base import Connection, Cursor, execute, executed, run
@@ -49,6 +49,46 @@ class Copied(NamedTuple):
     copied: bool
 
 
+class Sent(NamedTuple):
+    """The OID of the table into which a task was sent, when it was sent, and when it is due."""
+
+    table: int
+    sent_at: datetime
+    enqueued_at: datetime
+
+
+class StoredAttempt(NamedTuple):
+    """A finished attempt of a task of ``django.tasks``."""
+
+    outcome: str
+    started_at: datetime
+    worker_id: uuid.UUID | None
+    error_code: str | None
+    error_message: str | None
+    exception_class: str | None
+    traceback: str | None
+
+
+class StoredTask(NamedTuple):
+    """A task of ``django.tasks`` as it is stored; ``kwargs``, ``options`` and ``result`` are JSON texts, ``now`` is the clock."""
+
+    task_name: str
+    queue_name: str
+    priority: int
+    kwargs: str
+    options: str | None
+    status: str
+    sent_at: datetime
+    enqueued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    claimed_by: uuid.UUID | None
+    result: str | None
+    error_code: str | None
+    now: datetime
+    attempts: tuple[StoredAttempt, ...] = ()
+
+
 class TaskStore:
     """Runs the task statements on the given connection. Tests pass ``now`` in place of the database's clock in passes."""
 
@@ -62,19 +102,19 @@ class TaskStore:
             ((table,),) = cursor.fetchall()
         return int(table)
 
+    def send_timed(self, task: NewTasks, told: int | None = None) -> Sent:
+        """Insert a single task, and also return its times."""
+        (row,) = run(self.connection, "tasks/send_timed", sending(task, told))
+        return Sent(*row)
+
     def send_on(self, tasks: NewTasks) -> None:
         """Insert the tasks without waiting for the result, on a connection in pipeline mode."""
         with self._sending(tasks):
             pass
 
     def _sending(self, tasks: NewTasks, told: int | None = None) -> AbstractContextManager[Cursor]:
-        """Return the cursor that sends.
-
-        Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than
-        the INSERT.
-        """
-        ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
-        return executed(self.connection, "tasks/send", {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told})
+        """Return the cursor that sends."""
+        return executed(self.connection, "tasks/send", sending(tasks, told))
 
     def announce(self, queue_name: str, table: int) -> None:
         """Wake the workers of a queue; ``table`` is the OID of its table of tasks."""
@@ -205,6 +245,15 @@ class TaskStore:
         rows = run(self.connection, "tasks/find", {"ids": list(ids)})
         return {id_: Found(status, result) for id_, status, result in rows}
 
+    def with_attempts(self, id_: uuid.UUID) -> StoredTask | None:
+        """Return a task of ``django.tasks`` with its attempts, None if there is no such task."""
+        rows = run(self.connection, "tasks/with_attempts", {"id": id_})
+        if not rows:
+            return None
+        columns = len(StoredTask._fields) - 1
+        attempts = [StoredAttempt(*row[columns:]) for row in rows if row[columns] is not None]
+        return StoredTask._make((*rows[0][:columns], tuple(attempts)))
+
     def step_names(self, task: uuid.UUID) -> set[str]:
         """Return the names of the recorded steps of a task."""
         return {name for (name,) in run(self.connection, "tasks/step_names", {"task": task})}
@@ -219,6 +268,16 @@ class TaskStore:
         params = {**fence._asdict(), "name": name, "digest": digest, "result": result}
         ((recorded,),) = run(self.connection, "tasks/record_step", params)
         return bool(recorded)
+
+
+def sending(tasks: NewTasks, told: int | None) -> dict[str, Any]:
+    """Return the parameters of a statement that sends.
+
+    Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
+    INSERT.
+    """
+    ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
+    return {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told}
 
 
 def array_element(text: str) -> str:

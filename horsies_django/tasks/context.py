@@ -62,6 +62,11 @@ class CurrentTask:
             self._metadata = read_metadata(self._options)
         return self._metadata
 
+    @property
+    def worker_id(self) -> str:
+        """The id of the worker that runs the task, "" outside a worker."""
+        return self._claim[0]
+
     def about(self) -> dict[str, str | int]:
         """Return the attributes for log records."""
         return {

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -23,7 +23,7 @@ from horsies_django.core.metadata import read_metadata
 from horsies_django.core.records import NewTasks
 from horsies_django.signals import task_sent
 from horsies_django.store.base import NotMigrated, not_migrated, said
-from horsies_django.store.tasks import TaskStore
+from horsies_django.store.tasks import Sent, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
@@ -153,9 +153,9 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return text
 
 
-def write_one(new: NewTasks) -> None:
+def write_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], int] = TaskStore.send) -> None:
     """Insert a single task on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
-    insert_one(new)
+    insert_one(new, send)
     tell_sent(new, new.ids)
 
 
@@ -173,18 +173,30 @@ def tell_sent(new: NewTasks, ids: Sequence[uuid.UUID]) -> None:
         )
 
 
-def insert_one(new: NewTasks) -> None:
+def insert_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], int]) -> None:
     """Insert a single task and notify workers. Raises TaskSendError."""
     connection = connections[config().database]
     store = TaskStore(connection)
     with taken():
         if in_transaction(connection):
-            store.send(new)
+            send(store, new, None)
             return
         turn = announcements.begin(new.queue_name, new.lane)
-        table = store.send(new, turn.told)
+        table = send(store, new, turn.told)
     if announcements.end(turn, table):
         announce(store, new.queue_name, table)
+
+
+def write_timed(new: NewTasks) -> Sent:
+    """Do the same, and return when the task was sent and is due, by the database's clock."""
+    sent: list[Sent] = []
+
+    def send(store: TaskStore, task: NewTasks, told: int | None) -> int:
+        sent.append(store.send_timed(task, told))
+        return sent[0].table
+
+    write_one(new, send)
+    return sent[0]
 
 
 def in_transaction(connection: Any) -> bool:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
@@ -22,6 +22,20 @@ _tasks: dict[str, TaskDefinition] = {}
 OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
 
 _discovering = threading.local()
+
+
+class LateImports(Protocol):
+    """Imports tasks that are defined elsewhere than in the ``tasks`` modules of apps."""
+
+    def modules(self) -> Iterable[str]:
+        """Return the modules to import beside the ``tasks`` modules of apps."""
+
+    def load(self, name: str) -> None:
+        """Import the module of a task with that name, if it may be imported. Never raises."""
+
+
+late_imports: LateImports | None = None  # of the package ``backends``, of a floor above; ``apps.py`` sets it
+_not_found: set[str] = set()  # names that were looked for
 
 
 class ImportProblem(NamedTuple):
@@ -41,8 +55,17 @@ def register(task: TaskDefinition) -> None:
     _tasks[task.name] = task
 
 
+def registered(name: str) -> TaskDefinition | None:
+    """Return the task of that name if its module has been imported, else None."""
+    return _tasks.get(name)
+
+
 def find(name: str) -> TaskDefinition | None:
-    """Return the task of that name, or None."""
+    """Return the task of that name, or None. A task of ``django.tasks`` may be imported by its name, once."""
+    if name not in _tasks and late_imports is not None and name not in _not_found:
+        _not_found.add(name)
+        with suppressed_sends():
+            late_imports.load(name)
     return _tasks.get(name)
 
 
@@ -80,18 +103,27 @@ def main_module_problem(found: list[TaskDefinition]) -> str | None:
 
 
 def autodiscover() -> list[ImportProblem]:
-    """Import the ``tasks`` modules of the installed apps; return those that failed. Meanwhile, this thread cannot send."""
+    """Import the modules of tasks; return those that failed. Meanwhile, this thread cannot send.
+
+    They are the ``tasks`` modules of the installed apps, and those that OPTIONS["MODULES"] of a backend in TASKS names.
+    """
     problems = []
     with suppressed_sends():
-        for config in apps.get_app_configs():
-            module = f"{config.name}.tasks"
-            if config.name == OWN_APP or config.module is None or not module_has_submodule(config.module, "tasks"):
-                continue
+        for module in modules():
             try:
                 import_module(module)
             except Exception as error:
                 problems.append(ImportProblem(module, error))
     return problems
+
+
+def modules() -> Iterator[str]:
+    """Yield the modules of tasks."""
+    for config in apps.get_app_configs():
+        if config.name != OWN_APP and config.module is not None and module_has_submodule(config.module, "tasks"):
+            yield f"{config.name}.tasks"
+    if late_imports is not None:
+        yield from late_imports.modules()
 
 
 @contextmanager

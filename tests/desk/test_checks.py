@@ -379,7 +379,7 @@ def test_a_code_of_the_settings_is_no_warning(settings: Any, add_app: AddApp, se
 def test_the_ids_in_the_code_are_those_of_the_table() -> None:
     package = ROOT / "horsies_django"
     used = set()
-    for path in (*(package / "conf").glob("*.py"), package / "checks.py"):
+    for path in (*(package / "conf").glob("*.py"), package / "backends" / "backend.py", package / "checks.py"):
         text = path.read_text()
         table = re.search(r"^IDS.*?^\)$", text, re.MULTILINE | re.DOTALL)
         used |= set(re.findall(r'"([EW]\d{3})"', text.replace(table[0], "") if table else text))

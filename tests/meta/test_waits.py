@@ -21,6 +21,8 @@ ALLOWED = {
     "tests/support/starter.py::Started.poll": "looks once whether a process has ended",
     "tests/support/starter.py::Started.wait": "the end of a process",
     "tests/apps/project/tasks.py": "bodies of tasks: what a worker runs takes time",
+    "tests/apps/errands/tasks.py": "bodies of tasks",
+    "tests/conformance/kinds.py::until": "the same loop, for suites that do not see this package",
     "tests/apps/project/points.py": "bodies of tasks that stand still at a crash point until somebody kills them",
     "tests/apps/project/stepping.py": "bodies of tasks that stand still in a step until a test lets them go on",
     "tests/apps/project/traps.py": "bodies of tasks that do what tasks should not do",

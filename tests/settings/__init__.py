@@ -57,6 +57,16 @@ HORSIES: dict[str, Any] = {
     "QUEUES": {"mail": {"priority": 1}, "bulk": {"priority": 50}, "twin": {"priority": 50}},
 }
 
+# Only what imports django.tasks, or the backport, looks at these.
+TASKS: dict[str, Any] = {
+    "default": {"BACKEND": "horsies_django.backends.HorsiesBackend", "QUEUES": []},
+    "second": {
+        "BACKEND": "horsies_django.backends.HorsiesBackend",
+        "QUEUES": [],
+        "OPTIONS": {"MAX_ATTEMPTS": 2, "BACKOFF": 120, "RETRY_ON": ["builtins.LookupError"], "TIMEOUT_MS": 90_000},
+    },
+}
+
 # Through PgBouncer: DATABASE_URL is the pooler's, and this says where the server itself listens. In tests the second alias is the
 # same database as the first.
 if DIRECT := os.environ.get("HORSIES_TEST_DIRECT"):

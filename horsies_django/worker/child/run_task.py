@@ -160,7 +160,8 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
     reply = failure(TaskError.built_in(code, message, exception=described))
-    return reply._replace(classes=tuple(map(printable, class_names(error))))
+    retry = None if task.decide is None else task.decide(error, run.current.attempt)
+    return reply._replace(retry=retry, classes=tuple(map(printable, class_names(error))))
 
 
 def untold(error: BaseException | None) -> Reply:

@@ -11,7 +11,7 @@ from horsies_django.core.retry import RetryPolicy
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A failed attempt: its code, the names of its exception's classes (none if it did not raise), whether the task asked for a
-    retry (and after how long), whether its process died."""
+    retry (and after how long), whether its process died. One that was interrupted also asks: the task is given back."""
 
     code: str
     classes: tuple[str, ...] = ()
@@ -37,10 +37,13 @@ def decide(
     """
     if failure.crashed and 0 < max_crashes <= crashes + 1:
         return "POISON"
-    if policy is None or cancelled or retry_count >= policy.max_retries:
+    given_back = failure.crashed and failure.asked
+    if cancelled or ((policy is None or retry_count >= policy.max_retries) and not given_back):
         return None
-    if not failure.asked and not {failure.code, *failure.classes} & set(policy.listed):
+    if not failure.asked and not {failure.code, *failure.classes} & set(policy.listed if policy else ()):
         return None
+    if failure.delay_seconds is None and policy is None:
+        return None  # it always says when
     seconds = policy.delay(retry_count + 1) if failure.delay_seconds is None else failure.delay_seconds
     due = now + dt.timedelta(seconds=seconds)
     return due if good_until is None or due < good_until else None

@@ -1,7 +1,8 @@
 -- Decides whether and when a failed attempt is retried: due_at (NULL: never). poison: the task has ended p_max_crashes processes (0: never
 -- poison). core/retry.py has the same rule in Python; a test compares the two.
 -- p_classes: the class names of the exception; the policy lists error codes and class names together. p_retry: what the task itself asked
--- for: true, or a retry delay in seconds. p_crashed: the process died.
+-- for: true, or a retry delay in seconds. p_crashed: the process died; with p_retry, it was interrupted, and the task is given back even
+-- if it has no retries left.
 -- Locks: none. Index: primary key of horsies_task_attempts, only if a process died.
 CREATE FUNCTION horsies_retry_decision(p_id uuid, p_options jsonb, p_retry_count int, p_max_retries int, p_good_until timestamptz,
                               p_cancelled boolean, p_code text, p_classes jsonb, p_retry jsonb, p_crashed boolean, p_max_crashes int,
@@ -10,7 +11,7 @@ CREATE FUNCTION horsies_retry_decision(p_id uuid, p_options jsonb, p_retry_count
 BEGIN
   poison := coalesce(p_crashed, false) AND p_max_crashes > 0 AND p_max_crashes <= 1 + (
     SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = p_id AND a.outcome = 'WORKER_FAILURE');
-  IF poison OR p_cancelled OR p_retry_count >= p_max_retries THEN
+  IF poison OR p_cancelled OR (p_retry_count >= p_max_retries AND NOT (coalesce(p_crashed, false) AND p_retry IS NOT NULL)) THEN
     RETURN;
   END IF;
   IF p_retry IS NULL

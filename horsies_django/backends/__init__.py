@@ -1,0 +1,30 @@
+"""The backend of ``django.tasks``: ``TASKS = {"default": {"BACKEND": "horsies_django.backends.HorsiesBackend"}}``.
+
+``HorsiesBackend`` and ``HorsiesTask`` belong to Django's own ``django.tasks`` where Django has it (6.0 and newer), else to the
+backport ``django_tasks``. The module ``backport`` has those of the backport on any version of Django.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import django
+
+if TYPE_CHECKING:
+    from horsies_django.backends.decorator import task
+    from horsies_django.backends.native import HorsiesBackend, HorsiesTask
+
+__all__ = ["HorsiesBackend", "HorsiesTask", "task"]
+
+CLASSES = "native" if django.VERSION >= (6, 0) else "backport"
+# name -> module: modules of tasks import these before the models are ready, and a site without TASKS never
+_HOMES = {"HorsiesBackend": CLASSES, "HorsiesTask": CLASSES, "task": "decorator"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

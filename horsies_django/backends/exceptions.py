@@ -1,0 +1,36 @@
+"""The exceptions by which ``TaskResult.errors`` names how a task ended if its own code did not raise.
+
+They are never raised; ``TaskError.exception_class`` returns them. ``TaskCancelled``: the task was cancelled. ``TaskTimeout``: its
+time was over. ``TaskFailed``: the worker could not run it or could not store its result; the traceback says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from horsies_django.core.errors import HorsiesError, Skip, TaskCancelled, TaskTimeout
+from horsies_django.core.results import TaskFailed
+
+__all__ = ["Skip", "TaskCancelled", "TaskExpired", "TaskFailed", "TaskTimeout", "WorkerCrashed"]
+
+
+class TaskExpired(HorsiesError):  # noqa: N818 - a state of the task
+    """The task did not start before its ``good_until``."""
+
+
+class WorkerCrashed(HorsiesError):  # noqa: N818 - a state of the process
+    """The process or the worker that ran the task died, or was interrupted; the task may or may not have done its work."""
+
+
+# error code -> class; all other codes: TaskFailed
+CLASSES: Mapping[str, type[BaseException]] = MappingProxyType(
+    {
+        "POISON": WorkerCrashed,
+        "TASK_CANCELLED": TaskCancelled,
+        "TASK_EXPIRED": TaskExpired,
+        "TASK_SKIPPED": Skip,
+        "TASK_TIMEOUT": TaskTimeout,
+        "WORKER_CRASHED": WorkerCrashed,
+    }
+)

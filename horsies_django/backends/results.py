@@ -1,0 +1,160 @@
+"""TaskResults: from the row of a task and its attempts, and of a task that runs, which read the row only when they are asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import connections
+
+from horsies_django.backends.api import Api
+from horsies_django.backends.exceptions import CLASSES
+from horsies_django.conf import config
+from horsies_django.core.results import TaskFailed
+from horsies_django.core.retry import class_name
+from horsies_django.core.status import Status
+from horsies_django.store.tasks import StoredAttempt, StoredTask, TaskStore
+
+# The status of django.tasks for each of ours; COMPLETED is SUCCESSFUL, the other final ones FAILED.
+UNFINISHED: Mapping[str, str] = {Status.PENDING: "READY", Status.CLAIMED: "READY", Status.RUNNING: "RUNNING"}
+ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
+BACKEND = "backend"  # the key of the backend's alias in the options of a row
+# What the process that runs a task does not know of it until it reads the row.
+LAZY = ("enqueued_at", "started_at", "last_attempted_at", "finished_at", "errors", "worker_ids", BACKEND)
+
+
+class ResultMixin:
+    """What ``HorsiesTaskResult`` adds to the class ``TaskResult`` of either package: fields that are read when they are used."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_running(cls, task: Any, id_: str, attempt: int, worker: str, args: Sequence[Any], kwargs: Any) -> Self:
+        """Return the result of a task that runs in this process. Makes no query."""
+        result = object.__new__(cls)
+        values = {
+            "task": task,
+            "id": id_,
+            "status": task.get_backend().api.status.RUNNING,
+            "finished_at": None,
+            "args": list(args),
+            "kwargs": dict(kwargs),
+            "_return_value": None,
+        }
+        if attempt == 1:
+            values |= {"errors": [], "worker_ids": [worker]}
+        if len(settings.TASKS) == 1:  # else the row says through which backend the task was sent
+            values[BACKEND] = task.backend
+        for name, value in values.items():
+            object.__setattr__(result, name, value)
+        return result
+
+    def refresh(self) -> None:
+        """Read the status, the times, the errors and the return value again. Raises TaskResultDoesNotExist."""
+        self._take(look(UUID(self.id)))
+
+    async def arefresh(self) -> None:
+        """Do the same from async code."""
+        self._take(await sync_to_async(look)(UUID(self.id)))
+
+    def _take(self, stored: StoredTask | None) -> None:
+        api = self.task.get_backend().api
+        if stored is None:
+            raise api.does_not_exist(self.id)
+        for name, value in fields_of(stored, api).items():
+            if name in api.refreshed:
+                object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Read the row of a running task for a field that is not known yet; a field with a value does not come here."""
+        if name not in LAZY:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        stored = look(UUID(self.id))
+        found: dict[str, Any] = dict.fromkeys(LAZY) | {"errors": [], "worker_ids": [], BACKEND: self.task.backend}
+        if stored is not None:  # else it was deleted
+            found |= fields_of(stored, self.task.get_backend().api) | {"finished_at": stored.now}
+            found[BACKEND] = alias_of(stored) or self.task.backend
+        for lazy in LAZY:
+            try:
+                object.__getattribute__(self, lazy)
+            except AttributeError:
+                object.__setattr__(self, lazy, found[lazy])
+        return object.__getattribute__(self, name)
+
+
+def look(task_id: UUID) -> StoredTask | None:
+    """Return the row of a task and its attempts."""
+    return TaskStore(connections[config().database]).with_attempts(task_id)
+
+
+def alias_of(stored: StoredTask) -> str | None:
+    """Return the alias of the backend that a task was sent to; None if a schedule or a workflow sent it."""
+    found = json_of(stored.options).get(BACKEND)
+    return found if isinstance(found, str) else None
+
+
+def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
+    """Return the values of the fields of a TaskResult, except for the task itself, its id and its backend."""
+    call, attempts = json_of(stored.kwargs), stored.attempts
+    args, kwargs = call.get("args"), call.get("kwargs")
+    starts: list[datetime] = [attempt.started_at for attempt in attempts]
+    workers = [str(attempt.worker_id) for attempt in attempts]
+    if stored.status == Status.RUNNING and stored.started_at is not None:
+        starts.append(stored.started_at)
+        workers.append(str(stored.claimed_by))
+    return {
+        "status": api.status(status_of(stored.status)),
+        "enqueued_at": stored.sent_at,
+        "started_at": starts[0] if starts else None,
+        "last_attempted_at": starts[-1] if starts else None,
+        "finished_at": stored.finished_at,
+        "args": args if isinstance(args, list) else [],
+        "kwargs": kwargs if isinstance(kwargs, dict) else {},
+        "errors": [api.error(exception_class_path=path, traceback=trace) for path, trace in errors_of(stored)],
+        "worker_ids": workers,
+        "_return_value": json_of(stored.result).get("ok"),
+    }
+
+
+def status_of(status: str) -> str:
+    """Return the status of ``django.tasks`` for one of ours."""
+    return "SUCCESSFUL" if status == Status.COMPLETED else UNFINISHED.get(status, "FAILED")
+
+
+def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
+    """Yield class path and traceback for each attempt that failed, and for a task that ended without an attempt of its own."""
+    for attempt in stored.attempts:
+        if attempt.error_code is not None:
+            yield error_of(attempt)
+    last = stored.attempts[-1].outcome if stored.attempts else None
+    if stored.error_code is not None and (last is None or (stored.status in ENDED_BY_OTHERS and last != "CANCELLED")):
+        error = json_of(stored.result).get("err")
+        yield described(stored.error_code, error.get("message") if isinstance(error, dict) else None)
+
+
+def error_of(attempt: StoredAttempt) -> tuple[str, str]:
+    """Return class path and traceback of a failed attempt."""
+    if attempt.exception_class is not None and attempt.traceback is not None:
+        return attempt.exception_class, attempt.traceback
+    return described(str(attempt.error_code), attempt.error_message)
+
+
+def described(code: str, message: object) -> tuple[str, str]:
+    """Return the class for an error code, and the last line of a traceback."""
+    kind = CLASSES.get(code, TaskFailed)
+    said = message if kind is not TaskFailed else f"{code}: {message}" if message else code
+    return class_name(kind), f"{kind.__qualname__}: {said}\n" if said else f"{kind.__qualname__}\n"
+
+
+def json_of(text: str | None) -> dict[str, Any]:
+    """Return a stored JSON object; an empty one if it is something else, or cannot be parsed."""
+    try:
+        found = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

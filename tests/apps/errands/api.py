@@ -1,0 +1,19 @@
+"""``django.tasks`` where Django has it, else the backport: what the tests use of it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import django
+
+PACKAGE = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
+
+api = import_module(PACKAGE)
+base = import_module(f"{PACKAGE}.base")
+exceptions = import_module(f"{PACKAGE}.exceptions")
+signals = import_module(f"{PACKAGE}.signals")
+
+task, task_backends = api.task, api.task_backends
+TaskContext, TaskResultStatus = api.TaskContext, api.TaskResultStatus
+InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError

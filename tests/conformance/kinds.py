@@ -1,0 +1,64 @@
+"""The backends of the suites: tasks that stay in the queue, that run at once, and that a real worker runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from conformance import relay
+
+from horsies_django.testing import drain
+
+DEADLINE_SECONDS = 60.0
+
+
+class InlineMixin:
+    """Runs a task as soon as it is sent, by the statements and the code of a worker."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Send the task, run it and return its result."""
+        result = super().enqueue(task, args, kwargs)  # type: ignore[misc]
+        return self.settled(result)
+
+    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Do the same from async code."""
+        result = await super().aenqueue(task, args, kwargs)  # type: ignore[misc]
+        return await sync_to_async(self.settled, thread_sensitive=True)(result)
+
+    def settled(self, result: Any) -> Any:
+        """Run the task and return its result."""
+        self.run(result)
+        result.refresh()
+        if not result.is_finished and result.errors[-1].exception_class is KeyboardInterrupt:
+            raise KeyboardInterrupt  # the process that ran the task was interrupted, and gave the task back
+        return result
+
+    def run(self, result: Any) -> None:
+        """Run what is due."""
+        drain(raise_errors=False)
+
+
+class ServedMixin(InlineMixin):
+    """Waits until a worker has run the task, and until its log lines are here."""
+
+    def run(self, result: Any) -> None:
+        """Wait until the task has ended an attempt."""
+        until(lambda: self.ended(result), f"{result.id} ran")
+        if result.is_finished:
+            until(lambda: relay.has_ended(result.id), f"the log of {result.id} is here")
+        relay.flush(result.id)
+
+    def ended(self, result: Any) -> bool:
+        """Whether an attempt of the task has ended."""
+        result.refresh()
+        return bool(result.is_finished or result.errors)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds. Raises AssertionError."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.01)

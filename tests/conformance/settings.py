@@ -1,0 +1,51 @@
+"""The project in which the suites run, for the tests and for the worker."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+import environ
+
+PACKAGE = os.environ["CONFORMANCE_PACKAGE"]
+SECRET_KEY = "for tests only"
+USE_TZ = True
+ALLOWED_HOSTS = ["*"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "horsies_django",
+    os.environ["CONFORMANCE_SUITE"],
+]
+if PACKAGE == "django_tasks":
+    INSTALLED_APPS.append("django_tasks")
+if os.environ["CONFORMANCE_SUITE"] == "tests":  # the backport's own suite has a site
+    SITE = import_module("tests.settings")
+    INSTALLED_APPS = [*dict.fromkeys([*INSTALLED_APPS, *SITE.INSTALLED_APPS])]
+    ROOT_URLCONF, STATIC_URL, TEMPLATES, MIDDLEWARE = (
+        SITE.ROOT_URLCONF,
+        SITE.STATIC_URL,
+        SITE.TEMPLATES,
+        SITE.MIDDLEWARE,
+    )
+DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
+TEST_RUNNER = "conformance.runner.Runner"
+HORSIES = {"RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": 1_000}}
+TASKS = {
+    "default": {"BACKEND": f"conformance.{'native' if PACKAGE == 'django.tasks' else 'backport'}.Queued", "QUEUES": []},
+    "inline": {"BACKEND": f"conformance.{'native' if PACKAGE == 'django.tasks' else 'backport'}.Inline", "QUEUES": []},
+}
+
+# What a worker logs about tasks is sent to the tests, which expect it in their own process.
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "loggers": {"horsies.task": {"level": "CRITICAL"}},  # failures are expected
+}
+if PORT := os.environ.get("CONFORMANCE_LOG_PORT"):
+    LOGGING["handlers"] = {
+        "tests": {"class": "logging.handlers.SocketHandler", "host": "127.0.0.1", "port": int(PORT), "level": "DEBUG"}
+    }
+    LOGGING["loggers"][PACKAGE] = {"handlers": ["tests"], "level": "DEBUG"}

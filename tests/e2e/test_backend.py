@@ -1,0 +1,155 @@
+"""Tasks of ``django.tasks`` through real workers: their results, their retries after crashes, and all that holds for any task."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.management import call_command
+
+from horsies_django import explain, get_handle, schedules
+from horsies_django.backends.exceptions import TaskTimeout, WorkerCrashed
+from horsies_django.models import ScheduleTick, Task, TaskAttempt
+from horsies_django.tasks.operations import retry
+from tests.apps.errands import elsewhere, tasks
+from tests.apps.errands.api import TaskResultStatus
+from tests.conftest import limit, wait_until
+from tests.support.workers import WorkerProcess
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Start = Callable[..., WorkerProcess]
+ERRANDS = {"DJANGO_SETTINGS_MODULE": "tests.settings.errands"}
+FAILED, READY, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL
+
+
+@pytest.fixture
+def errands(worker: Start) -> Start:
+    """Give a function that starts workers of a project whose app has tasks of ``django.tasks``."""
+    return lambda *options, **environment: worker(*options, **ERRANDS, **environment).ready()
+
+
+def finished(result: Any) -> Any:
+    wait_until(lambda: result.refresh() or result.is_finished, f"{result.task.module_path} has finished")
+    return result
+
+
+def test_tasks_of_both_lanes_run_and_their_results_are_there_for_everybody(errands: Start) -> None:
+    errands("--processes=1")
+    sent = [tasks.add.enqueue(2, b=3), tasks.later.enqueue(4), tasks.which.enqueue(), tasks.which_async.enqueue()]
+    done = [finished(result) for result in sent]
+    assert [result.status for result in done] == [SUCCESSFUL] * 4
+    assert [result.return_value for result in done[:3]] == [5, 5, sent[2].id]
+    assert done[3].return_value == [sent[3].id, 1, str(sent[3].enqueued_at), "default"]
+    for result in done:
+        assert result.enqueued_at <= result.started_at <= result.finished_at
+
+
+def test_failures_come_back_with_the_traceback_of_the_process_that_ran_them(errands: Start) -> None:
+    errands("--processes=1")
+    results = [finished(task.enqueue()) for task in (tasks.fails, tasks.fails_async)]
+    for result in results:
+        (error,) = result.errors
+        assert error.exception_class is ValueError
+        assert "in fails" in error.traceback
+    assert finished(tasks.returns.enqueue("function")).errors[0].exception_class is TypeError
+    assert finished(tasks.add.enqueue(1)).status == SUCCESSFUL
+
+
+def test_a_task_whose_process_dies_is_tried_again_and_keeps_the_error(errands: Start, tmp_path: Path) -> None:
+    """Naive: a crash loses the task, or its attempt is not counted."""
+    errands("--processes=1")
+    path = tmp_path / "attempts"
+    result = finished(tasks.survives.enqueue(str(path)))
+    assert result.return_value == [2, 2, 3]
+    assert result.attempts == 2
+    assert result.errors[0].exception_class is WorkerCrashed
+    assert len({line.split()[1] for line in path.read_text().splitlines()}) == 2
+    died = finished(tasks.dies.enqueue())
+    assert (died.status, died.errors[0].exception_class, died.attempts) == (FAILED, WorkerCrashed, 1)
+
+
+def test_an_interrupt_gives_the_task_back_and_the_worker_goes_on(errands: Start) -> None:
+    """Naive: a KeyboardInterrupt ends the worker, or fails the task."""
+    running = errands("--processes=1")
+    result = tasks.interrupted.enqueue()
+    wait_until(lambda: TaskAttempt.objects.exists(), "it was interrupted")
+    result.refresh()
+    assert (result.status, result.attempts) == (READY, 1)
+    assert result.errors[0].exception_class is KeyboardInterrupt
+    assert finished(tasks.add.enqueue(1)).status == SUCCESSFUL
+    assert running.process.poll() is None
+    assert "Task id" in running.log
+    assert f"{result.id} path=tests.apps.errands.tasks.interrupted state=FAILED" not in running.log
+
+
+def test_a_timeout_of_the_backend_ends_a_task(errands: Start) -> None:
+    errands("--processes=1", HORSIES_TEST_TIMEOUT_MS="300")
+    (error,) = finished(tasks.sleeps.enqueue()).errors
+    assert error.exception_class is TaskTimeout
+    assert "in sleeps" in error.traceback
+
+
+def test_a_task_waits_until_run_after(errands: Start) -> None:
+    errands("--processes=1")
+    result = finished(tasks.add.using(run_after=dt.timedelta(seconds=1)).enqueue(1))
+    assert result.started_at - result.enqueued_at >= dt.timedelta(seconds=1)
+
+
+def test_a_cap_and_a_partition_hold_for_them(errands: Start) -> None:
+    """Naive: a partition by the name of an argument does not find it among positional ones."""
+    limit("mail", partition_by_args=["who"], partition_max_concurrency=1, partition_version=1)
+    sent = [tasks.mails.enqueue(who) for who in ("ann", "bob", "ann")]
+    keys = [Task.objects.get(pk=result.id).partition_key for result in sent]
+    assert keys[0] == keys[2] != keys[1]
+    limit("mail", max_concurrency=0)
+    errands("--processes=2")
+    assert "mail" in str(explain(sent[0].id))
+    limit("mail", max_concurrency=1)
+    assert [finished(result).return_value for result in sent] == ["mailed ann", "mailed bob", "mailed ann"]
+    spans = sorted((result.started_at, result.finished_at) for result in sent)
+    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+
+
+def test_a_schedule_sends_one_by_its_name(errands: Start, settings: Any) -> None:
+    settings.HORSIES = {
+        **settings.HORSIES, "SCHEDULES": {"sum": {"task": tasks.add.module_path, "pattern": "every hour", "kwargs": {"a": 2}}}
+    }  # fmt: skip
+    schedules.declare(actor="a test")
+    handle = schedules.run_now("sum", actor="a test")
+    errands("--processes=1")
+    id_ = handle if isinstance(handle, str) else getattr(handle, "task_id", handle)
+    result = tasks.add.get_result(str(id_))
+    assert finished(result).return_value == 2
+    assert result.kwargs == {"a": 2}
+    assert ScheduleTick.objects.count() <= 1
+
+
+def test_one_that_failed_is_run_again_from_the_admin_or_the_shell(errands: Start) -> None:
+    """Naive: the copy has lost its backend, its form or its options."""
+    result = tasks.writes.using(priority=9).enqueue("staff")
+    Group.objects.create(name="staff")  # unique
+    errands("--processes=1")
+    assert finished(result).status == FAILED
+    Group.objects.all().delete()
+    again = tasks.writes.get_result(str(retry(get_handle(result.id).task_id, actor="a test")))
+    assert finished(again).status == SUCCESSFUL
+    assert (again.task.priority, again.args) == (9, ["staff"])
+
+
+def test_a_task_outside_of_the_tasks_modules_is_imported_when_it_comes(errands: Start) -> None:
+    """Naive: the worker takes it for a task of a newer release, and leaves it to others for minutes."""
+    errands("--processes=1")
+    assert finished(elsewhere.far_away.enqueue(5)).return_value == 50
+
+
+def test_the_commands_show_them(errands: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    result = tasks.add.using(priority=30).enqueue(1, b=2)
+    call_command("horsies_task", "show", result.id)
+    shown = capsys.readouterr().out
+    assert "71 (django.tasks: 30)" in shown
+    assert "tests.apps.errands.tasks.add" in shown

@@ -35,6 +35,8 @@ html_css_files = ["site.css"]
 
 lexers["sql"] = PostgresLexer()  # that of standard SQL does not know $$
 
+smartquotes = False  # quotes in docstrings are those of code
+
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 add_module_names = False

@@ -90,6 +90,13 @@ class Both:
             tasks.comes_again.send(60)
         assert sorted(Task.objects.values_list("status", flat=True)) == ["COMPLETED"] * 5 + ["PENDING"]
 
+    def test_a_task_ends_before_those_that_it_sends_begin(self) -> None:
+        """Naive: the send of a running task runs what it has sent, inside of that task."""
+        with immediate():
+            tasks.sends_more.send(1)
+        first, second = Task.objects.order_by("id")
+        assert first.finished_at <= second.started_at
+
     def test_send_many_in_chunks_and_async_tasks_run(self) -> None:
         with immediate():
             handles = tasks.add.send_many({"a": number} for number in range(5_001))
@@ -209,6 +216,14 @@ class InATestCase(Both, TestCase):
             with pytest.raises(IntegrityError):
                 Group.objects.bulk_create([Group(name="twice"), Group(name="twice")])
             raise Rolled
+        assert names() == []
+
+    def test_a_block_that_ends_in_a_broken_transaction_runs_nothing(self) -> None:
+        """Naive: its end raises TransactionManagementError."""
+        with transaction.atomic(), immediate():
+            tasks.note.send("never")
+            with pytest.raises(IntegrityError):
+                Group.objects.bulk_create([Group(name="twice"), Group(name="twice")])
         assert names() == []
 
     def test_callbacks_of_on_commit_are_left_to_django(self) -> None:

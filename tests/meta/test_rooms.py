@@ -95,6 +95,7 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
     own = {
         "horsies_django",
         "django",
+        "django_tasks",
         "asgiref",
         "typing_extensions",
         "croniter",

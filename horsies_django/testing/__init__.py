@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from horsies_django.testing.at_once import immediate
+    from horsies_django.testing.backends import DummyBackend, ImmediateBackend
     from horsies_django.testing.draining import adrain, drain
     from horsies_django.testing.failing import fail_next
     from horsies_django.testing.kit import Kit
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from horsies_django.testing.waits import open_gate, signal
 
 _HOMES = {
+    "DummyBackend": "backends",
+    "ImmediateBackend": "backends",
     "Kit": "kit",
     "SentTask": "sent",
     "SentTasks": "sent",
@@ -34,6 +37,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "DummyBackend",
+    "ImmediateBackend",
     "Kit",
     "SentTask",
     "SentTasks",

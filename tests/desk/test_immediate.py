@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import NamedTemporaryFile
@@ -89,6 +90,13 @@ class Both:
             tasks.sends_more.send(3)
             tasks.comes_again.send(60)
         assert sorted(Task.objects.values_list("status", flat=True)) == ["COMPLETED"] * 5 + ["PENDING"]
+
+    def test_a_task_ends_before_those_that_it_sends_begin(self) -> None:
+        """Naive: the send of a running task runs what it has sent, inside of that task."""
+        with immediate():
+            tasks.sends_more.send(1)
+        first, second = Task.objects.order_by("id")
+        assert first.finished_at <= second.started_at
 
     def test_send_many_in_chunks_and_async_tasks_run(self) -> None:
         with immediate():
@@ -211,6 +219,14 @@ class InATestCase(Both, TestCase):
             raise Rolled
         assert names() == []
 
+    def test_a_block_that_ends_in_a_broken_transaction_runs_nothing(self) -> None:
+        """Naive: its end raises TransactionManagementError."""
+        with transaction.atomic(), immediate():
+            tasks.note.send("never")
+            with pytest.raises(IntegrityError), transaction.atomic(savepoint=False):
+                Group.objects.bulk_create([Group(name="twice"), Group(name="twice")])
+        assert names() == []
+
     def test_callbacks_of_on_commit_are_left_to_django(self) -> None:
         with immediate(), self.captureOnCommitCallbacks(execute=True) as callbacks, transaction.atomic():
             transaction.on_commit(lambda: tasks.note.send("on commit"))
@@ -233,11 +249,16 @@ class InATestCase(Both, TestCase):
         await tasks.add.asend(1)
         assert await adrain() == 1
 
-    @immediate()
-    async def test_it_decorates_async_tests(self) -> None:
-        """Naive: the block has ended before the coroutine begins."""
-        handle = await tasks.add.asend(1)
-        assert (await handle.aget(0)).ok_value == 1
+    def test_an_async_test_that_is_decorated_stays_one(self) -> None:
+        """Naive: the block ends before the coroutine begins; or unittest never awaits it, and the test passes."""
+
+        @immediate()
+        async def test() -> int:
+            handle = await tasks.add.asend(1)
+            return (await handle.aget(0)).ok_value
+
+        assert inspect.iscoroutinefunction(test)
+        assert async_to_sync(test)() == 1
 
     async def test_async_failures_are_raised_by_the_block(self) -> None:
         with pytest.raises(ExceptionGroup, match="tasks that failed: 1"):

@@ -51,6 +51,13 @@ def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
     assert future.info().status == "PENDING"  # type: ignore[union-attr]
 
 
+def test_drain_until_moves_on_from_there_and_not_from_now() -> None:
+    expired = tasks.add.with_options(good_until=HOUR).send(1)
+    with travel(HOUR * 2):
+        assert drain(until=HOUR) == 0
+    assert expired.info().status == "EXPIRED"  # type: ignore[union-attr]
+
+
 def test_blocks_add_up_and_end_where_they_began() -> None:
     with travel(MOMENT), travel(HOUR) as now, travel(-HOUR * 3) as before:
         assert (now, before) == (MOMENT + HOUR, MOMENT - HOUR * 2)

@@ -14,6 +14,7 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 from django.apps import apps
+from django.contrib import admin
 from django.core.management import CommandError, call_command
 from django.test import modify_settings, override_settings
 from hypothesis import strategies as st
@@ -324,6 +325,9 @@ def models(db: None) -> Iterator[Any]:
     ):
         call_command("migrate", "django_celery_beat", run_syncdb=True, verbosity=0)
         yield apps.get_app_config("django_celery_beat").models_module
+        for model in apps.get_app_config("django_celery_beat").get_models():
+            if admin.site.is_registered(model):  # by whatever imported the URLs meanwhile
+                admin.site.unregister(model)
 
 
 def test_rows_become_schedules(models: Any) -> None:

@@ -82,7 +82,7 @@ class Sender(Generic[P, T]):
         never runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from sending, or an
         aware datetime. ``keep_result=True`` undoes that of the decorator. The methods raise TaskSendError for invalid options.
         """
-        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay, keep_result)
+        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay, keep_result=keep_result)
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
 

@@ -75,7 +75,7 @@ def define(
     return TaskDefinition(
         function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
         "async" if inspect.iscoroutinefunction(function) else "sync", ArgumentsCodec.of(function), ResultCodec.of(function),
-        keep_result,
+        keep_result=keep_result,
     )  # fmt: skip
 
 

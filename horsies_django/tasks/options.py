@@ -58,7 +58,7 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     good_until, good_for = deadline(task, options.good_until)
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
-        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout), keep), good_for,
+        0 if policy is None else policy.max_retries, options_text(policy, milliseconds(timeout), keep_result=keep), good_for,
         simulated_now.get(),
     )  # fmt: skip
 

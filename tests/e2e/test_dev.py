@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.e2e.test_reload import busy, gone, result
-from tests.support.projects import Project
+from tests.support.changing_project import Project
 from tests.support.workers import WorkerProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]

@@ -14,7 +14,7 @@ import pytest
 
 from horsies_django import get_handle
 from tests.conftest import put, wait_until
-from tests.support.projects import Project
+from tests.support.changing_project import Project
 from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -24,7 +24,7 @@ ALLOWED = {
     "tests/apps/project/points.py": "bodies of tasks that stand still at a crash point until somebody kills them",
     "tests/apps/project/stepping.py": "bodies of tasks that stand still in a step until a test lets them go on",
     "tests/apps/project/traps.py": "bodies of tasks that do what tasks should not do",
-    "tests/support/projects.py::": "the body of a task that waits for a file",
+    "tests/support/changing_project.py::": "the body of a task that waits for a file",
     "tests/stress/chaos/tasks.py": "bodies of tasks",
     "tests/stress/oracle/tasks.py": "bodies of tasks",
     "tests/apps/slow/tasks.py": "an import that never ends: its process is killed",

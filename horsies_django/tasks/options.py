@@ -60,7 +60,7 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
     delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     good_until, good_for = deadline(task, options.good_until)
-    text = options_text(policy, milliseconds(timeout), keep, plain=task.codec is not None)
+    text = options_text(policy, milliseconds(timeout), keep_result=keep, plain=task.codec is not None)
     stored = with_metadata(text, metadata_of(task.name, options.metadata))
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,

@@ -20,6 +20,7 @@ DECLARE
   v_until timestamptz;
   v_ids uuid[];
   v_left timestamptz;
+  v_own jsonb := CASE WHEN p_keep IS NOT NULL THEN jsonb_build_object('keep_result', p_keep) END;
 BEGIN
   tasks := 0;
   attempts := 0;
@@ -56,7 +57,7 @@ BEGIN
   v_ids := ARRAY(
     SELECT t.id FROM horsies_tasks t
     WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
-      AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, p_keep)
+      AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own)
     LIMIT p_many FOR UPDATE SKIP LOCKED);
   DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
   GET DIAGNOSTICS attempts = ROW_COUNT;
@@ -67,7 +68,7 @@ BEGIN
   IF tasks < p_many THEN
     SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t
     WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
-      AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, p_keep);
+      AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own);
     v_state.left_at := least(v_state.left_at, v_left);
     v_state.reached_at := v_until;
   END IF;

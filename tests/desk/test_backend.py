@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from horsies_django import TaskSendError, backends, get_handle
+from horsies_django import TaskSendError, Workflow, backends, get_handle
 from horsies_django.backends import HorsiesBackend, HorsiesTask
 from horsies_django.models import Task
 from horsies_django.tasks import registry
@@ -292,6 +292,20 @@ def test_our_decorator_makes_a_task_of_the_backend_that_it_names() -> None:
         assert not isinstance(made, HorsiesTask)
         assert made.enqueue(1, 2).return_value == 3
         assert tasks.add.enqueue(2, 2).return_value == 4  # made for the other backend
+
+
+def test_a_task_may_be_a_node_of_a_workflow_with_its_own_options() -> None:
+    """Naive: the node has the options of the decorator, not those of ``using``."""
+    flow = Workflow("sums")
+    first = flow.add(tasks.add, 2, b=3)
+    flow.add(tasks.tried.using(priority=50, queue_name="mail"), 0)
+    last = flow.add(tasks.add, first, b=10)
+    handle = flow.send()
+    drain()
+    assert handle.results()[last.name].ok_value == 15
+    found = Task.objects.get(task_name=tasks.tried.module_path)
+    assert (found.queue_name, found.priority, found.max_retries) == ("mail", 51, 2)
+    assert tasks.add.get_result(str(Task.objects.filter(task_name=tasks.add.module_path)[0].pk)).return_value in (5, 15)
 
 
 @pytest.fixture

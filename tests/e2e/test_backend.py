@@ -83,8 +83,9 @@ def test_an_interrupt_gives_the_task_back_and_the_worker_goes_on(errands: Start)
     assert result.errors[0].exception_class is KeyboardInterrupt
     assert finished(tasks.add.enqueue(1)).status == SUCCESSFUL
     assert running.process.poll() is None
-    assert "Task id" in running.log
+    assert "given back, it runs again at" in running.log
     assert f"{result.id} path=tests.apps.errands.tasks.interrupted state=FAILED" not in running.log
+    assert "[ERROR]" not in running.log
 
 
 def test_a_timeout_of_the_backend_ends_a_task(errands: Start) -> None:

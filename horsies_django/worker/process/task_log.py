@@ -140,12 +140,15 @@ def tell_expired(tasks: Sequence[Known]) -> None:
 
 
 def retry_text(decided: Mapping[str, Any]) -> str:
-    """Return the number and the local time of the next retry."""
+    """Return the number and the local time of the next retry, which has no number if the process was interrupted."""
     if decided["retry"] is None:  # the reply with the details was lost
         return "it is tried again"
     at = time.localtime(decided["at"])
     today = time.localtime()[:3] == at[:3]
-    return f"retry {decided['retry']} of {decided['of']} at {time.strftime('%H:%M:%S' if today else '%Y-%m-%d %H:%M:%S', at)}"
+    when = time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", at)
+    if decided["retry"] > decided["of"]:
+        return f"given back, it runs again at {when}"
+    return f"retry {decided['retry']} of {decided['of']} at {when}"
 
 
 def traceback_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:

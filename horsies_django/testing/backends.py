@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import django
 from django.utils import timezone
+
+from horsies_django.backends import HorsiesTask
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.backends.base import BaseTaskBackend
@@ -26,7 +27,7 @@ else:
 class Twin(BaseTaskBackend):
     """Takes the tasks that ``HorsiesBackend`` takes."""
 
-    task_class = import_module("horsies_django.backends").HorsiesTask
+    task_class = HorsiesTask
 
     def validate_task(self, task: Any) -> None:
         """Raise InvalidTask for a task that cannot be run; ``run_after`` may also be a timedelta."""

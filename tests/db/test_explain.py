@@ -117,7 +117,7 @@ def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orph
     assert codes(task.id) == ["CLAIMED_BY_SILENT_WORKER"]
     assert codes(young.id) == ["RUNNING"]
     happened = WorkerStore(claimer().conn).reap(dt.timedelta(seconds=10), judge=True, many=10)
-    assert happened == [("failed", task.id, task.task_name, 1)]
+    assert [each[:4] for each in happened] == [("failed", task.id, task.task_name, 1)]
     assert codes(task.id) == ["FINISHED"]
 
 

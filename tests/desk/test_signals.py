@@ -16,6 +16,7 @@ from django.db import transaction
 
 from horsies_django import RetryPolicy, signals
 from horsies_django.models import Task
+from horsies_django.models.moments import aware
 from horsies_django.schedules import create, run_now
 from horsies_django.testing import drain
 from tests.apps.project import tasks
@@ -195,4 +196,4 @@ def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
     assert "LookupError: no" in finished["error_message"]
     info = handle.info()
     assert info is not None
-    assert retried["retry_at"] == info.attempts[0].finished_at + dt.timedelta(seconds=60)
+    assert retried["retry_at"] == aware(info.attempts[0].finished_at) + dt.timedelta(seconds=60)

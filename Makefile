@@ -41,7 +41,7 @@ demo: $(VENV)/.has-example
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.has-test
-	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" --ignore=tests/browser --ignore=tests/typing $(PARALLEL))
+	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" --ignore=tests/browser --ignore=tests/typed $(PARALLEL))
 
 unit: $(VENV)/.has-test
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
@@ -68,7 +68,7 @@ lint: $(VENV)/.has-lint
 	$(BIN)/python -m example_project.postgres $(BIN)/python manage.py makemigrations --check --dry-run
 
 types: $(VENV)/.has-lint
-	@$(BIN)/python -m pytest tests/typing $(ARGS)
+	@$(BIN)/python -m pytest tests/typed $(ARGS)
 
 ci:
 	.ci/run

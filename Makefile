@@ -16,11 +16,11 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
 	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
-	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 8 minutes on 2 CPUs;"
+	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 13 minutes on 2 CPUs;"
 	@echo "             ARGS=\"tests/desk -k send\" runs those only"
 	@echo "make browser run the tests of the admin in a real browser, where chromium is installed"
 	@echo "make unit    run the tests of pure code, which need no database: seconds"
-	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 4 minutes"
+	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 5 minutes"
 	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
 	@echo "make conformance run Django's own tests of task backends against HorsiesBackend; fetches them from PyPI"
 	@echo "make lint    check style, floors, types and migrations"

@@ -6,10 +6,11 @@ backport ``django_tasks``. The module ``backport`` has those of the backport on 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import django
+
+from horsies_django.core.lazy import load
 
 if TYPE_CHECKING:
     from horsies_django.backends.decorator import task
@@ -23,8 +24,4 @@ _HOMES = {"HorsiesBackend": CLASSES, "HorsiesTask": CLASSES, "task": "decorator"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return load(globals(), _HOMES, name)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import IO, NamedTuple
 
+from horsies_django.worker.child.bootstrap import die_with_parent
+
 LAST_LINES_SECONDS = 2.0
-PR_SET_PDEATHSIG = 1
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Program(NamedTuple):
@@ -39,7 +38,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=end_with_parent,  # there is no other thread yet
+            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),  # there is no other thread yet
         )
 
     def signal(self, number: int) -> None:
@@ -122,9 +121,3 @@ def start_thread(target: Callable[[Running], None], one: Running) -> threading.T
     thread = threading.Thread(target=target, args=(one,), daemon=True)
     thread.start()
     return thread
-
-
-def end_with_parent() -> None:
-    """Let the kernel stop this process when its parent is killed (Linux)."""
-    if LIBC is not None:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

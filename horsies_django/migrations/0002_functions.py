@@ -68,6 +68,7 @@ FUNCTIONS = (
     "tasks/horsies_prune",
     "tasks/horsies_purgeable",
     "tasks/horsies_purge",
+    "tasks/horsies_delete_tasks",
     "tasks/horsies_delete_finished",
     "tasks/horsies_redact",
     "tasks/horsies_record_step",

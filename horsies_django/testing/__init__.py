@@ -5,8 +5,9 @@ Names are imported at their first use, so that the pytest plugin in this package
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from horsies_django.core.lazy import load
 
 if TYPE_CHECKING:
     from horsies_django.testing.at_once import immediate
@@ -56,8 +57,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return load(globals(), _HOMES, name)

@@ -90,3 +90,20 @@ def test_a_purge_reads_no_more_than_the_tasks_that_wait_or_have_finished(
     for plan in plans:
         assert not re.search(r"Seq Scan on horsies_tasks\b", plan), plan
         assert re.search(r"using horsies_tasks_(claim|finished|parked|node)\b", plan), plan
+
+
+def test_a_batch_is_deleted_by_its_ids_also_where_it_is_planned_as_if_no_task_had_finished(
+    claimer: Any, connect: Connect
+) -> None:
+    """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there are."""
+    worker, admin = claimer(), connect()
+    admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
+    put(100)
+    admin.execute("VACUUM ANALYZE horsies_tasks")
+    done = TaskFactory.create_batch(20, status="COMPLETED")
+    notices = explained(worker)
+    assert PurgeStore(worker.conn).delete([task.pk for task in done]) == 20
+    plans = [text.partition("plan:")[2] for text in notices if re.search(r"(FROM|DELETE FROM) horsies_tasks t", text)]
+    assert len(plans) == 2
+    for plan in plans:
+        assert "using horsies_tasks_pkey" in plan, plan

@@ -163,7 +163,8 @@ def test_nothing_of_django_is_imported():
     roots = {name.partition(".")[0] for name in sys.modules}
     assert not roots & {"django", "psycopg", "asgiref", "croniter"}
     assert {name for name in sys.modules if name.startswith("horsies_django")} == {
-        "horsies_django", "horsies_django.testing", "horsies_django.testing.pytest_plugin",
+        "horsies_django", "horsies_django.core", "horsies_django.core.lazy",
+        "horsies_django.testing", "horsies_django.testing.pytest_plugin",
     }
 
 def test_the_kit(horsies):

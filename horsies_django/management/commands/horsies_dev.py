@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.core.management.color import supports_color
 from django.utils.autoreload import get_child_arguments
 from django.utils.termcolors import colorize
 
 from horsies_django.management.dev_processes import Program, Together
+from horsies_django.worker.process.colors import choose_colors, palette_for
 
 COLORS = {"site": "cyan", "worker": "magenta", "dev": "yellow"}
 WIDTH = max(map(len, COLORS))
@@ -49,9 +49,8 @@ class Command(BaseCommand):
             raise CommandError("horsies_dev: it runs the command line again, so it works only from there")
         if options["until_empty"]:
             raise CommandError("horsies_dev: the worker restarts when code changes, so there is no --until-empty")
-        colored = (
-            not options["no_color"] and not os.environ.get("NO_COLOR") and (options["force_color"] or supports_color())
-        )
+        choose_colors(no_color=options["no_color"], force_color=options["force_color"])
+        colored = palette_for(sys.stdout) is not None
         color = "--force-color" if colored else "--no-color"
         common = [color, *(f"--pythonpath={path}" for path in filter(None, [options["pythonpath"]]))]
         manage = get_child_arguments()[: -len(sys.argv[1:])]

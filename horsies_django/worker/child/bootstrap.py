@@ -23,10 +23,10 @@ class State:
 state = State()
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux); exit now if the parent is already dead."""
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to signal this process when its parent dies (Linux); exit now if the parent is already dead."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent_pid:
         os._exit(1)
 

@@ -59,11 +59,8 @@ BEGIN
     WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
       AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own)
     LIMIT p_many FOR UPDATE SKIP LOCKED);
-  DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
-  GET DIAGNOSTICS attempts = ROW_COUNT;
-  DELETE FROM horsies_task_steps s WHERE s.task_id = ANY (v_ids);
-  DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids);
-  GET DIAGNOSTICS tasks = ROW_COUNT;
+  tasks := cardinality(v_ids);
+  attempts := horsies_delete_tasks(v_ids);
   more := true;
   IF tasks < p_many THEN
     SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t

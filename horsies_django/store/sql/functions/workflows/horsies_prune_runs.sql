@@ -37,11 +37,7 @@ BEGIN
     )
     SELECT array_agg(tree.id) INTO v_tree FROM tree;
     v_ids := ARRAY(SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree) LIMIT v_left);
-    DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (v_ids);
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    attempts := attempts + v_count;
-    DELETE FROM horsies_task_steps s WHERE s.task_id = ANY (v_ids);
-    DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids);
+    attempts := attempts + horsies_delete_tasks(v_ids);
     tasks := tasks + cardinality(v_ids);
     v_left := v_left - cardinality(v_ids);
     IF v_left > 0 THEN

@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help ci demo test unit browser stress mutants conformance lint types format docs bench wheel clean
+.PHONY: help ci demo test unit browser stress mutants conformance thirdparty lint types format docs bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -23,6 +23,7 @@ help: ## Show this list
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 5 minutes"
 	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
 	@echo "make conformance run Django's own tests of task backends against HorsiesBackend; fetches them from PyPI"
+	@echo "make thirdparty run Wagtail and django-pictures, which send by django.tasks, on HorsiesBackend"
 	@echo "make lint    check style, floors, types and migrations"
 	@echo "make types   check a project that uses the installed wheel with mypy and pyright"
 	@echo "make ci      run all that a change has to pass"
@@ -59,6 +60,9 @@ mutants: $(VENV)/.has-test
 
 conformance: $(VENV)/.has-test
 	@$(BIN)/python -m tests.conformance $(ARGS)
+
+thirdparty: $(VENV)/.has-thirdparty
+	@$(BIN)/python -m pytest tests/thirdparty $(ARGS)
 
 lint: $(VENV)/.has-lint
 	$(BIN)/python -m ruff check .

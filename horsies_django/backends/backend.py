@@ -45,6 +45,10 @@ class BackendMixin:
     options: dict[str, Any]
     queues: set[str]
 
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        """Without QUEUES, a task may name each queue in HORSIES["QUEUES"]; Django's own default is the queue "default" only."""
+        super().__init__(alias, {"QUEUES": [], **params})  # type: ignore[call-arg]
+
     @property
     def horsies_options(self) -> Options:
         """The OPTIONS of this backend. Invalid ones are read again: a module may not have been importable while apps loaded."""

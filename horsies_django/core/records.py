@@ -121,9 +121,10 @@ class Outcome(NamedTuple):
 
         A reply WORKER_CRASHED says that the process was interrupted.
         """
-        crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
         name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
-        if claim.options is not None and reply[0] == "COMPLETED" and drops_result(claim.options):
+        if reply[0] != "COMPLETED":
+            crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
+        elif claim.options is not None and drops_result(claim.options):
             reply = (reply[0], NOT_KEPT, *reply[2:])
         return cls(claim.id, claim.generation, *reply, child_pid, crashed, name, queue, attempt, seconds, claim.options)
 

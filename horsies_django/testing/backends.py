@@ -29,6 +29,9 @@ class Twin(BaseTaskBackend):
 
     task_class = HorsiesTask
 
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, {"QUEUES": [], **params})
+
     def validate_task(self, task: Any) -> None:
         """Raise InvalidTask for a task that cannot be run; ``run_after`` may also be a timedelta."""
         if isinstance(task.run_after, dt.timedelta):

@@ -194,6 +194,17 @@ def test_a_queue_that_horsies_does_not_have_is_refused_at_the_send() -> None:
         tasks.note.using(queue_name="nowhere").enqueue()
 
 
+def test_without_queues_in_tasks_each_declared_queue_may_be_named() -> None:
+    """Naive: Django's default, under which an app's own queue cannot be used until TASKS repeats all of HORSIES["QUEUES"]."""
+    with override_settings(TASKS={"default": {"BACKEND": DOTTED}}):
+        assert tasks.note.using(queue_name="bulk").enqueue().task.queue_name == "bulk"
+        with pytest.raises(TaskSendError, match="queue 'nowhere' is not declared"):
+            tasks.note.using(queue_name="nowhere").enqueue()
+    for twin in ("Immediate", "Dummy"):
+        with override_settings(TASKS={"default": {"BACKEND": f"horsies_django.testing.{twin}Backend"}}):
+            tasks.note.using(queue_name="bulk").enqueue()
+
+
 def test_settings_that_changed_count_at_the_send() -> None:
     """Naive: only the construction of the task is validated."""
     elsewhere = tasks.note.using(queue_name="bulk")

@@ -120,11 +120,13 @@ def test_the_tutorial_works_as_it_is_printed(environment: dict[str, str], tmp_pa
         assert "('orders.tasks.confirm', 'COMPLETED')" in reader.said("values_list")
         assert "Ran 3 tests" in reader.said("manage.py test")
         assert "OK" in reader.said("manage.py test")
+        assert uuid.UUID(reader.said("count_orders").strip().splitlines()[-1])
+        assert "orders.reports.count_orders" in reader.said("horsies_task list")
         assert reader.worker is not None
         (send,) = [command for command in reader.printed if "confirm.send" in command]
         reader.manage(send)
         with psycopg.connect("", autocommit=True, **connection_of(environment)) as conn:
-            done = "SELECT count(*) = 2 FROM horsies_tasks WHERE status = 'COMPLETED'"
+            done = "SELECT count(*) = 3 FROM horsies_tasks WHERE status = 'COMPLETED'"
             wait_until(lambda: conn.execute(done).fetchone() == (True,), "the second worker ran the second task")
         reader.worker.send_signal(signal.SIGINT)
         assert reader.worker.wait(60) == 0

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg import sql
 
-from tests.support.pages import DOCS, ROOT, files
-from tests.support.workers import database_url
+from tests.support.pages import DOCS, files
+from tests.support.sites import Site, new_databases
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 pytest.importorskip("celery")
@@ -41,41 +35,17 @@ print(Mail.objects.get().text)
 """
 
 
-class Project:
-    """A project in a directory, with a database of its own."""
+class Project(Site):
+    """The project before or after the move."""
 
     def __init__(self, directory: Path, kind: str, url: str) -> None:
-        self.directory = directory
+        super().__init__(directory, "shop.settings", url)
         shutil.copytree(SKELETON, directory)
         for name, code in files(PAGE, kind).items():
             target = directory / name
             target.write_text((target.read_text() + "\n" if target.exists() else "") + code)
         shutil.copy(SKELETON / f"outcomes_{kind}.py", directory / "shop" / "outcomes.py")
-        self.environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "HORSIES"))
-        }
-        self.environment |= {
-            "DATABASE_URL": url,
-            "DJANGO_SETTINGS_MODULE": "shop.settings",
-            "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}",
-        }
         self.manage("migrate", "--run-syncdb", "--verbosity=0")
-
-    def run(self, *words: str, code: int = 0, **environment: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=self.directory,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    def manage(self, *words: str, code: int = 0) -> str:
-        return self.run("-m", "django", *words, code=code)
 
     def tell(self, **environment: str) -> Any:
         return json.loads(self.run("-m", "shop.story", **environment))
@@ -84,18 +54,8 @@ class Project:
 @pytest.fixture
 def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], Project]]:
     """Give a function that builds the project before or after the move."""
-    made: list[str] = []
-    base = database_url()
-    with psycopg.connect(base, autocommit=True) as admin:
-
-        def build(kind: str) -> Project:
-            made.append(f"moved_{uuid.uuid4().hex[:8]}")
-            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(made[-1])))
-            return Project(tmp_path / made[-1], kind, f"{base.rpartition('/')[0]}/{made[-1]}")
-
-        yield build
-        for name in made:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with new_databases("moved") as new_database:
+        yield lambda kind: Project(tmp_path / kind, kind, new_database())
 
 
 def test_the_moved_project_does_the_same_as_celery_in_eager_mode(project: Callable[[str], Project]) -> None:

@@ -17,6 +17,9 @@ pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytes
 WEATHER = {"stop", "stop group", "kill", "kill child", "kill group", "change", "pause", "resume", "override", "clear"}
 
 LEAST_ENDS = 50
+# One of 8 permits that stays unused makes 0.875. The short form runs beside another storm, where a worker that shall use a permit
+# is not always woken before the next one comes free.
+LEAST_SHARE = 0.9 if STRESS == "short" else 0.95
 
 
 def storm(*options: str) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
     partitions = {"partition tenants", "partition and worker tenants", "partition and worker kinds"}
     assert reached | partitions <= set(verdict["full"])
     share = used(verdict)
-    assert share is None or share >= 0.95
+    assert share is None or share >= LEAST_SHARE
 
 
 @pytest.mark.promise("S0.15", "S0.19", "S1.36", "S1.37")
@@ -67,4 +70,4 @@ def test_the_cap_of_the_cluster_is_not_exceeded_in_a_storm() -> None:
     assert verdict["continued"] >= 1
     assert {"cluster *", "queue tight"} <= set(verdict["full"])
     share = used(verdict)
-    assert share is None or share >= 0.95
+    assert share is None or share >= LEAST_SHARE

@@ -81,7 +81,9 @@ class Advancer:
     @property
     def next_at(self) -> float:
         """When to advance next, by the monotonic clock; infinite if nothing is owed."""
-        return 0.0 if self.told else min((debt.at for debt in self.owed.values()), default=math.inf)
+        if self.told:
+            return 0.0
+        return min(debt.at for debt in self.owed.values()) if self.owed else math.inf
 
     def store(self, connection: Any, channel: str) -> WorkflowStore:
         """Return the statements on a connection."""

@@ -13,12 +13,6 @@ from horsies_django.worker.engine.outage import (
     DatabaseGaveUp,
     Outage,
 )
-from horsies_django.worker.engine.pass_delay import (
-    ENOUGH,
-    LONGEST_SECONDS,
-    TRY_EVERY,
-    PassDelay,
-)
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.options import WorkerOptions
 
@@ -49,48 +43,6 @@ def test_zero_attempts_means_for_ever_and_a_number_means_that_many() -> None:
         forever.failed()
     assert thrice.exhausted
     assert not forever.exhausted
-
-
-def test_a_pass_waits_a_moment_after_the_last_one_while_tasks_run() -> None:
-    pass_delay = PassDelay()
-    assert not pass_delay.puts_off(100.0, 1, running=True)
-    pass_delay.passed(100.0, 100.0005)
-    assert pass_delay.puts_off(100.001, 1, running=True)
-    assert pass_delay.waiting
-    assert pass_delay.until == pytest.approx(100.0015)
-    assert not pass_delay.puts_off(100.001, ENOUGH, running=True)
-    assert not pass_delay.puts_off(100.001, 1, running=False)
-    assert not pass_delay.puts_off(pass_delay.until, 1, running=True)
-    pass_delay.passed(100.002, 100.902)  # a slow one: nobody waits for so long
-    assert not pass_delay.waiting
-    assert pass_delay.until == pytest.approx(100.902 + LONGEST_SECONDS)
-
-
-def test_moments_that_bring_nothing_are_given_up_and_tried_again_now_and_then() -> None:
-    pass_delay, now = PassDelay(), 0.0
-
-    def wait(turns: int) -> bool:
-        """Have a pass, and a moment in which so many turns of the loop put the next one off; return whether there was one."""
-        nonlocal now
-        pass_delay.passed(now, now := now + 0.001)
-        for _ in range(turns):
-            pass_delay.puts_off(now, 1, running=True)
-        waited = pass_delay.waiting
-        now += 1.0
-        return waited
-
-    waited = sum(wait(1) for _ in range(1_000))
-    assert 10 <= waited <= 20
-    sum(wait(2) for _ in range(TRY_EVERY * 20))
-    assert all(wait(2) for _ in range(10))
-
-
-def test_a_moment_paid_off_when_it_ended_because_no_task_was_left_to_run() -> None:
-    pass_delay, now = PassDelay(), 0.0
-    for _ in range(100):
-        pass_delay.passed(now, now := now + 0.001)
-        assert pass_delay.puts_off(now, 1, running=True)
-        now += 0.0001
 
 
 def test_the_names_of_queues_survive_the_array() -> None:

@@ -26,7 +26,6 @@ from horsies_django.worker.engine.comparison import Comparison
 from horsies_django.worker.engine.listener import NotificationListener
 from horsies_django.worker.engine.outage import Outage, WorkerDisowned
 from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
-from horsies_django.worker.engine.pass_delay import PassDelay
 from horsies_django.worker.engine.pass_runner import PassRunner
 from horsies_django.worker.engine.prefetch import Prefetched
 from horsies_django.worker.engine.scan_cursors import spacing
@@ -71,7 +70,6 @@ class Engine:
         )
         self.selector = selector
         self.outage = Outage(resilience)
-        self.pass_delay = PassDelay()
         self.advancer = advancer
         self.stopping = False
         self.disowned = False
@@ -124,13 +122,8 @@ class Engine:
         if self.outbox.connection is None and now >= self.outage.retry_at:
             self._reconnect()
         self.notifications.tick(now, self.outbox.connection, self.outbox.channel)
-        if (
-            self.outbox.connection is not None
-            and self._wants_pass(now)
-            and not self.pass_delay.puts_off(now, len(self.outbox.outcomes), running=any(map(self.pool.running, LANES)))
-        ):
+        if self.outbox.connection is not None and self._wants_pass(now) and now >= self.passes.not_before:
             self._pass(now)
-            self.pass_delay.passed(now, time.monotonic())
         if self.outbox.connection is not None and self.advancer.next_at <= time.monotonic():
             self._advance()
 
@@ -179,7 +172,7 @@ class Engine:
             if self.prefetched and self.start_at > now:
                 moments.append(self.start_at)
             if self.outbox.outcomes or self.outbox.releases or self.comparison.at <= now or self.can_claim():
-                moments.append(self.pass_delay.until if self.pass_delay.waiting else now)
+                moments.append(self.passes.not_before)
             elif self.outbox.locked:
                 moments.append(self.outbox.locked_until)
         if not self.pool.idle:

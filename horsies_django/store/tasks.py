@@ -36,6 +36,7 @@ class Held(NamedTuple):
 
     id: uuid.UUID
     generation: int
+    running: bool
     cancelled: bool
     terminate: bool
 

@@ -24,7 +24,7 @@ from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.capacity import capacity
 from horsies_django.worker.engine.engine import Engine
-from horsies_django.worker.engine.outage import DatabaseGaveUp, WorkerDisowned
+from horsies_django.worker.engine.outage import ClaimsLost, DatabaseGaveUp, WorkerDisowned
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import serving_health
@@ -41,7 +41,7 @@ from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, StopRequested
 from horsies_django.worker.scheduler.loop import SchedulerLoop
-from horsies_django.worker.startup import Start, insert_missing_queues, refuse_unready_project
+from horsies_django.worker.startup import Start, durable_behind_pooler, insert_missing_queues, refuse_unready_project
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -53,7 +53,7 @@ LAST_PASSES_SECONDS = 3.0  # time for writing the outcomes of tasks that were en
 class Supervisor:
     """One run of a worker. ``run`` returns the exit code: 0 if every task that it started was finished and written.
 
-    A worker that others declared dead ends its processes and starts again under a new id.
+    A worker that others declared dead, or whose claims the database lost, ends its processes and starts again under a new id.
     """
 
     def __init__(self, config: Config, options: WorkerOptions, stopping: Shutdown | None = None) -> None:
@@ -129,7 +129,7 @@ class Supervisor:
             return self.live()
 
     def live(self) -> int:
-        """Work until stopped; start again under a new id if others declared this worker dead."""
+        """Work until stopped; start again under a new id if this worker was declared dead or the database lost its claims."""
         while True:
             try:
                 self.start()
@@ -139,10 +139,14 @@ class Supervisor:
                 logger.error("%s; ending its processes and starting again under a new id", error)
                 self.pool.kill("belonged to a worker that was declared dead")
                 self.outbox.drop_all([*self.pool.outcomes, *self.pool.releases])
-                if self.stopping.seen:
-                    return 1
+            except ClaimsLost as error:
+                logger.error("%s; ending its processes and starting again under a new id", error)
+                self.pool.kill("was ended because the database has lost claims of its worker")
+                self.write_last_outcomes()
             finally:
                 self.close()
+            if self.stopping.seen:
+                return 1
             self.build()
 
     def start(self) -> None:
@@ -164,6 +168,7 @@ class Supervisor:
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
         self.beginning.persist(self.insert_missing_queues)
+        self.beginning.persist(lambda: durable_behind_pooler(self.engine))
         if self.scheduler_loop is not None:
             self.beginning.persist(self.scheduler_loop.declare)
         self.announce()
@@ -231,6 +236,15 @@ class Supervisor:
         except DatabaseGaveUp as error:
             logger.error("%s", error)
         return 1
+
+    def write_last_outcomes(self) -> None:
+        """Write what the processes that were ended have left, without claiming anything."""
+        self.outbox.outcomes += self.pool.outcomes
+        self.outbox.releases += [*self.pool.releases, *self.engine.prefetched.clear()]
+        try:
+            self.engine.comparison.settle()
+        except psycopg.Error as error:
+            logger.warning("could not write the last outcomes: %s", str(error).strip())
 
     def close(self) -> None:
         """Stop the pool, the threads and the connections, and record that the worker stopped."""

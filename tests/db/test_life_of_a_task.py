@@ -154,9 +154,14 @@ class LifeOfATask(Mishaps):
     @rule(seat=SEATS)
     def compare_notes(self, seat: int) -> None:
         at = self.at(seat, Status.RUNNING, Status.CLAIMED)
-        held = {(one.id, one.generation, one.cancelled, one.terminate) for one in TaskStore(at.conn).held(at.worker)}
+        held = {
+            (one.id, one.generation, one.running, one.cancelled, one.terminate)
+            for one in TaskStore(at.conn).held(at.worker)
+        }
         mine = [life for life in self.model.tasks.values() if life.owner == at.worker and not life.final]
-        assert held == {(life.id, life.generation, life.cancelled, life.terminate) for life in mine}
+        assert held == {
+            (life.id, life.generation, life.status is Status.RUNNING, life.cancelled, life.terminate) for life in mine
+        }
 
     # what people do
 

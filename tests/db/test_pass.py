@@ -227,6 +227,7 @@ def test_a_settle_that_was_repeated_is_told_from_one_that_was_lost(claimer: Clai
     worker.run_pass(outcomes=[done(claim)])
     assert worker.run_pass(outcomes=[done(claim)]).landed == set()
     assert worker.store.unsettled(worker.id, [claim]) == {id_: "settled"}
+    assert worker.store.unsettled(claimer().id, [claim]) == {id_: "lost"}  # one that lost a claim of this number
     assert TaskAttempt.objects.filter(task_id=id_).count() == 1
 
 
@@ -304,7 +305,9 @@ def test_the_database_lists_what_a_worker_holds(claimer: Claimers) -> None:
     put(3)
     worker = claimer()
     claims = worker.run_pass(sync=2).claims
-    assert worker.store.held(worker.id) == [Held(claim.id, 1, cancelled=False, terminate=False) for claim in claims]
+    assert worker.store.held(worker.id) == [
+        Held(claim.id, 1, running=True, cancelled=False, terminate=False) for claim in claims
+    ]
     assert claimer().store.held(uuid.uuid4()) == []
 
 

@@ -77,25 +77,15 @@ def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchr
     process = worker("--processes=1", **server.environment).ready()
     task = Lingering(server, tmp_path / "one")
     task.runs()
-    server.superuser("CHECKPOINT")
-    (writer,) = (one for one in psutil.Process(server.process.pid).children() if "walwriter" in command_of(one))
-    writer.suspend()
+    server.hold_back()
     task.end()
     server.becomes(task.id, "COMPLETED")
-    writer.kill()
+    server.crash()
     wait_until(lambda: len(task.lines) == 4, "it runs again")
     row = server.becomes(task.id, "COMPLETED")
     assert (row["attempts"], row["claim_generation"], row["retry_count"]) == (1, 2, 0)
     assert "releasing 1 task(s) that were claimed and never received" in process.log
     assert process.stop() == 0
-
-
-def command_of(process: psutil.Process) -> str:
-    """Return the command line of a process, nothing once it has ended: backends come and go."""
-    try:
-        return "".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +34,9 @@ class Server:
     """One server; its databases belong to the plain role ``app``, which limits apply to."""
 
     process: subprocess.Popen[bytes]
+    writer: psutil.Process | None = (
+        None  # the process that writes what is committed without waiting, while it is suspended
+    )
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -58,10 +62,33 @@ class Server:
         self.process = self.cluster.start(SETTINGS | {"port": self.port})
         assert self.cluster.becomes_ready(self.process), (self.cluster.home / "log").read_text(errors="replace")
 
+    def hold_back(self) -> None:
+        """Keep in memory what is committed without waiting from now on: a crash loses what no other commit followed."""
+        self.superuser("CHECKPOINT")
+        self.writer = self.walwriter()
+        assert self.writer is not None
+        self.writer.suspend()
+
+    def walwriter(self) -> psutil.Process | None:
+        """Return the process that writes what was committed without waiting; None while the server recovers."""
+        children = psutil.Process(self.process.pid).children()
+        return next((one for one in children if "walwriter" in command_of(one)), None)
+
+    def crash(self) -> None:
+        """Let it crash: it ends all sessions, and has recovered afterwards, without being started again."""
+        writer = self.walwriter()
+        assert writer is not None
+        writer.kill()
+        self.writer = None
+        wait_until(lambda: self.walwriter() not in (None, writer), "the server has recovered")
+
     def stop(self, how: str = "immediate") -> None:
         """End it: a "fast" or "immediate" shutdown, or a kill of the "postmaster"; all its processes are gone then."""
         processes = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(SIGNALS[how])
+        if self.writer is not None:
+            self.writer.kill()  # it hears of nothing
+            self.writer = None
         self.process.wait(30)
         wait_until(lambda: not any(one.is_running() for one in processes), "all processes of the server are gone")
 
@@ -73,6 +100,10 @@ class Server:
 
     def restore(self) -> None:
         """Take back what a test may have changed of the server."""
+        if self.writer is not None:
+            with suppress(psutil.NoSuchProcess):
+                self.writer.resume()
+            self.writer = None
         if self.process.poll() is not None:
             self.start()
         self.superuser("ALTER SYSTEM RESET ALL", database="postgres")
@@ -135,13 +166,21 @@ class Server:
         return [row[0] for row in self.superuser(query)]
 
 
+def command_of(process: psutil.Process) -> str:
+    """Return the command line of a process, nothing once it has ended: backends come and go."""
+    try:
+        return "".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 class Lingering:
     """A ``linger`` task and the file it writes to."""
 
-    def __init__(self, server: Server, path: Path) -> None:
+    def __init__(self, server: Server, path: Path, name: str = "linger") -> None:
         self.server = server
         self.path = path
-        self.id = server.send("linger", path=str(path))
+        self.id = server.send(name, path=str(path))
 
     @property
     def lines(self) -> list[list[str]]:

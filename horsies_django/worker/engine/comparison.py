@@ -1,33 +1,85 @@
 """Compares the tasks that this worker has with those that the database says it has.
 
-It finds claims whose reply was lost, which are released, and tasks that were cancelled.
+It finds claims whose reply was lost, which are released, and tasks that were cancelled. After a reconnect it also finds claims
+that the database has lost: a server that crashed, or a replica that took over, may lack the last transactions. Another claim of
+such a task gets the number of the lost one. So before this worker claims anything again, it ends its processes and starts again
+under a new id.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.store.tasks import TaskStore
+from horsies_django.worker.engine.outage import ClaimsLost
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.prefetch import Prefetched
 from horsies_django.worker.pool.pool import Pool
+from horsies_django.worker.process.task_log import named
 
 INTERVAL_SECONDS = 10.0
 
 
 class Comparison:
-    """Compares every ten seconds, after a reconnect, and when a task of this worker was cancelled."""
+    """Compares every ten seconds, after a reconnect, and when a task of this worker was cancelled.
 
-    def __init__(self, outbox: Outbox, pool: Pool, prefetched: Prefetched) -> None:
+    ``owe`` takes the tasks of workflows that were settled, see ``Advancer.owe``.
+    """
+
+    def __init__(
+        self, outbox: Outbox, pool: Pool, prefetched: Prefetched, owe: Callable[[Iterable[Sequence[Any]]], None]
+    ) -> None:
         self.outbox = outbox
         self.pool = pool
         self.prefetched = prefetched
+        self.owe = owe
         self.at = 0.0  # when to compare next, by the monotonic clock
+        self.doubtful = False  # whether the database may have lost claims since the last comparison
 
     def soon(self, _moment: float = 0.0) -> None:
         """Compare before the next pass."""
         self.at = 0.0
 
+    def reconnected(self) -> None:
+        """Compare before the next pass, and look for lost claims: the connection was lost, maybe with the server."""
+        self.at, self.doubtful = 0.0, True
+
     def run(self, now: float) -> None:
-        """Compare. Raises psycopg.Error."""
-        for task in self.outbox.compare(self.pool.held() | set(self.prefetched.claims)):
+        """Compare. Raises psycopg.Error, and ClaimsLost if the database has lost claims of tasks that ran here."""
+        if self.doubtful:
+            self._refuse_lost()
+            self.settle()
+        held = self.outbox.compare(self.pool.held() | set(self.prefetched.claims))
+        if self.doubtful:
+            claims = {(task.id, task.generation) for task in held}
+            waiting = self.prefetched.snapshot()
+            self.prefetched.take([claim.id for claim in waiting if (claim.id, claim.generation) not in claims])
+            self.doubtful = False
+        for task in held:
             if task.cancelled:
                 self.pool.timeouts.cancel(task.id, terminate=task.terminate)
         self.at = now + INTERVAL_SECONDS
+
+    def settle(self) -> None:
+        """Write or drop what waits in the outbox, without claiming anything. Raises psycopg.Error."""
+        self.outbox.retry_locked(math.inf)
+        while self.outbox.outcomes or self.outbox.releases:
+            self.owe(self.outbox.run_pass().in_runs)
+
+    def _refuse_lost(self) -> None:
+        """Raise ClaimsLost for tasks that run or have finished here and whose claim or start is gone.
+
+        Tasks of a worker that was declared dead are gone, too; the next pass finds that out.
+        """
+        store, worker = TaskStore(self.outbox.connection_or_raise()), self.outbox.worker
+        running = {(task.id, task.generation) for task in store.held(worker) if task.running}
+        waiting = [one for one in (*self.outbox.outcomes, *self.outbox.locked) if isinstance(one, Outcome)]
+        here: list[Outcome | Claim] = [*waiting, *(claim for member in self.pool.members for claim in member.claims())]
+        missing = [one for one in here if (one.id, one.generation) not in running]
+        states = store.unsettled(worker, missing) if missing else {}
+        lost = [one for one in missing if states[one.id] in ("lost", "waiting")]  # waiting: the start is gone
+        if lost and not self.outbox.run_pass().dead:
+            raise ClaimsLost(f"the database has lost {len(lost)} claim(s) of worker {worker}{named(lost)}")

@@ -62,7 +62,7 @@ class Engine:
         self.outbox = outbox
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
         self.passes = PassRunner(outbox, outbox.served.queues, self.poll_seconds, unknown_tasks)
-        self.comparison = Comparison(outbox, pool, self.prefetched)
+        self.comparison = Comparison(outbox, pool, self.prefetched, advancer.owe)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
         handlers = {**self.cursors.handlers(), str(outbox.worker): self.comparison.soon}
         self.notifications = NotificationListener(
@@ -87,7 +87,7 @@ class Engine:
         """Work until stopped (or, with ``until_empty``, until nothing is due). Returns False if ``deadline`` came first.
 
         Raises WorkerStartError if processes cannot run tasks, DatabaseGaveUp if the database stays unavailable, WorkerDisowned
-        if another worker declared this one dead.
+        if another worker declared this one dead, ClaimsLost if the database has lost claims of it.
         """
         self.notifications.listen()
         while not self._done():
@@ -269,7 +269,7 @@ class Engine:
             return
         self.status = self.status._replace(connection=self.outbox.connection)  # from now on the watchdog watches it
         logger.info("the database is back")
-        self.comparison.soon()
+        self.comparison.reconnected()
         self.cursors.start_over()
 
     def trust(self, until: float) -> None:

@@ -37,6 +37,10 @@ class WorkerDisowned(HorsiesError):  # noqa: N818 - named for what happened
     """Another worker declared this one dead: its tasks are given to other workers, and it must not continue them."""
 
 
+class ClaimsLost(HorsiesError):  # noqa: N818 - named for what happened
+    """The database has lost claims of this worker: others may run these tasks, and it must not continue them."""
+
+
 class Outage:
     """Counts failures in a row and sets the next try. Without a heartbeat for ``kill_after`` seconds tasks end (None: never)."""
 

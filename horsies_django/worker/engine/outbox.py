@@ -126,7 +126,7 @@ class Outbox:
         Raises psycopg.Error; then the outbox keeps everything.
         """
         began = time.monotonic()
-        self._retry_locked(began)
+        self.retry_locked(began)
         outcomes, releases = self._batch(), list(self.releases)
         asked: dict[str, Any] = {"starts": starts, "expired_leases": expired_leases, "grace": grace, "cursors": cursors}
         try:
@@ -141,7 +141,7 @@ class Outbox:
 
     def suits_short_pass(self, now: float) -> bool:
         """Whether a short pass can write all that is due."""
-        self._retry_locked(now)
+        self.retry_locked(now)
         outcomes = self._batch()
         return not self.releases and len(outcomes) <= FEW and not any(one.status == "FAILED" for one in outcomes)
 
@@ -182,7 +182,7 @@ class Outbox:
         store = TaskStore(self.connection_or_raise())
         return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
 
-    def _retry_locked(self, now: float) -> None:
+    def retry_locked(self, now: float) -> None:
         """Try outcomes and releases again whose rows were locked."""
         if self.locked and now >= self.locked_until:
             self.outcomes += [entry for entry in self.locked if isinstance(entry, Outcome)]
@@ -228,7 +228,7 @@ class Outbox:
             if state == "held" or (state == "waiting" and isinstance(entry, Claim)):
                 self.locked.append(entry)
                 self.locked_until = time.monotonic() + LOCKED_RETRY_SECONDS
-            elif state == "lost":
+            elif state in ("lost", "waiting"):  # waiting: the database has lost the start
                 self._drop(entry)
             elif isinstance(entry, Outcome):  # an earlier pass settled it, and its reply was lost
                 self._tell([entry], {str(entry.id): {"retry": None}} if state == "retried" else {})

@@ -1,5 +1,5 @@
 -- Returns why a write did not happen: 'held' (the task is still this claim's and running; if its row was locked, try again), 'waiting'
--- (still this claim's, but not started), 'settled' or 'retried' (an attempt of this generation exists: an earlier try was written), or
+-- (still this claim's, but not started), 'settled' or 'retried' (an attempt of this worker and generation exists: an earlier try was written), or
 -- 'lost' (another claim or nobody holds it now; a reaper's attempt has no process).
 -- Locks: none. Index: the primary keys of both tables.
 SELECT wanted.id,
@@ -11,3 +11,4 @@ SELECT wanted.id,
 FROM unnest(%(ids)s::uuid[], %(generations)s::int[]) AS wanted (id, generation)
 LEFT JOIN horsies_tasks task ON task.id = wanted.id
 LEFT JOIN horsies_task_attempts attempt ON attempt.task_id = wanted.id AND attempt.claim_generation = wanted.generation
+  AND attempt.worker_id = %(worker)s::uuid

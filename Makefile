@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help ci demo test unit browser stress mutants conformance thirdparty lint types format docs bench wheel clean
+.PHONY: help ci demo test unit browser stress soak mutants conformance thirdparty lint types format docs bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -21,6 +21,7 @@ help: ## Show this list
 	@echo "make browser run the tests of the admin in a real browser, where chromium is installed"
 	@echo "make unit    run the tests of pure code, which need no database: seconds"
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 5 minutes"
+	@echo "make soak    run mixed work for an hour, and see that nothing is lost and nothing grows; ARGS=--minutes=3 is a trial"
 	@echo "make mutants edit a copy of the code in the ways of tests/mutants/edits.py and see tests fail; ARGS=\"7 9\""
 	@echo "make conformance run Django's own tests of task backends against HorsiesBackend; fetches them from PyPI"
 	@echo "make thirdparty run Wagtail and django-pictures, which send by django.tasks, on HorsiesBackend"
@@ -54,6 +55,9 @@ browser: $(VENV)/.has-browser
 stress: $(VENV)/.has-stress
 	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress -n 2 --dist=loadfile,\
 		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
+
+soak: $(VENV)/.has-stress
+	@$(BIN)/python -m tests.stress.soak $(ARGS)
 
 mutants: $(VENV)/.has-test
 	@$(BIN)/python -m tests.mutants $(ARGS)

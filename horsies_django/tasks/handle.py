@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.db import InterfaceError, OperationalError, connections
 
 from horsies_django.conf import config
 from horsies_django.core.codec import ResultCodec
@@ -70,9 +70,8 @@ class TaskHandle(Generic[T]):
                     return self._tell(item)
         for seconds in poll_intervals(deadline):
             time.sleep(seconds)
-            seen = look(self.task_id)
-            if seen is None or seen.status in FINAL:
-                return self._tell(seen)
+            if (result := self._poll()) is not None:
+                return result
         return self._timed_out()
 
     async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
@@ -103,9 +102,8 @@ class TaskHandle(Generic[T]):
                     return self._tell(item)
         for seconds in poll_intervals(deadline):
             await asyncio.sleep(seconds)
-            seen = await sync_to_async(look)(self.task_id)
-            if seen is None or seen.status in FINAL:
-                return self._tell(seen)
+            if (result := await sync_to_async(self._poll)()) is not None:
+                return result
         return self._timed_out()
 
     def cancel(self, *, terminate: bool = False) -> str:
@@ -150,6 +148,18 @@ class TaskHandle(Generic[T]):
     async def ainfo(self) -> TaskInfo | None:
         """Return what ``info`` does, from async code."""
         return await sync_to_async(self.info)()
+
+    def _poll(self) -> TaskResult[T] | None:
+        """Return the result, None if there is none yet. A lost connection is replaced: during an outage the wait continues."""
+        connection = connections[config().database]
+        try:
+            seen = look(self.task_id)
+        except (OperationalError, InterfaceError):
+            if connection.in_atomic_block:
+                raise  # the caller's transaction is lost
+            connection.close()
+            return None
+        return self._tell(seen) if seen is None or seen.status in FINAL else None
 
     def _visible_here_only(self) -> Found | None:
         """Look up a task that the listening connection cannot see. Raises TaskNotCommitted if this connection can."""

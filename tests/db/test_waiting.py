@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from horsies_django import (
     TaskError,
@@ -174,6 +174,42 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(claimer: Claimers
         )
     finish(claimer())
     assert waiter.answer() == TaskResult(ok=3)
+
+
+def cut_all_others() -> None:
+    """Cut every connection but this one, as a server does that ends."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
+
+def test_a_server_that_goes_away_and_comes_back_is_no_end_of_waiting(claimer: Claimers) -> None:
+    waiter = Waiting(tasks.add.send(1))
+    wait_until(Waiter.objects.exists, "the process says that it waits")
+    cut_all_others()
+    finish(claimer())
+    assert waiter.answer() == TaskResult(ok=3)
+
+
+def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transaction_is_lost() -> None:
+    handle, raised = tasks.add.send(1), []
+
+    def wait() -> None:
+        try:
+            with pytest.raises(OperationalError), transaction.atomic():
+                raised.append(handle.get(60_000))
+            raised.append("OperationalError")
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    wait_until(Waiter.objects.exists, "the process says that it waits")
+    cut_all_others()
+    thread.join(30)
+    assert raised == ["OperationalError"]
 
 
 def test_polling_carries_on_when_no_waiting_connection_can_be_opened(

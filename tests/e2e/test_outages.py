@@ -123,6 +123,17 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
         assert process.stop() == 0
 
 
+def test_a_worker_whose_heartbeat_is_answered_again_does_not_wait_out_its_delay(worker: Start, server: Server) -> None:
+    """After a long outage the delay has grown to half a minute; this one would last longer than the test."""
+    slow = {"HORSIES_TEST_RESILIENCE": json.dumps({"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 60_000})}
+    process = worker("--processes=1", **server.environment, **slow).ready()
+    server.stop()
+    taken_in(process)
+    server.start()
+    server.becomes(server.send("add", a=1), "COMPLETED")
+    assert process.stop() == 0
+
+
 @pytest.mark.parametrize("options", [("--processes=1",), ("--processes=1", "--start-method=spawn")], ids=" ".join)
 def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cut_off(
     worker: Start, server: Server, tmp_path: Path, options: tuple[str, ...]

@@ -16,7 +16,7 @@ USE_TZ = True
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "horsies_django", "tests.stress.chaos"]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 DATABASES["default"]["CONN_MAX_AGE"] = 60  # so that there are connections of tasks to be cut
-DATABASES["default"]["OPTIONS"] = {"application_name": os.environ.get("CHAOS_NAME", "chaos")}
+DATABASES["default"].setdefault("OPTIONS", {})["application_name"] = os.environ.get("CHAOS_NAME", "chaos")
 HORSIES: dict[str, Any] = {
     "KILL_GRACE_MS": 500,
     "RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": 1_000, "DB_RETRY_INITIAL_MS": 100, "DB_RETRY_MAX_MS": 1_000},

@@ -68,6 +68,10 @@ class Outage:
         self.retry_at = time.monotonic() + wait
         logger.warning("the database is not available, next try in %.1f s: %s", wait, message)
 
+    def hasten(self) -> None:
+        """Try again now: the database has answered the heartbeat, which does not wait longer and longer. From any thread."""
+        self.retry_at = 0.0
+
     def over(self) -> None:
         """A statement succeeded: count failures from zero again."""
         self.backoff.succeeded()

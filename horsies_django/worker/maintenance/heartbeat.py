@@ -79,6 +79,7 @@ class HeartbeatSender:
         self.engine.trust(now + self.trust_seconds)
         if self.unbroken_since is None:
             self.unbroken_since = now
+            self.engine.outage.hasten()
         self.snapshots.tick(connection, children, load, len(status.prefetched))
         return True
 

@@ -8,12 +8,15 @@ import logging
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from example_project.postgres import private_cluster, stop_server
 from example_project.postgres_binaries import PostgresError
 from tests.support.server import Server
+from tests.support.standby import Pair, private_pair
 
 NO_SERVER = 3
 
@@ -27,6 +30,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=40, help="how many faults (40)")
     parser.add_argument("--workers", type=int, default=3, help="how many workers (3)")
     parser.add_argument("--seed", type=int, default=1, help="of the weather and of the mix of tasks (1)")
+    parser.add_argument("--failovers", type=int, default=0, help="no other faults: so many times a standby is promoted")
     parser.add_argument("--measure", action="store_true", help="no storm: how long it takes until a task comes back")
     parser.add_argument("--rounds", type=int, default=3, help="with --measure: how often machines die (3)")
     parser.add_argument("--json", action="store_true", help="print nothing else, also not why a storm failed")
@@ -41,16 +45,24 @@ def main() -> int:
 
 
 def on_a_server(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Start a server, and storm or measure on it. Raises PostgresError."""
-    with private_cluster() as cluster, tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+    """Start a server, with a standby for failovers, and storm or measure on it. Raises PostgresError."""
+    servers = private_pair() if chosen.failovers else private_server()
+    with servers as server, tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        server.refresh()
+        set_up(server, usual=chosen.measure)
+        if chosen.measure:
+            return measured(server, Path(directory), chosen.rounds)
+        return raised(server, Path(directory), chosen)
+
+
+@contextmanager
+def private_server() -> Iterator[Server]:
+    """Run a server and remove it at the end. Raises PostgresError."""
+    with private_cluster() as cluster:
         server = Server(cluster)
         try:
             server.prepare()
-            server.refresh()
-            set_up(server, usual=chosen.measure)
-            if chosen.measure:
-                return measured(server, Path(directory), chosen.rounds)
-            return raised(server, Path(directory), chosen)
+            yield server
         finally:
             stop_server(server.process)
 
@@ -73,12 +85,17 @@ def raised(server: Server, directory: Path, chosen: argparse.Namespace) -> dict[
     """Raise the storm and have it judged."""
     from horsies_django.conf import config
     from tests.stress.chaos import evidence
+    from tests.stress.chaos.failover import FailoverStorm
     from tests.stress.chaos.report import report
     from tests.stress.chaos.storm import Shape, Storm
     from tests.stress.oracle.evidence import chronicles, first_rows, last_change
 
     first, change = first_rows(), last_change()
-    storm = Storm(Shape(chosen.tasks, chosen.faults, chosen.workers, chosen.seed), server, directory)
+    storm: Storm
+    if isinstance(server, Pair):
+        storm = FailoverStorm(Shape(chosen.tasks, chosen.failovers, chosen.workers, chosen.seed), server, directory)
+    else:
+        storm = Storm(Shape(chosen.tasks, chosen.faults, chosen.workers, chosen.seed), server, directory)
     try:
         leaks = storm.raise_()
     finally:

@@ -19,18 +19,19 @@ from tests.stress.oracle.judge import Run
 T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
+# Tasks of workflows have no number.
 ROWS = """
-SELECT id::text, (kwargs ->> 'number')::int, status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'), max_retries,
-       retry_count, claim_generation, claimed_by::text, extract(epoch FROM good_until)::float8,
+SELECT id::text, coalesce((kwargs ->> 'number')::int, -1), status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'),
+       max_retries, retry_count, claim_generation, claimed_by::text, extract(epoch FROM good_until)::float8,
        extract(epoch FROM cancel_requested_at)::float8, extract(epoch FROM finished_at)::float8
-FROM horsies_tasks WHERE kwargs ? 'number' ORDER BY id
+FROM horsies_tasks WHERE {} ORDER BY id
 """
 ATTEMPTS = """
 SELECT task_id::text, attempt, claim_generation, outcome, will_retry, error_code, extract(epoch FROM started_at)::float8,
        extract(epoch FROM finished_at)::float8, worker_id::text, child_pid
-FROM horsies_task_attempts ORDER BY task_id, attempt
+FROM horsies_task_attempts WHERE {} ORDER BY task_id, attempt
 """
-PLACES = "SELECT id::text, task_name, queue_name, kwargs ->> 'tenant' FROM horsies_tasks WHERE kwargs ? 'number'"
+PLACES = "SELECT id::text, task_name, queue_name, kwargs ->> 'tenant' FROM horsies_tasks"
 PIDS = "SELECT id::text, pid FROM horsies_workers"
 DEAD = """
 SELECT w.id::text FROM horsies_workers w LEFT JOIN horsies_heartbeats b ON b.id = w.id
@@ -60,15 +61,15 @@ def steady(ask: Callable[[], T]) -> T:
             threading.Event().wait(PAUSE_SECONDS)
 
 
-def task_rows() -> list[Row]:
-    """Return all tasks of the storm."""
-    return [Row(*row[:4], tuple(as_list(row[4])), *row[5:]) for row in found(ROWS)]
+def task_rows(condition: str = "true", *params: Any) -> list[Row]:
+    """Return the tasks of the storm for which a condition is true."""
+    return [Row(*row[:4], tuple(as_list(row[4])), *row[5:]) for row in found(ROWS.format(condition), *params)]
 
 
-def attempts() -> dict[str, list[Attempt]]:
-    """Return the attempts of each task, in their order."""
+def attempts(condition: str = "true", *params: Any) -> dict[str, list[Attempt]]:
+    """Return the attempts for which a condition is true by their tasks, in their order."""
     by_task = defaultdict(list)
-    for row in found(ATTEMPTS):
+    for row in found(ATTEMPTS.format(condition), *params):
         by_task[row[0]].append(Attempt(*row))
     return by_task
 

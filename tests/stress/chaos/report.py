@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tests.stress.chaos import evidence
+from tests.stress.chaos.failover import FailoverStorm
 from tests.stress.chaos.faults import ChildDeath
 from tests.stress.chaos.judge import Attempt, Row, accounts, broken_words, histories, missing, twice, unended
 from tests.stress.chaos.notes import Noted, collect
@@ -48,10 +49,11 @@ def report(
         "tasks retried": sum(row.retry_count > 0 for row in rows),
         "full": sorted(f"{level} {name}" for level, name in limits.full),
         "child death to its attempt's end": spread(mourning(storm.faults.deaths, tried)),
+        **(storm.report(attempts) if isinstance(storm, FailoverStorm) else {}),
     }
 
 
-VERBS = ("kill", "stop", "cut", "restart")
+VERBS = ("kill", "stop", "cut", "restart", "promote")
 
 
 def violations(
@@ -62,13 +64,14 @@ def violations(
     numbers = {row.id: row.number for row in rows}
     sender = storm.sender
     return [
-        *missing(rows, sender.dispatches),
+        *missing((row for row in rows if row.number >= 0), sender.dispatches),
         *unended(rows, evidence.dead()),
         *histories(rows, attempts, most),
         *accounts(by_id, attempts, runs),
         *twice(by_id, runs),
         *broken_words(rows, sender.verdicts, sender.told),
         *ghosts(evidence.oracle_runs(runs, attempts, numbers), storm.thaws),
+        *(storm.violations() if isinstance(storm, FailoverStorm) else ()),
     ]
 
 

@@ -69,6 +69,7 @@ class Sender(threading.Thread):
         self.verdicts: dict[int, str] = {}
         self.told: dict[int, str | None] = {}
         self.happened: Counter[str] = Counter()
+        self.pause = TICK_SECONDS  # after something that an outage broke
 
     def run(self) -> None:
         """Send what is allowed; in between cancel some, and wait for one."""
@@ -99,7 +100,7 @@ class Sender(threading.Thread):
                 raise
             connection.close()
             self.happened[f"{what} broken by an outage"] += 1
-            self.over.wait(TICK_SECONDS)
+            self.over.wait(self.pause)
             return None
         self.happened[what] += 1
         return result

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 
-from horsies_django import Retry, current_task, task
+from horsies_django import Retry, RetryPolicy, Workflow, current_task, task
 from tests.stress.chaos.notes import noted
 
 LONG_SECONDS = 4.0
@@ -62,6 +62,32 @@ async def awork(number: int, tenant: str, call: Call) -> int:
         await asyncio.sleep(call.ms / 1000)
         complain(call.fate)
         return number
+
+
+@task(name="parts")
+def parts(most: int) -> list[int]:
+    with noted():
+        return list(range(most))
+
+
+@task(name="doubled", queue="tight", retry_policy=RetryPolicy.fixed([0.05] * 20, auto_retry_for=["WORKER_CRASHED"]))
+def doubled(part: int) -> int:
+    with noted():
+        time.sleep(0.005)
+        return 2 * part
+
+
+@task(name="total")
+def total(values: list[int]) -> int:
+    with noted():
+        return sum(values)
+
+
+def flow_of(most: int) -> Workflow[int]:
+    """Return a workflow whose value is the sum of the even numbers below twice ``most``."""
+    flow = Workflow[int]("sum")
+    flow.returns(flow.add(total, flow.map(doubled, part=flow.add(parts, most))))
+    return flow
 
 
 @task(name="forever")

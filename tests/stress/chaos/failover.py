@@ -1,0 +1,165 @@
+"""The storm in which the primary is killed and its synchronous standby promoted, while tasks and workflows run.
+
+Nobody is restarted and nobody is told: senders, workers and waiters know both servers, and look for the one that accepts writes.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+
+from horsies_django.models import WorkflowNode, WorkflowRun
+from tests.stress.chaos.faults import DOWN_SECONDS
+from tests.stress.chaos.judge import Attempt
+from tests.stress.chaos.patients import Answer, Patient
+from tests.stress.chaos.storm import Shape, Storm
+from tests.stress.oracle.fleet import Member
+from tests.support.deadlines import wait_until
+from tests.support.server import Server
+from tests.support.standby import Pair
+
+PATIENTS = 4
+PAUSE_SECONDS = 0.5  # between two tries of the sender: it shall not try everything while there is no primary
+ENDS = ("postmaster", "immediate")  # how primaries end, in turns
+WAITS_FOR_STANDBY = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
+LAG_SECONDS = 0.5  # for so long before its end the primary can confirm nothing: the standby does not receive it
+MARGIN_SECONDS = 1.0  # around a failover, in which a caller's own statements may fail
+
+
+class Promotion(NamedTuple):
+    """A failover: when the primary was killed, and from when on the former standby accepted writes."""
+
+    killed_at: float
+    promoted_at: float
+
+
+class Failovers:
+    """What befalls the pair of servers; stands in the place of the storm's other faults."""
+
+    deaths = ()
+
+    def __init__(self, pair: Pair, most: int, seed: int) -> None:
+        self.pair = pair
+        self.most = most
+        self.random = random.Random(seed)
+        self.moment = threading.Event()
+        self.promotions: list[Promotion] = []
+
+    def strike(self, name: str, member: Member) -> bool:
+        """Fail over, and make the server that was killed the new standby, unless it was the last time."""
+        with self.pair.lagging():
+            self.moment.wait(LAG_SECONDS)
+            killed_at = time.time()
+            self.pair.stop(name.rpartition(" ")[2])
+        self.moment.wait(self.random.choice(DOWN_SECONDS))
+        self.pair.promote()
+        self.promotions.append(Promotion(killed_at, time.time()))
+        if len(self.promotions) < self.most:
+            self.pair.attach()
+        return True
+
+    def thaw_children(self, after: float) -> int:
+        """Continue nobody: nobody was stopped."""
+        return 0
+
+
+def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
+    """Start the server that was killed, as a primary that knows of no other one, and send to it; returns what it confirmed."""
+    confirmed: list[str] = []
+
+    def send() -> None:
+        with suppress(psycopg.OperationalError):
+            confirmed.append(f"the old primary confirmed task {old.send('noop')}")
+
+    old.database = database
+    old.start()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    wait_until(lambda: confirmed or old.superuser(WAITS_FOR_STANDBY), "the sender waits for a standby, or was told")
+    old.stop("immediate")
+    sender.join(30)
+    return confirmed
+
+
+class FailoverStorm(Storm):
+    """A storm whose only faults are failovers."""
+
+    def __init__(self, shape: Shape, pair: Pair, directory: Path) -> None:
+        super().__init__(shape, pair, directory)
+        self.faults: Any = Failovers(pair, shape.faults, shape.seed)
+        self.sender.pause = PAUSE_SECONDS
+        self.over = threading.Event()
+        self.patients = [Patient(number, self.over) for number in range(PATIENTS)]
+
+    def raise_(self) -> list[str]:
+        """Let it rage. Returns what went wrong, in words."""
+        try:
+            return super().raise_() + confirmed_by_the_old_primary(self.faults.pair.other, self.faults.pair.database)
+        finally:
+            self.over.set()
+
+    def weather(self) -> Iterator[str]:
+        """Give the failovers."""
+        for patient in self.patients:
+            patient.start()
+        for number in range(self.shape.faults):
+            yield f"promote after {ENDS[number % len(ENDS)]}"
+
+    def clear(self) -> list[str]:
+        """Let the patients have their last answers, then wait for the tasks."""
+        self.over.set()
+        for patient in self.patients:
+            patient.join(120)
+            if patient.crashed is not None:
+                raise patient.crashed
+        return super().clear()
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [answer for patient in self.patients for answer in patient.answers]
+
+    def violations(self) -> list[str]:
+        """Return what callers were told that is not so, and what is wrong with the workflows."""
+        runs = {str(run.pk): run for run in WorkflowRun.objects.all()}
+        sent = sum(patient.sent for patient in self.patients)
+        found = [f"{sent} workflows were sent, there are {len(runs)}"] if sent != len(runs) else []
+        found += [f"workflow {id_} is {run.status}" for id_, run in runs.items() if run.status != "COMPLETED"]
+        open_nodes = WorkflowNode.objects.exclude(status="COMPLETED")
+        found += [f"node {node.number} of workflow {node.workflow_id} is {node.status}" for node in open_nodes]
+        return found + [text for answer in self.answers if (text := self.wrong(answer))]
+
+    def wrong(self, answer: Answer) -> str | None:
+        """Return what is wrong with an answer; a caller's own first statement may meet a server that is gone."""
+        if answer.given == answer.expected:
+            return None
+        if isinstance(answer.given, Exception) and any(
+            one.killed_at - MARGIN_SECONDS < answer.began < one.promoted_at + MARGIN_SECONDS
+            for one in self.faults.promotions
+        ):
+            return None
+        return f"a waiter for workflow {answer.run} was told {answer.given!r:.200}, not {answer.expected}"
+
+    def report(self, attempts: Mapping[str, Sequence[Attempt]]) -> dict[str, Any]:
+        """Return what the failovers took, in seconds: without a primary, then until the first and the last worker went on."""
+        found = []
+        for one in self.faults.promotions:
+            starts: dict[str, float] = {}
+            for tried in (tried for its in attempts.values() for tried in its if tried.started_at > one.promoted_at):
+                starts[tried.worker] = min(tried.started_at, starts.get(tried.worker, tried.started_at))
+            waited = [each for each in self.answers if each.began < one.killed_at and each.ended > one.promoted_at]
+            found.append({
+                "without a primary": round(one.promoted_at - one.killed_at, 2),
+                "first start": round(min(starts.values()) - one.promoted_at, 2),
+                "every worker": round(max(starts.values()) - one.promoted_at, 2),
+                "workers": len(starts),
+                "waited across": len(waited),
+                "answered": sum(each.given == each.expected for each in waited),
+            })  # fmt: skip
+        return {"failovers": found, "workflows": sum(patient.sent for patient in self.patients)}

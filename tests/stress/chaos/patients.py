@@ -1,0 +1,80 @@
+"""Callers that send workflows, one after another, and wait for the value of each, whatever happens to the database meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any, NamedTuple
+
+from django.db import InterfaceError, OperationalError, connection
+
+from horsies_django import TaskSendError
+from tests.stress.chaos import tasks
+
+TICK_SECONDS = 0.05
+WAIT_MS = 90_000
+MOST = 6  # elements of a map
+
+
+class Answer(NamedTuple):
+    """What a call of ``get`` gave or raised; ``calls`` from when to when."""
+
+    run: str
+    expected: int
+    given: Any
+    began: float
+    ended: float
+
+
+class Patient(threading.Thread):
+    """Sends and waits until ``over``; a send that broke is repeated under its key, and so gives one run in any case."""
+
+    def __init__(self, number: int, over: threading.Event, pause: float = 0.0) -> None:
+        super().__init__(name=f"patient {number}", daemon=True)
+        self.number = number
+        self.over = over
+        self.pause = pause
+        self.random = random.Random(number)
+        self.sent = 0
+        self.answers: list[Answer] = []
+        self.crashed: BaseException | None = None
+
+    def run(self) -> None:
+        """Go on until it is over."""
+        try:
+            while not self.over.wait(self.pause):
+                most = self.random.randrange(MOST)
+                handle = self.send(most)
+                while not self.waited(handle, sum(range(0, 2 * most, 2))):
+                    connection.close()
+        except BaseException as error:  # the storm looks at it
+            self.crashed = error
+        finally:
+            connection.close()
+
+    def send(self, most: int) -> Any:
+        """Send a workflow, as often as it takes."""
+        flow = tasks.flow_of(most)
+        flow.key = f"{self.number} {self.sent}"
+        while True:
+            try:
+                handle = flow.send()
+            except (OperationalError, InterfaceError, TaskSendError):
+                connection.close()
+                threading.Event().wait(TICK_SECONDS)
+            else:
+                self.sent += 1
+                return handle
+
+    def waited(self, handle: Any, expected: int) -> bool:
+        """Wait for the value; returns whether there was an answer, and not an error of the database."""
+        began = time.time()
+        given: Any
+        try:
+            result = handle.get(timeout_ms=WAIT_MS)
+            given = result.ok_value if result.is_ok() else result.err_value
+        except (OperationalError, InterfaceError) as error:
+            given = error
+        self.answers.append(Answer(str(handle.workflow_id), expected, given, began, time.time()))
+        return not isinstance(given, Exception)

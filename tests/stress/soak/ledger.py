@@ -1,0 +1,132 @@
+"""The ledger: what was sent, what ran and what finished, judged every few seconds, before the rows are pruned.
+
+A task is read once its row has been final for a while, with its attempts and the notes of its runs. What is kept of it is a mark
+at its number, so the ledger does not grow much, however long the soak is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.stress.chaos import evidence
+from tests.stress.chaos.judge import Attempt, Dispatch, Row, accounts, broken_words, histories, twice
+from tests.stress.chaos.notes import paired
+from tests.stress.chaos.sending import Sender
+from tests.stress.oracle.evidence import clock, rows
+
+LAG_SECONDS = 10.0  # a final row was committed by then, and its runs have noted their ends
+OVERLAP_SECONDS = 30.0  # rows are read again for so long: one that finished once more would be seen
+FINISHED = "finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)"
+OF_THESE = "task_id = ANY (%s::uuid[])"
+TICKS = """
+SELECT schedule_name, extract(epoch FROM fire_at)::bigint FROM horsies_schedule_ticks
+WHERE sent_at > to_timestamp(%s) AND sent_at <= to_timestamp(%s) ORDER BY fire_at
+"""
+
+
+class Ledger:
+    """``read`` judges what finished since it was last called; ``violations`` are in words."""
+
+    def __init__(self, notes: Path, sender: Sender, max_crashes: int) -> None:
+        self.notes = notes
+        self.sender = sender
+        self.max_crashes = max_crashes
+        self.until = clock()
+        self.offsets: dict[Path, int] = {}
+        self.lines: defaultdict[str, list[str]] = defaultdict(list)  # notes of tasks that have not been judged
+        self.recent: dict[str, float | None] = {}  # when the tasks finished that were read lately
+        self.done = bytearray()  # by number
+        self.endings: Counter[str] = Counter()
+        self.fired: dict[str, int] = {}  # the last fire time of each schedule
+        self.ticks = 0
+        self.violations: list[str] = []
+
+    def read(self, lag: float = LAG_SECONDS) -> None:
+        """Judge the tasks that finished until ``lag`` seconds ago."""
+        after, self.until = self.until, clock() - lag
+        found = evidence.task_rows(FINISHED, after - OVERLAP_SECONDS, self.until)
+        new = self.unseen(found)
+        ids = [row.id for row in new]
+        self.judge(new, evidence.attempts(OF_THESE, ids))
+        self.violations += continuous(self.fired, ticks := rows(TICKS, after, self.until))
+        self.ticks += len(ticks)
+
+    def unseen(self, found: Sequence[Row]) -> list[Row]:
+        """Return the tasks that were not read before."""
+        again = [row for row in found if row.id in self.recent]
+        self.violations += [f"task {row.id} finished twice" for row in again if row.finished_at != self.recent[row.id]]
+        new = [row for row in found if row.id not in self.recent]
+        self.recent = {row.id: row.finished_at for row in found}
+        return new
+
+    def judge(self, new: Sequence[Row], attempts: dict[str, list[Attempt]]) -> None:
+        """Hold the rows against their attempts, the notes of their runs, and what the sender knows."""
+        self.collect()
+        by_id = {row.id: row for row in new}
+        runs = paired(line for id_ in by_id for line in self.lines.pop(id_, ()))
+        self.violations += histories(new, attempts, self.max_crashes)
+        self.violations += accounts(by_id, attempts, runs)
+        self.violations += twice(by_id, runs)
+        self.violations += broken_words(new, self.sender.verdicts, {})
+        self.violations += self.mark(row.number for row in new if row.number >= 0)
+        self.endings.update(f"{row.status} {row.error_code or ''}".strip() for row in new)
+
+    def mark(self, numbers: Iterable[int]) -> list[str]:
+        """Mark numbers as finished; returns those that were or that nobody sent, in words."""
+        self.done.extend(bytes(max(0, self.sender.sent - len(self.done))))
+        found = []
+        for number in numbers:
+            if number >= len(self.done):
+                found.append(f"task {number} is there, and nobody sent it")
+            elif self.done[number]:
+                found.append(f"task {number} finished twice")
+            else:
+                self.done[number] = 1
+        return found
+
+    def collect(self) -> None:
+        """Read what was noted since the last time, and remove the files of processes that are gone."""
+        for path in list(self.notes.iterdir()):
+            gone = not psutil.pid_exists(int(path.name))
+            with path.open("rb") as file:
+                file.seek(self.offsets.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self.offsets[path] = self.offsets.get(path, 0) + len(whole)
+            for line in whole.decode().splitlines():
+                self.lines[line.split()[1]].append(line)
+            if gone:
+                path.unlink()
+                self.offsets.pop(path)
+
+    def close(self) -> list[str]:
+        """Judge what is left when all tasks have finished, and return all violations."""
+        self.read(lag=0.0)
+        self.done.extend(bytes(max(0, self.sender.sent - len(self.done))))
+        lost = list(missing(self.done, self.sender.dispatches))
+        late = [f"task {id_} ran, and is not among those that finished" for id_ in self.lines]
+        return self.violations + lost + late
+
+
+def missing(done: bytearray, dispatches: Iterable[Dispatch]) -> Iterable[str]:
+    """Give what never finished although its transaction committed, and transactions of which only a part was there."""
+    for dispatch in dispatches:
+        absent = [number for number in dispatch.numbers if not done[number]]
+        if dispatch.sure:
+            yield from (f"task {number} was lost: it was sent, and did not finish" for number in absent)
+        elif 0 < len(absent) < len(dispatch.numbers):
+            yield f"of one transaction {len(absent)} task(s) of {len(dispatch.numbers)} are missing: {absent}"
+
+
+def continuous(fired: dict[str, int], ticks: Iterable[tuple[str, int]]) -> list[str]:
+    """Return the schedules that left out a second, or went back, and note the last fire time of each."""
+    found = []
+    for name, at in ticks:
+        if at != fired.get(name, at - 1) + 1:
+            found.append(f"schedule {name} fired for {at} after {fired[name]}")
+        fired[name] = at
+    return found

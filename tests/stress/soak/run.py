@@ -1,0 +1,237 @@
+"""The soak itself: workers at an even load, and what befalls them by the clock."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from django.db import connection
+
+from tests.stress.chaos.notes import DIRECTORY
+from tests.stress.chaos.patients import Patient
+from tests.stress.oracle.evidence import unfinished
+from tests.stress.oracle.fleet import Member
+from tests.stress.soak.flat import grown, thirds
+from tests.stress.soak.ledger import Ledger
+from tests.stress.soak.load import Steady, capacity
+from tests.stress.soak.samples import Sampler
+
+TICK_SECONDS, CLEAR_SECONDS = 0.1, 180.0
+LEDGER_SECONDS, TELL_SECONDS = 5.0, 60.0
+KILL_CHILD_SECONDS, KILLS, DEPLOYS = 5.0, 30, 12  # how often a child is killed; workers, and deploys, in an hour
+PATIENTS, PAUSE_SECONDS = 2, 0.2
+SHOWN = 20
+# The first one is never killed nor replaced: its memory is watched.
+SHAPES = (
+    ("--processes=2", "--async-concurrency=20", "--with-scheduler"),
+    ("--processes=1", "--threads=3", "--async-concurrency=20", "--with-scheduler"),
+    ("--processes=2", "--async-concurrency=10"),
+)
+
+
+class Plan(NamedTuple):
+    """How long, how hard (a share of the capacity), how large the drain is that measures the capacity, and how often to look."""
+
+    seconds: float
+    load: float
+    drain: int
+    every: float
+    seed: int
+
+
+class Soak:
+    """``run`` soaks and returns the verdict."""
+
+    def __init__(self, plan: Plan, directory: Path, max_crashes: int) -> None:
+        self.plan = plan
+        self.random = random.Random(plan.seed)
+        notes = directory / "notes"
+        notes.mkdir()
+        self.sender = Steady(plan.seed)
+        self.ledger = Ledger(notes, self.sender, max_crashes)
+        environment = {DIRECTORY: str(notes)}
+        self.fleet = [Member(number, directory, options, environment) for number, options in enumerate(SHAPES)]
+        self.over = threading.Event()
+        self.patients = [Patient(number, self.over, PAUSE_SECONDS) for number in range(PATIENTS)]
+        self.happened: Counter[str] = Counter()
+        self.deploys: list[float] = []  # when, in seconds of the samples
+        self.complaints: list[str] = []
+        self.threads: list[Any] = []
+
+    def run(self) -> dict[str, Any]:
+        """Measure the capacity, soak, and judge."""
+        try:
+            self.up()
+            found = capacity(self.sender, self.plan.drain)
+            rate = found * self.plan.load
+            tell(f"the workers finish {found:.0f} tasks a second; sending {rate:.0f}")
+            self.sampler = Sampler(self.fleet)
+            looks = (
+                Every(self.plan.every, self.sampler.take),
+                Every(LEDGER_SECONDS, self.ledger.read),
+                Every(TELL_SECONDS, self.tell),
+            )
+            self.threads = [*self.patients, Watcher(looks, self.over), self.sender]
+            self.sender.go(rate)
+            for thread in self.threads[:-1]:
+                thread.start()
+            self.soak()
+            self.clear()
+        finally:
+            self.over.set()
+            self.sender.over.set()
+            codes = [member.end() for member in self.fleet]
+        self.complaints += [f"a worker ended with exit code {code}" for code in codes if code]
+        return self.verdict(found, rate, self.ledger.close())
+
+    def soak(self) -> None:
+        """Do what is due, until the time is over."""
+        due = [
+            Every(KILL_CHILD_SECONDS, self.kill_child),
+            Every(max(self.plan.seconds / KILLS, min(20, self.plan.seconds * 0.8)), self.kill_worker),
+            Every(max(self.plan.seconds / DEPLOYS, min(60, self.plan.seconds * 0.6)), self.deploy),
+        ]
+        until = time.monotonic() + self.plan.seconds
+        while time.monotonic() < until:
+            self.tend()
+            for each in due:
+                each.tick()
+            time.sleep(TICK_SECONDS)
+
+    def tend(self) -> None:
+        """Start whoever was killed; raises what a sender died of."""
+        for member in self.fleet:
+            if member.process.poll() is not None:
+                member.start()
+        for thread in self.threads:
+            if thread.crashed is not None:
+                raise thread.crashed
+
+    def kill_child(self) -> None:
+        """Kill a process that runs tasks."""
+        runners = self.random.choice(self.fleet).runners()
+        with suppress(psutil.NoSuchProcess, IndexError):
+            self.random.choice(runners).kill()
+            self.happened["kill child"] += 1
+
+    def kill_worker(self) -> None:
+        """Kill a worker, alone or with its processes."""
+        group = self.random.random() < 0.5
+        self.random.choice(self.fleet[1:]).kill(group=group)
+        self.happened["kill group" if group else "kill parent"] += 1
+
+    def deploy(self) -> None:
+        """Replace the workers in turns, as a deploy does: each lets its tasks finish, and the next one goes when it is back."""
+        self.deploys.append(time.monotonic() - self.sampler.began)
+        for member in self.fleet[1:]:
+            if member.process.poll() is None:
+                self.until(lambda member=member: member.ready, "a worker is up before it is replaced")
+                if code := member.end():
+                    self.complaints.append(f"a worker that was replaced ended with exit code {code}")
+            member.start()
+            self.until(lambda member=member: member.ready, "a worker is up again")
+        self.happened["deploy"] += 1
+
+    def up(self) -> None:
+        """Wait until all workers have started."""
+        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up")
+
+    def clear(self) -> None:
+        """Send no more, end the schedulers, and wait until the last worker has finished everything."""
+        self.over.set()
+        self.sender.end()
+        for thread in self.threads:
+            thread.join(CLEAR_SECONDS)
+        self.tend()
+        self.up()
+        for member in self.fleet[:-1]:
+            member.end()
+        self.until(lambda: not unfinished(), "all tasks have finished")
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait for a condition. Raises TimeoutError with the ends of the logs."""
+        until = time.monotonic() + CLEAR_SECONDS
+        while not condition():
+            if time.monotonic() > until:
+                logs = "\n".join(member.log.read_text()[-2_000:] for member in self.fleet)
+                raise TimeoutError(f"not within {CLEAR_SECONDS:.0f} s: {what}\n{logs}")
+            time.sleep(TICK_SECONDS)
+
+    def tell(self) -> None:
+        """Print how it goes, for people."""
+        last = self.sampler.samples[-1] if self.sampler.samples else {}
+        tell(
+            f"{', '.join(f'{name} {value:,.1f}' for name, value in last.items())}; {len(self.ledger.violations)} violations"
+        )
+
+    def verdict(self, found: float, rate: float, violations: list[str]) -> dict[str, Any]:
+        """Return what is to be said, as plain values."""
+        answers = [answer for patient in self.patients for answer in patient.answers]
+        violations += [
+            f"a waiter for workflow {one.run} was told {one.given!r:.200}, not {one.expected}"
+            for one in answers
+            if one.given != one.expected
+        ]
+        violations += self.complaints
+        medians = thirds(self.sampler.samples)
+        return {
+            "seconds": self.plan.seconds,
+            "capacity, tasks/s": round(found, 1),
+            "sent, tasks/s": round(rate, 1),
+            "tasks": self.sender.sent,
+            "workflows": len(answers),
+            "fire times": self.ledger.ticks,
+            "weather": dict(sorted(self.happened.items())),
+            "endings": dict(sorted(self.ledger.endings.items())),
+            "violations": violations[:SHOWN],
+            "violations in all": len(violations),
+            "medians of the thirds": medians or "too short to tell",
+            "grown": grown(medians) if medians else [],
+        }
+
+
+class Every:
+    """Something that is done every so many seconds, the first time after that time."""
+
+    def __init__(self, seconds: float, do: Callable[[], Any]) -> None:
+        self.seconds, self.do = seconds, do
+        self.at = time.monotonic() + seconds
+
+    def tick(self) -> None:
+        """Do it, if it is due; what was missed meanwhile is not made up for."""
+        if time.monotonic() >= self.at:
+            self.at = max(self.at + self.seconds, time.monotonic())
+            self.do()
+
+
+class Watcher(threading.Thread):
+    """Takes samples and judges what finished, on a thread of its own, because a deploy takes a while."""
+
+    def __init__(self, looks: Sequence[Every], over: threading.Event) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self.looks, self.over = looks, over
+        self.crashed: BaseException | None = None
+
+    def run(self) -> None:
+        """Look until it is over."""
+        try:
+            while not self.over.wait(TICK_SECONDS):
+                for look in self.looks:
+                    look.tick()
+        except BaseException as error:  # the soak looks at it, and ends
+            self.crashed = error
+        finally:
+            connection.close()
+
+
+def tell(text: str) -> None:
+    """Print a line for people."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,77 @@
+"""The samples: what the workers and the database take at a moment, and how long tasks waited lately."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from tests.stress.oracle.evidence import clock, rows, unfinished
+from tests.stress.oracle.fleet import Member
+
+MB = 1_048_576
+LAG_SECONDS = 2.0  # attempts were committed by then
+TABLES = """
+SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_live_tup), sum(n_dead_tup), sum(autovacuum_count)
+FROM pg_stat_user_tables WHERE starts_with(relname, 'horsies_')
+"""
+# Of tasks without a limit that were not retried: from when they were due to when they were claimed, in ms.
+STARTS = """
+SELECT count(*), coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), 0),
+       coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY ms), 0)
+FROM (SELECT extract(epoch FROM started_at - enqueued_at)::float8 * 1000 AS ms FROM horsies_tasks
+      WHERE finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)
+        AND queue_name = 'free' AND retry_count = 0 AND started_at IS NOT NULL) AS started
+"""
+FINISHED = "SELECT count(*) FROM horsies_tasks WHERE finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)"
+
+
+class Sampler:
+    """``take`` takes a sample; the first of the workers is the one that is never replaced."""
+
+    def __init__(self, fleet: Sequence[Member]) -> None:
+        self.fleet = fleet
+        self.began = time.monotonic()
+        self.until = clock() - LAG_SECONDS
+        self.samples: list[dict[str, float]] = []
+
+    def take(self) -> dict[str, float]:
+        """Take a sample and keep it."""
+        after, self.until = self.until, clock() - LAG_SECONDS
+        tables, indexes, live, dead, vacuums = rows(TABLES)[0]
+        started, p50, p99 = rows(STARTS, after, self.until)[0]
+        parent, children = memory(self.fleet[0])
+        sample = {
+            "seconds": time.monotonic() - self.began,
+            "parent MB": parent,
+            "child MB": sum(children) / max(1, len(children)),
+            "tables MB": float(tables) / MB,
+            "indexes MB": float(indexes) / MB,
+            "live rows": float(live),
+            "dead rows": float(dead),
+            "autovacuums": float(vacuums),
+            "backlog": float(unfinished()),
+            "started": float(started),
+            "start p50 ms": p50,
+            "start p99 ms": p99,
+            "finished/s": float(rows(FINISHED, after, self.until)[0][0]) / max(0.1, self.until - after),
+        }
+        self.samples.append({name: round(value, 3) for name, value in sample.items()})
+        return self.samples[-1]
+
+
+def memory(member: Member) -> tuple[float, list[float]]:
+    """Return the resident memory of a worker's parent process and of each of its children, in MB."""
+    family = [(one.pid, rss) for one in member.family() if (rss := resident(one))]
+    parent = sum(rss for pid, rss in family if pid == member.process.pid)
+    runners = {one.pid for one in member.runners()}
+    return parent, [rss for pid, rss in family if pid in runners]
+
+
+def resident(process: psutil.Process) -> float:
+    """Return the resident memory of a process in MB, 0 when it is gone."""
+    try:
+        return float(process.memory_info().rss) / MB
+    except psutil.Error:
+        return 0.0

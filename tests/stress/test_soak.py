@@ -1,0 +1,76 @@
+"""The soak runs, judges and draws; and its judge finds what is wrong in evidence made by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stress.chaos.__main__ import NO_SERVER
+from tests.stress.chaos.judge import Dispatch
+from tests.stress.soak.flat import BOUNDS, LEAST, grown, thirds
+from tests.stress.soak.ledger import continuous, missing
+from tests.support.sizes import sized
+from tests.support.workers import ROOT
+
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
+
+
+def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp_path: Path) -> None:
+    minutes = sized(12, 60) / 60
+    command = [
+        sys.executable,
+        "-m",
+        "tests.stress.soak",
+        f"--minutes={minutes}",
+        "--drain=200",
+        "--load=0.3",
+        "--every=2",
+    ]
+    done = subprocess.run(
+        [*command, f"--into={tmp_path}"], cwd=ROOT, capture_output=True, text=True, timeout=580, check=False
+    )
+    if done.returncode == NO_SERVER:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout, done.stderr
+    verdict = json.loads(done.stdout)
+    assert (verdict["violations"], done.returncode) == ([], 0), done.stderr
+    saved = json.loads((tmp_path / "soak.json").read_text())
+    assert saved["verdict"] == verdict
+    assert saved["samples"][-1].keys() >= BOUNDS.keys()
+    assert "start p99 ms" in (tmp_path / "soak.svg").read_text()
+    # that everything happened indeed
+    assert verdict["weather"].keys() >= {"deploy", "kill child"}
+    assert verdict["tasks"] > 200
+    assert sum(verdict["endings"].values()) >= verdict["tasks"]
+    assert min(verdict["workflows"], verdict["fire times"]) > 0
+
+
+def test_a_figure_that_goes_on_growing_is_found_and_one_that_only_grew_at_first_is_not() -> None:
+    flat = [{**dict.fromkeys(BOUNDS, 50.0), "seconds": 20.0 * number} for number in range(3 * LEAST)]
+    early = [{**sample, "tables MB": 50.0 * min(number, LEAST)} for number, sample in enumerate(flat)]
+    leaking = [{**sample, "parent MB": 50.0 + number} for number, sample in enumerate(flat)]
+    for samples, words in ((flat, []), (early, []), (leaking, ["parent MB grew"])):
+        medians = thirds(samples)
+        assert medians is not None
+        assert [text.partition(" from")[0] for text in grown(medians)] == words
+    assert thirds(flat[1:]) is None
+    assert thirds([{**sample, "seconds": sample["seconds"] / 10} for sample in flat]) is None
+
+
+def test_what_was_confirmed_and_never_finished_is_found() -> None:
+    done = bytearray([1, 1, 0, 0, 0, 1])
+    assert list(missing(done, [Dispatch((0, 1), True), Dispatch((2, 3), False)])) == []
+    assert list(missing(done, [Dispatch((1, 2), True)])) == ["task 2 was lost: it was sent, and did not finish"]
+    (half,) = missing(done, [Dispatch((4, 5), False)])
+    assert "1 task(s) of 2 are missing" in half
+
+
+def test_a_schedule_that_leaves_out_a_second_or_repeats_one_is_found() -> None:
+    fired: dict[str, int] = {}
+    assert continuous(fired, [("a", 5), ("b", 9), ("a", 6)]) == []
+    assert continuous(fired, [("a", 8), ("b", 10)]) == ["schedule a fired for 8 after 6"]
+    assert continuous(fired, [("b", 10)]) == ["schedule b fired for 10 after 10"]

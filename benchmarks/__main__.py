@@ -37,6 +37,7 @@ SCENARIOS = (
     "workflow",
     "steps",
     "priorities",
+    "large",
 )
 STORMS = ("caps", "chaos")  # they keep their own options and lines
 NAMES = (*SCENARIOS, *STORMS)

@@ -57,6 +57,12 @@ def moment() -> float:
 
 
 @task
+def moment_of(tenant: int) -> float:
+    """Return the time at which user code began, of a task in a partition."""
+    return time.time()
+
+
+@task
 def stay(ms: int) -> float:
     """Return the time at which user code began, and take ``ms`` milliseconds."""
     began = time.time()

@@ -393,7 +393,14 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "heartbeats",
                 "db_table": "horsies_heartbeats",
                 "default_permissions": ("view",),
-                "indexes": [models.Index(fields=["worker_id"], name="horsies_heartbeats_worker")],
+                "indexes": [
+                    models.Index(fields=["worker_id"], name="horsies_heartbeats_worker"),
+                    models.Index(
+                        condition=models.Q(("role", "claimer")),
+                        fields=["died_at", "id"],
+                        name="horsies_heartbeats_parents",
+                    ),
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(("role__in", ("claimer", "runner"))), name="horsies_heartbeats_role"

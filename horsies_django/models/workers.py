@@ -59,7 +59,10 @@ class Heartbeat(models.Model):
         verbose_name = _("heartbeat")
         verbose_name_plural = _("heartbeats")
         default_permissions = ("view",)
-        indexes = (models.Index(fields=["worker_id"], name="horsies_heartbeats_worker"),)
+        indexes = (
+            models.Index(fields=["worker_id"], name="horsies_heartbeats_worker"),
+            models.Index(fields=["died_at", "id"], condition=Q(role="claimer"), name="horsies_heartbeats_parents"),
+        )
         constraints = (
             models.CheckConstraint(condition=Q(role__in=("claimer", "runner")), name="horsies_heartbeats_role"),
         )

@@ -167,15 +167,14 @@ class TaskStore:
         self,
         worker: uuid.UUID,
         channel: str,
-        served: Served,
         queue: str | None,
         wanted: Wanted,
         outcomes: Sequence[Outcome],
     ) -> Passed | None:
         """Settle ``outcomes``, none of them a failure, and claim for the free slots from ``queue``, in one transaction.
 
-        Does nothing and returns None if one of the ``served`` queues has a limit or the worker was declared dead. ``again`` is
-        set if it found tasks past their ``good_until``.
+        Does nothing and returns None if ``queue``, the queue of one of the outcomes or the cluster has a limit, or the worker was
+        declared dead. ``again`` is set if it found tasks past their ``good_until``.
         """
         rows = run(
             self.connection,
@@ -184,7 +183,6 @@ class TaskStore:
                 "worker": worker,
                 "channel": channel,
                 "outcomes": outcomes_json(outcomes) if outcomes else None,
-                "queues": served.queues_array,
                 "queue": queue,
                 "sync": wanted.sync if queue else 0,
                 "async_": wanted.async_ if queue else 0,

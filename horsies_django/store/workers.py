@@ -29,6 +29,13 @@ class Load(NamedTuple):
     children_memory_mb: float
 
 
+class Beaten(NamedTuple):
+    """What became of a heartbeat: whether the worker was ``alive``, and whether it is ``on_duty`` for all workers."""
+
+    alive: bool
+    on_duty: bool
+
+
 class Happened(NamedTuple):
     """What the reaper did: "died" for a worker; "failed", "retried", "returned", "expired", or "refused" by the database, for an
     attempt of a task."""
@@ -54,16 +61,21 @@ class WorkerStore:
         params = {"worker": worker, "task_names": task_names, "wire": wire, **columns}
         execute(self.connection, "workers/register", params)
 
-    def beat(self, worker: uuid.UUID, children: Sequence[Process], load: Load) -> set[uuid.UUID]:
-        """Write the heartbeats of a worker's processes; return the ids written, none if the worker was declared dead."""
+    def beat(self, worker: uuid.UUID, children: Sequence[Process] | None, load: Load, fresh: timedelta) -> Beaten:
+        """Write a worker's heartbeat, unless it was declared dead; also its ``load`` and its ``children`` unless they are None.
+
+        The three oldest workers whose last heartbeat is younger than ``fresh`` are on duty.
+        """
         params = {
             "worker": worker,
-            "ids": [child.id for child in children],
-            "pids": [child.pid for child in children],
-            "holding": [json.dumps([str(id_) for id_ in child.holding]) for child in children],
+            "ids": None if children is None else [child.id for child in children],
+            "pids": [child.pid for child in children or ()],
+            "holding": [json.dumps([str(id_) for id_ in child.holding]) for child in children or ()],
+            "fresh": fresh,
             **load._asdict(),
         }
-        return {row[0] for row in run(self.connection, "workers/beat", params)}
+        ((alive, on_duty),) = run(self.connection, "workers/beat", params)
+        return Beaten(alive, on_duty)
 
     def snapshot(
         self, worker: uuid.UUID, load: Load, *, buffered: int, children: int, cpu_percent: float | None

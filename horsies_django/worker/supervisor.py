@@ -9,7 +9,6 @@ import os
 import selectors
 import socket
 import time
-import uuid
 from datetime import timedelta
 
 import psycopg
@@ -22,6 +21,7 @@ from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import registry
+from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.engine.capacity import capacity
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import ClaimsLost, DatabaseGaveUp, WorkerDisowned
@@ -68,7 +68,7 @@ class Supervisor:
 
     def build(self) -> None:
         """Create the parts, without starting or opening them."""
-        config, worker, direct = self.config, uuid.uuid4(), self.config.listen_database or self.config.database
+        config, worker, direct = self.config, uuid7(), self.config.listen_database or self.config.database
         self.worker = worker
         self.selector = selectors.DefaultSelector()
         self.kill_timer = KillTimer(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)

@@ -119,14 +119,14 @@ class Lives:
 
     def beat(self, seat: Seat) -> bool:
         """Beat for the worker in a seat; return whether it counts."""
-        return bool(WorkerStore(seat.conn).beat(seat.worker, [], Load(0, 0, 0, 0)))
+        return WorkerStore(seat.conn).beat(seat.worker, [], Load(0, 0, 0, 0), timedelta(seconds=5)).alive
 
     def run_pass(self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, short: bool = False, **owed: Any) -> Passed:
         """Run a pass; a short one, for the queue without limits, unless the database says that it takes a whole one."""
         store = TaskStore(seat.conn)
         if short:
-            plain, outcomes = Served(["plain"]), owed.get("outcomes", [])
-            if passed := store.run_short_pass(worker, self.channel, plain, "plain", wanted, outcomes):
+            outcomes = owed.get("outcomes", [])
+            if passed := store.run_short_pass(worker, self.channel, "plain", wanted, outcomes):
                 return passed
         return store.run_pass(worker, self.channel, self.served, wanted, max_crashes=MAX_CRASHES, **owed)
 

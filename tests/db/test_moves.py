@@ -83,7 +83,7 @@ def settle_and_claim_shortly(worker: Claimer) -> Iterator[None]:
     ends = [*outcomes(rows(worker), "COMPLETED"), *outcomes(rows(worker), "CANCELLED", error_code="TASK_CANCELLED")]
     yield
     wanted = Wanted(sync=9)
-    assert worker.store.run_short_pass(worker.id, worker.channel, worker.served, "default", wanted, ends)
+    assert worker.store.run_short_pass(worker.id, worker.channel, "default", wanted, ends)
 
 
 def release(worker: Claimer) -> Iterator[None]:

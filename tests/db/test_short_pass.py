@@ -30,9 +30,7 @@ def short_pass(
     worker: Claimer, queue: str | None = "default", sync: int = 0, async_: int = 0, *outcomes: Outcome
 ) -> Any:
     """Run a short pass; None when it takes a whole one."""
-    return worker.store.run_short_pass(
-        worker.id, worker.channel, worker.served, queue, Wanted(sync, async_), list(outcomes)
-    )
+    return worker.store.run_short_pass(worker.id, worker.channel, queue, Wanted(sync, async_), list(outcomes))
 
 
 TASKS = st.lists(
@@ -143,19 +141,30 @@ def test_what_is_past_its_time_does_not_run_and_has_a_whole_one_come_round(claim
         {"partition_by_args": ["a"], "partition_local_limit": 5},
     ],
 )
-@pytest.mark.parametrize("name", ["default", "mail"])
-def test_with_a_limit_of_any_queue_that_the_worker_serves_it_does_nothing(
-    claimer: Claimers, name: str, limits: dict[str, Any]
+def test_with_a_limit_of_its_queue_or_that_of_a_task_to_settle_it_does_nothing(
+    claimer: Claimers, limits: dict[str, Any]
 ) -> None:
-    worker = claimer(default=100, mail=100)
-    put(2)
+    worker = claimer(default=100, mail=50)
+    put()
+    put(queue="mail")
     (claim,) = worker.run_pass(sync=1).claims
-    limit(name, **limits)
+    assert claim.queue_name == "mail"
+    limit("mail", **limits)
     assert short_pass(worker, "default", 1, 0, done(claim)) is None
     assert short_pass(worker, None, 0, 0, done(claim)) is None
+    assert short_pass(worker, "mail", 1) is None
     assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "RUNNING"]
-    limit(name, **dict.fromkeys(limits))
+    limit("mail", **dict.fromkeys(limits))
     assert len(short_pass(worker, "default", 1, 0, done(claim)).claims) == 1
+
+
+def test_a_limit_of_a_queue_that_it_does_not_touch_does_not_matter(claimer: Claimers) -> None:
+    worker = claimer(default=100, mail=50)
+    put(2)
+    (claim,) = worker.run_pass(sync=1).claims
+    limit("mail", max_concurrency=1)
+    passed = short_pass(worker, "default", 1, 0, done(claim))
+    assert (len(passed.claims), passed.landed) == (1, {claim.id})
 
 
 def test_under_a_cap_of_the_cluster_it_does_nothing(claimer: Claimers) -> None:

@@ -147,7 +147,7 @@ def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it
     fill(state, connect())
     notices = explained(worker)
     for outcomes in ([], complete(worker.run_pass(sync=4, async_=4).claims)):
-        worker.store.run_short_pass(worker.id, worker.channel, worker.served, "default", Wanted(4, 4), outcomes)
+        worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(4, 4), outcomes)
     (plans,) = {text.partition("plan:")[2] for text in notices if "fitting AS MATERIALIZED" in text}
     assert plans.count("using horsies_tasks_claim") == 2
     assert plans.count("using horsies_tasks_pkey") == 3

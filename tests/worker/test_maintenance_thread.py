@@ -19,7 +19,8 @@ from django.db import connection
 from horsies_django.conf import Recovery, config
 from horsies_django.core.records import Wanted
 from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt
-from horsies_django.store.workers import WorkerStore
+from horsies_django.store.workers import Load, WorkerStore
+from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.process.kill_timer import DEADLINE
 from horsies_django.worker.process.options import WorkerOptions
@@ -146,6 +147,70 @@ def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_thresho
     assert Heartbeat.objects.get(pk=parts.worker).died_at is None
 
 
+def fleet(conn: Any, count: int) -> list[uuid.UUID]:
+    """Register so many workers, the oldest first."""
+    workers = uuid7s(count)
+    for worker in workers:
+        register(worker, conn)
+    return workers
+
+
+def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
+    """Return the places of the workers that are told that they are on duty, as they beat in turn."""
+    beaten = [WorkerStore(conn).beat(worker, [], Load(0, 0, 0, 0), timedelta(seconds=5)) for worker in workers]
+    return [place for place, each in enumerate(beaten) if each.on_duty]
+
+
+def test_the_three_oldest_workers_that_are_heard_are_on_duty(connect: Connect) -> None:
+    conn = connect()
+    workers = fleet(conn, 6)
+    assert on_duty(conn, workers) == [0, 1, 2]
+    silence(workers[1])
+    assert on_duty(conn, [*workers[:1], *workers[2:]]) == [0, 1, 2]  # without it: the fourth moves up
+    assert on_duty(conn, workers) == [0, 1, 2]
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [workers[0]])
+    assert on_duty(conn, workers) == [1, 2, 3]
+    for worker in workers[1:4]:
+        WorkerStore(conn).stop(worker)
+    assert on_duty(conn, workers) == [4, 5]
+
+
+def test_the_beats_of_a_large_fleet_read_only_its_first_rows(connect: Connect) -> None:
+    conn, found = connect(), {}
+    for count in (10, 300):
+        workers = fleet(conn, count)
+        on_duty(conn, workers)
+        read = "SELECT pg_stat_get_xact_tuples_returned('horsies_heartbeats_parents'::regclass)"
+        with conn.transaction():
+            ((before,),) = conn.execute(read).fetchall()
+            on_duty(conn, workers[-1:])
+            ((after,),) = conn.execute(read).fetchall()
+        found[count] = after - before
+    assert found[300] <= found[10] + 2
+
+
+def test_only_a_worker_on_duty_rescues_and_it_takes_over_from_those_that_fall_silent(
+    parts: Supervisor, connect: Connect
+) -> None:
+    conn, thread = connect(), parts.maintenance
+    older = fleet(conn, 3)
+    dead = uuid7s(1)[0]
+    register(dead, conn)
+    silence(dead)
+    parts.worker = thread.heartbeat.worker = uuid7s(1)[0]
+    register(parts.worker, conn)
+    thread.heartbeat.unbroken_since = time.monotonic() - 60
+    assert thread.beat()
+    assert thread.reap()
+    assert Heartbeat.objects.get(pk=dead).died_at is None
+    silence(older[2])
+    assert thread.beat()
+    assert thread.reap()
+    assert Heartbeat.objects.get(pk=dead).died_at is not None
+    thread.disconnect()
+
+
 def test_a_server_that_has_just_started_has_heard_nobody_and_nobody_is_dead(connect: Connect) -> None:
     conn, other, span = connect(), uuid.uuid4(), timedelta(days=1_000)
     register(other, conn)
@@ -236,4 +301,5 @@ def test_an_override_ends_at_its_time_or_when_nobody_has_served_the_queue_for_lo
     in_force = dict(QueueLimits.objects.values_list("queue_name", "max_concurrency"))
     assert {name: in_force[name] for name in ("mail", "bulk", "twin")} == {"mail": 5, "bulk": 5, "twin": 1}
     assert set(AuditEntry.objects.filter(action="queue.expire").values_list("subject", flat=True)) == {"mail", "bulk"}
+    parts.maintenance.reaper.note_served(connect())
     assert Queue.objects.get(pk="mail").served_at is not None

@@ -153,7 +153,7 @@ class Outbox:
         began, outcomes = time.monotonic(), self._batch()
         store = TaskStore(self.connection_or_raise())
         try:
-            passed = store.run_short_pass(self.worker, self.channel, self.served, queue, wanted, outcomes)
+            passed = store.run_short_pass(self.worker, self.channel, queue, wanted, outcomes)
         except psycopg.Error as error:
             self._settle_refused_batch(outcomes, error, began)
             return None

@@ -31,6 +31,7 @@ SLOW_OFTEN = 20  # so many passes in a row may be slow: they make plans, or othe
 SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
 LONGEST_SECONDS = 60.0
 WORTH_SECONDS = 0.003  # a pass without cursors is slow if it takes this long
+MOST_QUEUES = 100  # with more, a pass looks only at those with tasks, and would need the cursors of all
 
 
 class ScanCursors:
@@ -49,7 +50,7 @@ class ScanCursors:
     @property
     def worthwhile(self) -> bool:
         """Whether cursors would make passes faster."""
-        return self.slow > SLOW_OFTEN
+        return self.slow > SLOW_OFTEN and len(self.queues) <= MOST_QUEUES
 
     def handlers(self) -> dict[str, Act]:
         """Return the handlers of notifications by name; each takes the time in the notification."""

@@ -4,6 +4,10 @@ No heartbeat is sent while the engine's loop is stuck, because then no task is s
 which ends the children of a worker that was stopped when its last heartbeat becomes too old. It also checks for children that
 were stopped alone, because the parent sends the heartbeats for them.
 
+The answer to a heartbeat says whether the worker is on duty: the three oldest workers whose heartbeats are recent rescue the
+tasks of dead ones and advance overdue workflows. In a fleet of a thousand, rounds of all of them would load the database more
+than their tasks.
+
 A worker that is cut off from the database cannot send heartbeats, and cannot tell which case applies: an outage, in which no
 worker is declared dead, or a network partition, in which its tasks are given to other workers. With ON_CUT_OFF "wait" its tasks
 continue and the watchdog rearms the kill timer; with "kill" they end before other workers may run them.
@@ -51,6 +55,9 @@ class HeartbeatSender:
         self.pid = pid
         self.engine = engine
         self.interval_seconds = interval_seconds
+        self.fresh = timedelta(seconds=2 * interval_seconds)
+        self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
+        self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
         self.trust_seconds = trust_seconds  # how long after a heartbeat no other worker can declare this one dead
         self.rearm = rearm
         self.watch = watch
@@ -70,7 +77,11 @@ class HeartbeatSender:
         self.watch.look(status.members, now)
         children = processes(status.members)
         load = self.load(status, children)
-        if not WorkerStore(connection).beat(self.worker, children, load):
+        state = (children, load.running_sync, load.running_async)
+        changed = state != self.written or now >= self.snapshots.due_at
+        beaten = WorkerStore(connection).beat(self.worker, children if changed else None, load, self.fresh)
+        self.on_duty, self.written = beaten.on_duty, state
+        if not beaten.alive:
             self.engine.disown()
             return False
         if status.prefetched:

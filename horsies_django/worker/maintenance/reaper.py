@@ -1,7 +1,8 @@
 """The reaper: rescues the tasks of dead workers, ends overrides, and brings waiting tasks in line with changed limits.
 
-One runs in every worker. Only one at a time can rescue; the other statements may run in parallel. A reaper declares workers dead
-only while its own heartbeats are sent in time: after an outage of the database every heartbeat is old, and no worker has died.
+Those of the workers on duty run (see ``heartbeat.py``). Only one at a time can rescue; the other statements may run in parallel.
+A reaper declares workers dead only while its own heartbeats are sent in time: after an outage of the database every heartbeat is
+old, and no worker has died.
 """
 
 from __future__ import annotations
@@ -48,16 +49,18 @@ class Reaper:
         self.served_at = 0.0
         self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
 
+    def note_served(self, connection: Any) -> None:
+        """Record once a minute that this worker serves its queues. Raises psycopg.Error."""
+        if (now := time.monotonic()) >= self.served_at:
+            QueueStore(connection).served(self.queues)
+            self.served_at = now + SERVED_SECONDS
+
     def tick(self, connection: Any) -> None:
         """Run one round. Raises psycopg.Error."""
         self.rescue(connection)
         queues = QueueStore(connection)
-        now = time.monotonic()
-        if now >= self.served_at:
-            queues.served(self.queues)
-            self.served_at = now + SERVED_SECONDS
         self.end_overrides(queues)
-        if now >= self.request_sweep_at:
+        if (now := time.monotonic()) >= self.request_sweep_at:
             queues.request_sweep()
             self.request_sweep_at = now + REQUEST_SWEEP_SECONDS
         self.sweep(queues)

@@ -62,7 +62,7 @@ class MaintenanceThread(threading.Thread):
                 self.attempt("the reaper's round", self.reap)
             if now >= advance_at:
                 advance_at = now + INTERVAL_SECONDS
-                if self.attempt("advancing workflows", self.advance):
+                if self.heartbeat.on_duty and self.attempt("advancing workflows", self.advance):
                     advance_at = 0.0
                 self.note_retentions()
             if now >= self.prune_at:
@@ -77,8 +77,11 @@ class MaintenanceThread(threading.Thread):
         return self.heartbeat.tick(self.connected())
 
     def reap(self) -> bool:
-        """Run one round of the reaper."""
-        self.reaper.tick(self.connected())
+        """Run one round of the reaper, if this worker is on duty."""
+        connection = self.connected()
+        self.reaper.note_served(connection)
+        if self.heartbeat.on_duty:
+            self.reaper.tick(connection)
         return True
 
     def advance(self) -> bool:

@@ -11,7 +11,8 @@ BEGIN
   END IF;
   IF p_caps.cluster IS NOT NULL THEN  -- other workers' queues use the same permits
     IF cardinality(p_freed) > cardinality(p_used)
-      AND EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name <> '*' AND horsies_has_waiting_task(p_wanted, l.queue_name))
+      AND EXISTS (SELECT FROM unnest(horsies_waiting_queues(ARRAY(SELECT l.queue_name::text FROM horsies_limits l WHERE l.queue_name <> '*')))
+                    AS q (name) WHERE horsies_has_waiting_task(p_wanted, q.name))
     THEN
       PERFORM pg_notify(p_wanted.channel || '_new', '0 *');
     END IF;

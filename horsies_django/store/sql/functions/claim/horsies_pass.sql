@@ -1,6 +1,7 @@
 -- The pass: settles, releases, locks, unparks, starts and claims, in one round trip and one transaction; see docs/explanation/the-pass.md.
--- Each step is a statement of its own, so that it sees what earlier steps did and what others committed before the locks were taken. Limits
--- are read first: a change of limits locks their table, so no pass is in progress during a change.
+-- Each step is a statement of its own, so that it sees what earlier steps did and what others committed before the locks were taken. The
+-- cluster's cap is read first: a change of limits locks their table, so no pass is in progress during a change. Of the queues, the limits
+-- are read of those that may have tasks and of those whose tasks it wrote: a queue in which nothing happens costs nothing.
 -- p_expired_leases: also release claims whose lease ended. started, returned, expired: what became of p_starts, in their order. verdicts to
 -- queue_names: see horsies_claim. missed: outcomes and releases that were not written. decided, in_runs: see horsies_settle. due_in: seconds until
 -- the next task becomes due. dead: the worker was declared dead. firsts, held: for the next cursors, as of the epoch looked_at.
@@ -18,6 +19,7 @@ DECLARE
   v_caps horsies_caps;  -- of the queues that the worker serves
   v_claimable horsies_caps;
   v_looked record;
+  v_names text[];
   v_limit horsies_limits;
   v_capped boolean := false;
   v_partitioned boolean := false;
@@ -36,23 +38,7 @@ BEGIN
   limited := false;
   again := false;
   dead := false;
-  v_caps.queues := '{}';
-  FOREACH v_limit IN ARRAY ARRAY(
-    SELECT l FROM horsies_limits l WHERE l.queue_name = ANY (p_wanted.queues || '*'::text) ORDER BY l.priority, l.queue_name)
-  LOOP
-    IF v_limit.queue_name = '*' THEN
-      v_caps.cluster := v_limit.max_concurrency;
-    ELSE
-      v_caps.queues := v_caps.queues || v_limit;
-      IF v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL THEN
-        v_partitioned := true;
-        p_wanted.cursors := p_wanted.cursors - v_limit.queue_name::text;  -- unparking sends no notification
-      END IF;
-      v_capped := v_capped OR v_partitioned OR v_limit.max_concurrency IS NOT NULL;
-      v_bounded := v_bounded OR v_limit.local_limit IS NOT NULL;
-    END IF;
-  END LOOP;
-  v_capped := v_capped OR v_caps.cluster IS NOT NULL;
+  v_caps.cluster := (SELECT l.max_concurrency FROM horsies_limits l WHERE l.queue_name = '*');
 
   IF p_outcomes IS NOT NULL THEN
     v_written := horsies_settle(p_wanted.worker, p_outcomes, p_wanted.max_crashes, p_wanted.channel, v_now);
@@ -78,6 +64,29 @@ BEGIN
   IF p_expired_leases THEN
     p_wanted.behind := least(p_wanted.behind, horsies_release_expired_leases(p_wanted.queues, p_wanted.channel));
   END IF;
+
+  v_names := v_freed;
+  IF NOT v_freed <@ p_wanted.queues THEN  -- it claims from its own queues only
+    v_names := ARRAY(SELECT f.queue FROM unnest(v_freed) AS f (queue) WHERE f.queue = ANY (p_wanted.queues));
+  END IF;
+  IF v_claiming THEN
+    v_names := v_names || CASE WHEN p_wanted.cursors IS NULL THEN horsies_waiting_queues(p_wanted.queues) ELSE p_wanted.queues END;
+  END IF;
+  IF p_starts IS NOT NULL THEN
+    v_names := v_names || ARRAY(
+      SELECT t.queue_name::text FROM horsies_tasks t
+      WHERE t.id = ANY (ARRAY(SELECT (s.value ->> 'id')::uuid FROM jsonb_array_elements(p_starts) AS s)));
+  END IF;
+  v_caps.queues := ARRAY(SELECT l FROM horsies_limits l WHERE l.queue_name = ANY (v_names) ORDER BY l.priority, l.queue_name);
+  FOREACH v_limit IN ARRAY v_caps.queues LOOP
+    IF v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL THEN
+      v_partitioned := true;
+      p_wanted.cursors := p_wanted.cursors - v_limit.queue_name::text;  -- unparking sends no notification
+    END IF;
+    v_capped := v_capped OR v_partitioned OR v_limit.max_concurrency IS NOT NULL;
+    v_bounded := v_bounded OR v_limit.local_limit IS NOT NULL;
+  END LOOP;
+  v_capped := v_capped OR v_caps.cluster IS NOT NULL;
 
   IF EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_wanted.worker AND b.died_at IS NOT NULL) THEN
     dead := true;  -- its tasks are given to other workers

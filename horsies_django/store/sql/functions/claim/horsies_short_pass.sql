@@ -1,13 +1,13 @@
 -- The short pass: settles tasks that did not fail and claims from one queue (p_queue; NULL: none), in one statement. See
 -- docs/explanation/the-pass.md.
--- It does what horsies_settle and horsies_claim would do, or nothing: fit is false if one of the queues or the cluster has a limit, if
--- p_queue has no row, or if the worker was declared dead. A change of limits locks their table exclusively, and a statement takes its
+-- It does what horsies_settle and horsies_claim would do, or nothing: fit is false if p_queue, the queue of a settled task or the cluster has
+-- a limit, if p_queue has no row, or if the worker was declared dead. A change of limits locks their table exclusively, and a statement takes its
 -- snapshot after its locks, so no limit is missed.
 -- Tasks past their good_until are left to a whole pass (again). Tasks that are due in the future are walked over. missed: outcomes that
 -- were not written. in_runs: see horsies_settle.
 -- Moves PENDING -> RUNNING and RUNNING -> COMPLETED, CANCELLED.
 -- Locks: task rows, skipping locked ones. Index: horsies_tasks_claim, then the primary key.
-CREATE FUNCTION horsies_short_pass(p_worker uuid, p_channel text, p_outcomes jsonb, p_queues text[], p_queue text, p_sync int, p_async int,
+CREATE FUNCTION horsies_short_pass(p_worker uuid, p_channel text, p_outcomes jsonb, p_queue text, p_sync int, p_async int,
                                    OUT fit boolean, OUT again boolean, OUT missed uuid[], OUT ids uuid[], OUT generations int[],
                                    OUT lanes text[], OUT task_names text[], OUT kwargs text[], OUT attempts int[], OUT options text[],
                                    OUT queue_names text[], OUT in_runs uuid[])
@@ -16,23 +16,24 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 DECLARE
   v_now timestamptz := clock_timestamp();
 BEGIN
-  WITH fitting AS MATERIALIZED (
-    SELECT NOT EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = ANY (p_queues || '*'::text)
-                       AND (l.max_concurrency IS NOT NULL OR l.local_limit IS NOT NULL
-                            OR l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL))
-      AND (p_queue IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_queue))
-      AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) AS ok
-  ), outcome AS MATERIALIZED (
+  WITH outcome AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
       id uuid, generation int, status text, result jsonb, error_code text, error_message text, child_pid int)
   ), held AS MATERIALIZED (
-    SELECT t.id FROM horsies_tasks t
-    WHERE t.id = ANY (ARRAY(SELECT o.id FROM outcome o)) AND t.claimed_by = p_worker AND t.status = 'RUNNING' AND (SELECT fitting.ok FROM fitting)
+    SELECT t.id, t.queue_name FROM horsies_tasks t
+    WHERE t.id = ANY (ARRAY(SELECT o.id FROM outcome o)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     FOR NO KEY UPDATE SKIP LOCKED
+  ), fitting AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT FROM horsies_limits l
+                       WHERE l.queue_name = ANY (ARRAY(SELECT held.queue_name::text FROM held) || ARRAY[p_queue, '*'])
+                         AND (l.max_concurrency IS NOT NULL OR l.local_limit IS NOT NULL
+                              OR l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL))
+      AND (p_queue IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_queue))
+      AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) AS ok
   ), settled AS (
     UPDATE horsies_tasks t SET status = o.status, finished_at = v_now, result = o.result, error_code = o.error_code
     FROM outcome o
-    WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND o.id = t.id
+    WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND o.id = t.id AND (SELECT fitting.ok FROM fitting)
       AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     RETURNING t.id, t.claim_generation, t.retry_count, t.started_at, t.workflow_id, o.status, o.error_code, o.error_message, o.child_pid
   ), attempt AS (

@@ -8,7 +8,7 @@
 -- kind: 'died' for a worker; 'failed', 'retried', 'returned', 'refused', 'expired' for a task and its attempt.
 -- options: NULL without metadata.
 -- Locks: an advisory lock, without waiting; task rows, skipping locked ones; locks of caps, to unpark. Index: horsies_tasks_holding,
--- horsies_tasks_deadline, primary keys.
+-- horsies_tasks_deadline, horsies_heartbeats_parents, primary keys.
 CREATE FUNCTION horsies_reap(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
 RETURNS TABLE (kind text, id uuid, task_name text, attempt int, queue_name text, options text) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -39,7 +39,7 @@ BEGIN
   END IF;
 
   DELETE FROM horsies_heartbeats b USING horsies_heartbeats parent
-  WHERE parent.id = b.worker_id AND parent.died_at < v_now - interval '1 day';
+  WHERE parent.id = b.worker_id AND parent.role = 'claimer' AND parent.died_at < v_now - interval '1 day';
 
   SELECT array_agg(o.id), array_agg(o.task_name), array_agg(o.retry_count + 1),
          array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(CASE WHEN o.options ? 'metadata' THEN o.options::text END),

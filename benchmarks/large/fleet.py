@@ -1,0 +1,135 @@
+"""1,000 workers that have nothing to do: what their heartbeats, snapshots and rounds of the reaper cost the server.
+
+The workers are simulated: their statements are run at the rates of the defaults, one after another on a few connections, by the
+code that a worker's maintenance thread runs. Counted is the CPU time of all processes of the server, for each second of the life
+of the fleet. In turns with it one UPDATE of a row by its key, for each heartbeat: no fleet costs less that says it is alive.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+from django.db import connection
+
+from benchmarks.figures import Case, Goal, Reading
+from benchmarks.machine import empty_tables
+from benchmarks.meters import server_seconds
+from horsies_django.conf import config
+from horsies_django.core.options import WIRE
+from horsies_django.store.notify import direct_connection
+from horsies_django.store.workers import Load, Process, WorkerStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.ids import uuid7
+from horsies_django.worker.maintenance.overdue import OverdueWorkflows
+from horsies_django.worker.maintenance.reaper import Reaper
+from horsies_django.workflows.advancer import Advancer
+
+WORKERS, CHILDREN, SECONDS, CONNECTIONS = 1_000, 4, 30, 8
+STEPS = 2  # a second: nothing happens more often
+BARE = "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() WHERE id = %s"
+FLEET, FLOOR = "large fleet of 1,000 workers, a second", "large fleet, one UPDATE for each heartbeat, a second"
+GOALS = (Goal("large", FLEET, 30, at_most=True),)
+
+
+@dataclass
+class Member:
+    """A worker of the fleet: what its maintenance thread has."""
+
+    number: int
+    id: uuid.UUID = field(default_factory=uuid7)
+    on_duty: bool = False
+    beats: int = 0
+
+    def __post_init__(self) -> None:
+        recovery = config().recovery
+        self.fresh = timedelta(milliseconds=2 * recovery.claimer_heartbeat_interval_ms)
+        self.children = [Process(uuid.uuid4(), 1_000 + number) for number in range(CHILDREN)]
+        self.reaper = Reaper(recovery, None, ["default"], lambda seconds: True)
+        self.overdue = OverdueWorkflows(Advancer(config().max_payload_bytes))
+        self.beat_steps = recovery.claimer_heartbeat_interval_ms * STEPS // 1_000
+        self.reap_steps = max(1, recovery.check_interval_ms * STEPS // 1_000)
+        self.snapshot_steps = recovery.worker_state_snapshot_interval_ms * STEPS // 1_000
+
+    def register(self, conn: Any) -> None:
+        """Start."""
+        names = registry.names()
+        WorkerStore(conn).register(
+            self.id, hostname="simulated", pid=self.number, version="0", queues=["default"], task_names=names, wire=WIRE,
+            processes=CHILDREN, threads=1, async_concurrency=1,
+        )  # fmt: skip
+
+    def live(self, conn: Any, step: int) -> None:
+        """Do what is due at a step, as heartbeat and maintenance thread do."""
+        store, load = WorkerStore(conn), Load(0, 0, 100.0, 400.0)
+        if (step + self.number) % self.beat_steps == 0:
+            changed = not self.beats % (self.snapshot_steps // self.beat_steps)
+            self.on_duty = store.beat(self.id, self.children if changed else None, load, self.fresh).on_duty
+            self.beats += 1
+        if (step + self.number) % self.snapshot_steps == 0:
+            store.snapshot(self.id, load, buffered=0, children=CHILDREN, cpu_percent=1.0)
+        if (step + self.number) % self.reap_steps == 0:
+            self.reaper.note_served(conn)
+            if self.on_duty:
+                self.reaper.tick(conn)
+                self.overdue.tick(conn)
+
+
+def cases(scale: float) -> Sequence[Case]:
+    """Return the one case, whose parts take turns."""
+    return [Case("large fleet", partial(measure, scale))]
+
+
+def measure(scale: float) -> list[Reading]:
+    """Let a fleet live for some seconds, and write bare heartbeats for as many."""
+    seconds = max(3, round(SECONDS * min(1.0, scale)))
+    empty_tables()
+    with connections() as each:
+        fleet = [Member(number) for number in range(max(10, round(WORKERS * min(1.0, scale))))]
+        for member in fleet:
+            member.register(next(each))
+        ids = cycle([member.id for member in fleet])
+
+        def life(step: int) -> None:
+            for member in fleet:
+                member.live(next(each), step)
+
+        def bare(step: int) -> None:
+            for _ in range(len(fleet) // fleet[0].beat_steps):
+                next(each).execute(BARE, [next(ids)], prepare=True)
+
+        for step in range(4 * fleet[0].beat_steps):  # warm: each plans its statements
+            life(step)
+        times = {name: cpu(act, seconds) for name, act in ((FLEET, life), (FLOOR, bare))}
+    empty_tables()
+    details = {"workers": len(fleet), "on duty": sum(member.on_duty for member in fleet)}
+    return [Reading(name, time * 1_000, "ms", details) for name, time in times.items() if time is not None]
+
+
+def cpu(act: Callable[[int], None], seconds: int) -> float | None:
+    """Return the CPU seconds of the server in each of so many seconds of the fleet; None if the server is not seen."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (backend,) = cursor.fetchone()
+    before = server_seconds(backend)
+    for step in range(seconds * STEPS):
+        act(step)
+    after = server_seconds(backend)
+    return None if before is None or after is None else (after - before) / seconds
+
+
+@contextmanager
+def connections() -> Iterator[Iterator[Any]]:
+    """Have a few connections like those of maintenance threads, and give them in turn."""
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(closing(direct_connection("default", application_name="benchmarks")))
+            for _ in range(CONNECTIONS)
+        ]
+        yield cycle(opened)

@@ -1,0 +1,35 @@
+-- Writes the heartbeat of a worker. With p_ids (not NULL) also its load and the rows of its processes; those that are gone are deleted.
+-- alive: false if it was declared dead or its row is gone; it stays dead, and nothing is written. on_duty: it is one of the three oldest
+-- workers with a heartbeat younger than p_fresh; ids of workers ascend with time. These look after dead workers for all.
+-- The commit does not wait for the disk: after a crash of the server nobody judges until new heartbeats have been written.
+-- Locks: this worker's own rows. Index: primary keys, horsies_heartbeats_worker, horsies_heartbeats_parents.
+CREATE FUNCTION horsies_beat(
+  p_worker uuid, p_ids uuid[], p_pids int[], p_holding text[], p_running_sync int, p_running_async int, p_memory_mb float8,
+  p_children_mb float8, p_fresh interval, OUT alive boolean, OUT on_duty boolean
+) LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_commit text := set_config('synchronous_commit', 'off', true);
+BEGIN
+  UPDATE horsies_heartbeats b SET sent_at = v_now WHERE b.id = p_worker AND b.died_at IS NULL;
+  alive := FOUND;
+  on_duty := false;
+  IF NOT alive THEN
+    RETURN;
+  END IF;
+  IF p_ids IS NOT NULL THEN
+    UPDATE horsies_workers w
+    SET seen_at = v_now, running_sync = p_running_sync, running_async = p_running_async, memory_usage_mb = p_memory_mb,
+        children_memory_mb = p_children_mb
+    WHERE w.id = p_worker;
+    DELETE FROM horsies_heartbeats b WHERE b.worker_id = p_worker AND b.role = 'runner' AND b.id <> ALL (p_ids);
+    INSERT INTO horsies_heartbeats AS b (id, worker_id, role, pid, sent_at, holding)
+    SELECT c.id, p_worker, 'runner', c.pid, v_now, c.holding::jsonb FROM unnest(p_ids, p_pids, p_holding) AS c (id, pid, holding)
+    ON CONFLICT (id) DO UPDATE SET sent_at = excluded.sent_at, holding = excluded.holding;
+  END IF;
+  on_duty := p_worker IN (
+    SELECT b.id FROM horsies_heartbeats b
+    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at > v_now - p_fresh ORDER BY b.died_at, b.id LIMIT 3);
+END
+$$;

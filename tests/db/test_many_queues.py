@@ -1,0 +1,184 @@
+"""Hundreds of queues: a pass claims in the one order over all of them, and queues in which nothing happens cost nothing."""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django.core.records import Wanted
+from horsies_django.store.base import load
+from horsies_django.store.queues import QueueStore
+from horsies_django.store.tasks import Served
+from tests.conftest import Claimer, put
+from tests.db.test_statements import complete, explained
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Claimers = Callable[..., Claimer]
+Connect = Callable[[], psycopg.Connection[Any]]
+QUEUES = """
+INSERT INTO horsies_limits (queue_name, priority, max_concurrency, partition_by_task, partition_version)
+SELECT 'queue-' || number, 1 + number %% 3, %(cap)s, false, 0 FROM generate_series(0, %(count)s - 1) AS number
+"""
+
+
+def queues(count: int, cap: int | None = None) -> list[str]:
+    """Have so many queues, with three priorities, and return their names."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM horsies_limits WHERE queue_name <> '*'")
+        cursor.execute(QUEUES, {"count": count, "cap": cap})
+    return [f"queue-{number}" for number in range(count)]
+
+
+def serving(worker: Claimer, names: list[str]) -> Claimer:
+    """Let a worker serve these queues."""
+    worker.served = Served(names)
+    return worker
+
+
+def blocks(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
+    """Return how many blocks of tables and indexes a pass touches, and undo it."""
+    params = {
+        "worker": worker.id, "channel": worker.channel, "outcomes": outcomes, "releases": None, "starts": None,
+        "queues": worker.served.queues_array, "expired_leases": False, "max_crashes": 0, "grace": None, "cursors": None,
+        "now": None, **Wanted(sync=sync)._asdict(),
+    }  # fmt: skip
+    statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
+    found = []
+    for _ in range(2):  # what a session reads once
+        with worker.conn.transaction(force_rollback=True):
+            plan = worker.conn.execute(statement.encode(), params).fetchone()[0][0]["Plan"]  # type: ignore[index]
+            found.append(int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]))
+    return found[-1]
+
+
+@pytest.mark.parametrize("cap", [None, 5])
+def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(claimer: Claimers, cap: int | None) -> None:
+    found = {}
+    for count in (20, 600):
+        names = queues(count, cap)
+        worker = serving(claimer(), names)
+        put(queue=names[7])
+        claiming = blocks(worker, sync=4)
+        (claim,) = worker.run_pass(sync=4).claims
+        settling = blocks(
+            worker, f'[{{"id": "{claim.id}", "generation": {claim.generation}, "status": "COMPLETED"}}]', sync=4
+        )
+        worker.run_pass(outcomes=complete([claim]))
+        found[count] = claiming, settling
+    assert all(large <= small + 20 for small, large in zip(*found.values(), strict=True)), found
+
+
+@pytest.mark.parametrize(("served", "cap"), [(8, None), (9, None), (40, None), (9, 2), (40, 2)])
+def test_of_many_queues_the_tasks_come_in_the_one_order_and_those_of_other_queues_stay(
+    claimer: Claimers, served: int, cap: int | None
+) -> None:
+    names = queues(60, cap)
+    generator = random.Random(served)
+    mine = generator.sample(names, served)
+    worker = serving(claimer(), mine)
+    order = []
+    for _ in range(150):
+        queue, priority = generator.choice(names), generator.choice([1, 50, 100])
+        (id_,) = put(queue=queue, priority=priority)
+        if queue in mine:
+            order.append((1 + int(queue.removeprefix("queue-")) % 3, priority, id_, queue))
+    left = sorted(order, key=lambda task: task[:3])
+    while left:
+        claims = worker.run_pass(sync=7).claims
+        expected: list[uuid.UUID] = []
+        for *_, id_, queue in left:
+            taken = sum(task[3] == queue and task[2] in expected for task in left)
+            if len(expected) < 7 and (cap is None or taken < cap):
+                expected.append(id_)
+        assert [claim.id for claim in claims] == expected
+        worker.run_pass(outcomes=complete(claims))
+        left = [task for task in left if task[2] not in expected]
+    assert worker.run_pass(sync=7).claims == []
+
+
+def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: Claimers) -> None:
+    worker = serving(claimer(), queues(50, 1))
+    put(queue="queue-33", delay=timedelta(hours=1))
+    passed = worker.run_pass(sync=1)
+    assert passed.claims == []
+    assert 3_500 < (passed.due_in or 0) <= 3_600
+
+
+def test_what_a_pass_settles_frees_permits_of_its_queue_for_others(claimer: Claimers, connect: Connect) -> None:
+    worker = serving(claimer(), queues(50, 1))
+    listener = connect()
+    put(2, queue="queue-33")
+    claims = worker.run_pass(sync=1).claims
+    assert worker.run_pass(sync=1).claims == []
+    listener.execute(f"LISTEN {worker.channel}_new".encode())
+    worker.run_pass(outcomes=complete(claims))
+    assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["0 queue-33"]
+    assert len(worker.run_pass(sync=1).claims) == 1
+
+
+def test_a_cap_of_the_cluster_wakes_others_for_any_of_many_queues(claimer: Claimers, connect: Connect) -> None:
+    names = queues(50)
+    QueueStore(connection).configure("*", {"max_concurrency": 1}, action="queue.set", actor="a test", create=True)
+    worker, listener = serving(claimer(), names[:20]), connect()
+    put(queue="queue-3")
+    (claim,) = worker.run_pass(sync=1).claims
+    put(queue="queue-33")
+    listener.execute(f"LISTEN {worker.channel}_new".encode())
+    worker.run_pass(outcomes=complete([claim]))
+    assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["0 *"]
+
+
+def test_prefetched_tasks_of_many_queues_start_under_their_caps(claimer: Claimers) -> None:
+    names, lease = queues(50, 1), timedelta(minutes=1)
+    worker, other = serving(claimer(), names), serving(claimer(), names)
+    put(2, queue="queue-9")
+    (free,) = put(queue="queue-10")
+    ahead = worker.run_pass(wanted=Wanted(prefetch=10, total=10, lease=lease)).prefetched
+    assert [claim.queue_name for claim in ahead] == ["queue-9", "queue-10"]
+    assert [claim.queue_name for claim in other.run_pass(wanted=Wanted(sync=1, lease=lease)).claims] == ["queue-9"]
+    passed = worker.run_pass(wanted=Wanted(sync=2, lease=lease), starts=ahead)
+    assert (passed.started, len(passed.returned)) == ([free], 1)
+
+
+@pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_the_queues_with_tasks_are_found_by_leaps_through_the_index(
+    claimer: Claimers, connect: Connect, state: str
+) -> None:
+    names, admin = queues(60), connect()
+    admin.execute("ANALYZE horsies_tasks")
+    if state != "empty":
+        for name in names[::4]:
+            put(500, queue=name)
+    if state == "large":
+        admin.execute("ANALYZE horsies_tasks")
+    worker = serving(claimer(), names)
+    notices = explained(worker)
+    worker.run_pass(sync=4)
+    leaps = [text.partition("plan:")[2] for text in notices if "t.queue_name > v_queue" in text]
+    assert leaps
+    for plan in leaps:
+        assert "horsies_tasks_claim" in plan
+        assert "Sort" not in plan
+        assert not re.search(r"Seq Scan on horsies_tasks\b", plan)
+
+
+def test_a_pass_over_many_queues_with_caps_leaves_room_for_the_locks_of_others(claimer: Claimers) -> None:
+    """Naive: a lock for each queue. The table of locks of the whole server has room for some thousands."""
+    names = queues(700, 1)
+    for name in names:
+        put(queue=name)
+    worker = serving(claimer(), names)
+    with worker.conn.transaction():
+        assert len(worker.run_pass(sync=3).claims) == 3
+        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        ((count,),) = worker.conn.execute(held).fetchall()
+    assert 100 < count <= 256

@@ -23,11 +23,11 @@ from tests.support.workers import WorkerProcess
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
-CRASHES, SEED = sized(4, 60), 18
+CRASHES, SEED = sized(3, 60), 18
 LOAD = 15  # tasks under which the server crashes
 MOST_SECONDS = 0.1  # between two lines of a task
 WAYS = ("immediate", "postmaster", "same postmaster")
-SOFT = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}
+SOFT = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000}
 LOST = re.compile(r"the database has lost \d+ claim\(s\) of worker")
 ENDS = """
 SELECT t.id::text, t.claimed_by::text, t.claim_generation::text, a.child_pid::text, t.status, t.error_code,
@@ -50,7 +50,7 @@ class Storm:
                 "--processes=2",
                 **server.environment,
                 HORSIES_TEST_MORE=json.dumps({"DURABLE_CLAIMS": False, **more}),
-                HORSIES_TEST_RECOVERY=json.dumps({"MAX_CRASHES": 0}),
+                HORSIES_TEST_RECOVERY=json.dumps({"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_000, "MAX_CRASHES": 0}),
             )
             for more in ({}, {}, SOFT)
         ]
@@ -110,8 +110,6 @@ def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
         assert each.stop() in (0, 1)  # 1: it has just reconnected and found a claim lost
         assert "Traceback" not in each.log
     crashed = sum(row[4] == "FAILED" for row in ends)
-    print(
-        f"{len(ends)} tasks, {CRASHES} crashes, {lives} lives ended, {again} tasks ran again, {crashed} crashed with their worker"
-    )
+    print(f"{len(ends)} tasks, {CRASHES} crashes, {lives} lives ended, {again} tasks ran again, {crashed} crashed")
     assert lives > 0, "no claim was lost: the storm proves nothing"
     assert again > 0

@@ -124,15 +124,6 @@ def current_directory() -> str | None:
         return None
 
 
-def identity(number: int) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor, None if it is closed."""
-    try:
-        status = os.fstat(number)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def flush_output() -> None:
     """Flush the standard streams, so that output is visible and not printed again by a forked copy."""
     for stream in (sys.stdout, sys.stderr):

@@ -20,9 +20,10 @@ from benchmarks.senders import senders
 
 SENDS, PAUSE_SECONDS = 1_000, 0.02
 SENDERS, HALF_LOAD_SECONDS = 4, 10.0
+IDLE, NOT_DURABLE = "latency idle", "latency idle, claims not durable"
 START, RESULT, HALF = (
-    "latency idle, commit to user code",
-    "latency idle, commit to result",
+    f"{IDLE}, commit to user code",
+    f"{IDLE}, commit to result",
     "latency half load, commit to user code",
 )
 GOALS = (
@@ -35,18 +36,20 @@ GOALS = (
 
 
 def cases(scale: float) -> Sequence[Case]:
-    """Return the idle worker and the one that is half busy."""
+    """Return the idle worker, with durable claims and without, and the one that is half busy."""
+    sends = max(10, round(SENDS * scale))
     return [
-        Case("latency idle", partial(idle, max(10, round(SENDS * scale)))),
+        Case(IDLE, partial(idle, sends, IDLE)),
+        Case(NOT_DURABLE, partial(idle, sends, NOT_DURABLE, BENCH_DURABLE_CLAIMS="0")),
         Case("latency half load", partial(half_load, max(0.2, HALF_LOAD_SECONDS * scale), scale)),
     ]
 
 
-def idle(n: int) -> list[Reading]:
+def idle(n: int, name: str, **environment: str) -> list[Reading]:
     """Send one task at a time to a worker that has nothing else to do, and wait for it."""
     empty_tables()
     starts, results = [], []
-    with worker("--processes=2"):
+    with worker("--processes=2", **environment):
         tasks.moment.send().get(60_000)
         for _ in pace(n, PAUSE_SECONDS):
             handle = tasks.moment.send()
@@ -54,7 +57,7 @@ def idle(n: int) -> list[Reading]:
             began = handle.get(60_000).unwrap()
             results.append(time.time() - committed)
             starts.append(began - committed)
-    return [*percentiles(START, starts), *percentiles(RESULT, results)]
+    return [*percentiles(f"{name}, commit to user code", starts), *percentiles(f"{name}, commit to result", results)]
 
 
 def pace(n: int, seconds: float) -> Iterator[int]:

@@ -13,4 +13,5 @@ DATABASES = {"default": {"CONN_MAX_AGE": env.int("BENCH_CONN_MAX_AGE", default=0
 HORSIES = {
     "PREFETCH_BUFFER": env.int("BENCH_PREFETCH_BUFFER", default=0),
     "CLAIM_LEASE_MS": env.int("BENCH_CLAIM_LEASE_MS", default=0) or None,
+    "DURABLE_CLAIMS": env.bool("BENCH_DURABLE_CLAIMS", default=True),
 }

@@ -38,6 +38,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         cluster_wide_cap=top.integer_or_none("CLUSTER_WIDE_CAP"),
         prefetch_buffer=top.integer("PREFETCH_BUFFER", default.prefetch_buffer),
         claim_lease_ms=top.integer_or_none("CLAIM_LEASE_MS"),
+        durable_claims=top.boolean("DURABLE_CLAIMS", default.durable_claims),
         forget_overrides_after_ms=top.integer_or_none("FORGET_OVERRIDES_AFTER_MS", default.forget_overrides_after_ms),
         task_timeout_ms=top.integer_or_none("TASK_TIMEOUT_MS"),
         report_running_after_ms=top.integer_or_none("REPORT_RUNNING_AFTER_MS", default.report_running_after_ms),

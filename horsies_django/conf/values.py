@@ -140,6 +140,7 @@ class Config:
     still running ``kill_grace_ms`` after its timeout, or after its termination was requested, is killed. For
     ``unknown_task_grace_ms`` after a task became due, a worker that does not know the task leaves it to others. The keys of
     ``exception_mapper`` are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts at once.
+    ``durable_claims``: whether the commit of a pass that only claims or starts tasks waits for the disk.
     ``schedules`` are definitions by name, see ``core.schedules``. ``middleware`` and ``metadata`` are dotted paths of
     factories of middleware, and of functions that return metadata for each send.
     """
@@ -153,6 +154,7 @@ class Config:
     cluster_wide_cap: int | None = None
     prefetch_buffer: int = 0
     claim_lease_ms: int | None = None
+    durable_claims: bool = True
     forget_overrides_after_ms: int | None = 7 * 24 * 60 * 60 * 1_000
     task_timeout_ms: int | None = None
     kill_grace_ms: int = 5_000

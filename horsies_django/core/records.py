@@ -70,6 +70,7 @@ class Wanted(NamedTuple):
     """What a worker can claim in one pass: free slots by lane, tasks to prefetch, and the maximum in total and per queue.
 
     ``prefetch`` and ``lease`` belong to soft mode: tasks taken ahead wait CLAIMED under that lease. ``batch`` 0 is no limit.
+    Unless ``durable``, the commit of a pass that only claims and starts does not wait for the disk.
     """
 
     sync: int = 0
@@ -78,6 +79,7 @@ class Wanted(NamedTuple):
     total: int = 1_000_000
     batch: int = 0
     lease: dt.timedelta | None = None
+    durable: bool = True
 
 
 class Outcome(NamedTuple):

@@ -158,6 +158,7 @@ class TaskStore:
                 "cursors": cursors,
                 "now": self.now,
                 **wanted._asdict(),
+                "durable": wanted.durable or bool(outcomes or releases or expired_leases),
             },
         )
         return passed_of(PassRow(*rows[0]), {outcome.id for outcome in outcomes} | {claim.id for claim in releases})
@@ -187,6 +188,7 @@ class TaskStore:
                 "queue": queue,
                 "sync": wanted.sync if queue else 0,
                 "async_": wanted.async_ if queue else 0,
+                "durable": wanted.durable or bool(outcomes),
             },
         )
         fit, again, missed, in_runs, *claims = rows[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import psycopg
@@ -21,9 +22,11 @@ from horsies_django.conf.paths import path_problems
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
+from horsies_django.store.notify import through_pooler
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.schema import unpublished
 from horsies_django.tasks import registry
+from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.shutdown import Shutdown
@@ -103,6 +106,17 @@ def insert_missing_queues(connection: Any, config: Config, queues: Iterable[str]
                 "the cluster" if name == CLUSTER else f"queue {name}",
                 ", ".join(f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing),
             )
+
+
+def durable_behind_pooler(engine: Engine) -> None:
+    """Let claims be durable behind a pooler: it hides a crash of the server, after which nobody would look for lost claims."""
+    outbox = engine.outbox
+    if not engine.capacity.durable and through_pooler(outbox.connection_or_raise()):
+        engine.capacity = replace(engine.capacity, durable=True)
+        logger.warning(
+            "the database %r is reached through a connection pooler, so claims are durable in spite of "
+            "HORSIES['DURABLE_CLAIMS'] = False", outbox.alias,
+        )  # fmt: skip
 
 
 def refuse_settings_without_module() -> None:

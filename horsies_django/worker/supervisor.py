@@ -41,7 +41,7 @@ from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, StopRequested
 from horsies_django.worker.scheduler.loop import SchedulerLoop
-from horsies_django.worker.startup import Start, insert_missing_queues, refuse_unready_project
+from horsies_django.worker.startup import Start, durable_behind_pooler, insert_missing_queues, refuse_unready_project
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -168,6 +168,7 @@ class Supervisor:
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
         self.beginning.persist(self.insert_missing_queues)
+        self.beginning.persist(lambda: durable_behind_pooler(self.engine))
         if self.scheduler_loop is not None:
             self.beginning.persist(self.scheduler_loop.declare)
         self.announce()

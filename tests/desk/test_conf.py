@@ -117,6 +117,11 @@ def test_what_happens_to_tasks_that_are_cut_off_is_one_of_two_words() -> None:
         assert "'wait'" in problem.hint
 
 
+def test_claims_are_durable_unless_somebody_says_otherwise() -> None:
+    assert parsed({}).durable_claims is True
+    assert parsed({"DURABLE_CLAIMS": False}).durable_claims is False
+
+
 def test_the_longest_wait_is_not_shorter_than_the_first() -> None:
     problem = only_problem({"RESILIENCE": {"DB_RETRY_INITIAL_MS": 5_000, "DB_RETRY_MAX_MS": 4_999}})
     assert (problem.id, problem.where) == ("E003", "HORSIES['RESILIENCE']['DB_RETRY_MAX_MS']")
@@ -148,6 +153,8 @@ def test_milliseconds_may_be_a_timedelta() -> None:
         ({"RESILIENCE": None}, "E001", "HORSIES['RESILIENCE']"),
         ({"RESILIENCE": {"DB_RETRY_MAX_MS": 5e3}}, "E001", "HORSIES['RESILIENCE']['DB_RETRY_MAX_MS']"),
         ({"MAX_PAYLOAD_BYTES": None}, "E001", "HORSIES['MAX_PAYLOAD_BYTES']"),
+        ({"DURABLE_CLAIMS": None}, "E001", "HORSIES['DURABLE_CLAIMS']"),
+        ({"DURABLE_CLAIMS": 0}, "E001", "HORSIES['DURABLE_CLAIMS']"),
         ({"QUEUES": {"mail": {"priority": 0}}}, "E003", "HORSIES['QUEUES']['mail']['priority']"),
         ({"QUEUES": {"mail": {"priority": 101}}}, "E003", "HORSIES['QUEUES']['mail']['priority']"),
         ({"MAX_PAYLOAD_BYTES": 1023}, "E003", "HORSIES['MAX_PAYLOAD_BYTES']"),

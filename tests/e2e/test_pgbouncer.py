@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tests.conftest import wait_until
+from tests.e2e.test_durable_claims import NO_BEATS, NOT_DURABLE
 from tests.support.pooler import PoolerError, transaction_pooler
 from tests.support.server import Lingering, Server
 from tests.support.workers import ROOT, WorkerProcess
@@ -144,6 +145,21 @@ def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
         assert through.execute("SHOW statement_timeout").fetchone() == ("0",)
     assert process.stop() == 0
     assert "prepared statement" not in process.log
+
+
+def test_claims_stay_durable_behind_the_pooler_which_hides_that_the_server_restarted(
+    worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    process = worker("--processes=1", **pooled, **NO_BEATS, **NOT_DURABLE).ready()
+    assert "claims are durable in spite of HORSIES['DURABLE_CLAIMS'] = False" in process.log
+    server.hold_back()
+    task = Lingering(server, tmp_path / "one")
+    task.runs()
+    server.crash()
+    task.end()
+    assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
+    assert task.ran_once()
+    assert process.stop() == 0
 
 
 def test_a_pooled_database_with_an_unfit_isolation_level_is_named(

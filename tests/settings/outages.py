@@ -1,4 +1,4 @@
-"""The test project with what a test gives as JSON in HORSIES_TEST_RESILIENCE and HORSIES_TEST_RECOVERY."""
+"""The test project with what a test gives as JSON in HORSIES_TEST_RESILIENCE, HORSIES_TEST_RECOVERY and HORSIES_TEST_MORE."""
 
 from __future__ import annotations
 
@@ -13,4 +13,5 @@ HORSIES = {
     **USUAL,
     "RESILIENCE": {**USUAL["RESILIENCE"], **QUICK, **json.loads(os.environ.get("HORSIES_TEST_RESILIENCE", "{}"))},
     "RECOVERY": {**USUAL["RECOVERY"], **json.loads(os.environ.get("HORSIES_TEST_RECOVERY", "{}"))},
+    **json.loads(os.environ.get("HORSIES_TEST_MORE", "{}")),
 }

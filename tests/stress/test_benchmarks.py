@@ -53,8 +53,8 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
     ("name", "first", "unit", "details", "readings", "goals"),
     [
         ("drain", "drain sync, hard mode, 1 process", "tasks/s", COSTS, 17, 8),
-        ("latency", "latency idle, commit to user code, p50", "ms", set(), 6, 5),
-        ("floor", "floor round trip, busy", "us", {"p99"}, 6, 0),
+        ("latency", "latency idle, commit to user code, p50", "ms", set(), 10, 5),
+        ("floor", "floor round trip, busy", "us", {"p99"}, 8, 0),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
         ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),

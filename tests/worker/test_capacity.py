@@ -28,6 +28,17 @@ def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_to
     assert capacity(SOFT, OPTIONS) == Capacity(max_claim_per_worker=24, prefetch=4, lease=LEASE)
 
 
+def test_claims_need_not_be_durable_if_the_settings_say_so_and_their_tasks_can_be_ended() -> None:
+    config, free = Config(durable_claims=False), {"sync": 1, "async": 0}
+    wanted = {
+        processes: capacity(config, WorkerOptions(("default",), processes=processes))
+        .wanted(free, standing=0, ahead=0, prefetched=0, starting=0)
+        .durable
+        for processes in (0, 1)
+    }
+    assert wanted == {0: True, 1: False}
+
+
 @pytest.mark.promise("S0.31", "S0.32", "S1.40", "S2.11")
 def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_claims_of_a_queue() -> None:
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)

@@ -15,7 +15,7 @@ FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode.
+    """``prefetch`` tasks may wait in the buffer under ``lease``; 0 and None in hard mode. ``durable``: see ``Wanted``.
 
     ``max_claim_per_worker`` bounds what the worker has claimed and not started, and so what one pass claims; ``max_claim_batch``
     what one pass claims of a queue, 0 without bound.
@@ -25,6 +25,7 @@ class Capacity:
     max_claim_batch: int = 0
     prefetch: int = 0
     lease: timedelta | None = None
+    durable: bool = True
 
     def wanted(self, free: Mapping[str, int], *, standing: int, ahead: int, prefetched: int, starting: int) -> Wanted:
         """Return what the next pass may claim.
@@ -36,11 +37,16 @@ class Capacity:
         looking = any(free.values()) or starting
         room = self.prefetch - ahead - (prefetched - starting) if looking else 0
         total = self.max_claim_per_worker - standing - (prefetched - starting)
-        return Wanted(free["sync"], free["async"], max(0, room), max(0, total), self.max_claim_batch, self.lease)
+        room, total = max(0, room), max(0, total)
+        return Wanted(free["sync"], free["async"], room, total, self.max_claim_batch, self.lease, self.durable)
 
 
 def capacity(config: Config, options: WorkerOptions) -> Capacity:
-    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer."""
+    """Return what a worker may ask for: by default as many tasks as it has slots, and its buffer.
+
+    Claims are durable with ``--processes=0``, because a worker cannot end tasks in its own process whose claims are lost.
+    """
     lease = timedelta(milliseconds=config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
     most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
-    return Capacity(most, options.max_claim_batch, config.prefetch_buffer, lease)
+    durable = config.durable_claims or options.processes == 0
+    return Capacity(most, options.max_claim_batch, config.prefetch_buffer, lease, durable)

@@ -180,6 +180,23 @@ def linger(path: str) -> int:
 
 
 @task
+def linger_after_commit(path: str) -> int:
+    """Commit a row first."""
+    Group.objects.create(name=uuid.uuid4().hex)
+    return linger(path)
+
+
+@task
+def notes_its_claim(path: str, seconds: float) -> None:
+    """Write a line when it begins and one when it ends, each with its claim and its process."""
+    running = current_task()
+    for word in ("began", "ended"):
+        with open(path, "a") as file:
+            file.write(f"{word} {running.task_id} {running.worker_id} {running._claim[1]} {os.getpid()}\n")
+        time.sleep(seconds)
+
+
+@task
 async def ahold(name: str) -> int:
     """Do the same on the event loop."""
     await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")

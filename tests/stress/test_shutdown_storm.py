@@ -1,0 +1,115 @@
+"""A server that crashes dozens of times under workers whose claims do not wait for the disk: nothing is lost or written twice.
+
+Half of the crashes come as soon as a lone task has begun, when its claim is most likely to be lost, the others under load.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.e2e.test_claims_lost import bring_down
+from tests.support.server import Server
+from tests.support.sizes import sized
+from tests.support.workers import WorkerProcess
+
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
+
+CRASHES, SEED = sized(3, 60), 18
+LOAD = 15  # tasks under which the server crashes
+MOST_SECONDS = 0.1  # between two lines of a task
+WAYS = ("immediate", "postmaster", "same postmaster")
+SOFT = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000}
+LOST = re.compile(r"the database has lost \d+ claim\(s\) of worker")
+ENDS = """
+SELECT t.id::text, t.claimed_by::text, t.claim_generation::text, a.child_pid::text, t.status, t.error_code,
+       (SELECT count(*) FROM horsies_task_attempts o WHERE o.task_id = t.id)
+FROM horsies_tasks t LEFT JOIN horsies_task_attempts a ON a.task_id = t.id
+WHERE t.status IN ('COMPLETED', 'FAILED')
+"""
+
+
+class Storm:
+    """Workers on a server that crashes, and the tasks that were sent to them."""
+
+    def __init__(self, start: Callable[..., WorkerProcess], server: Server, notes: Path) -> None:
+        self.server = server
+        self.notes = notes
+        self.random = random.Random(SEED)
+        self.sent: list[uuid.UUID] = []
+        self.workers = [
+            start(
+                "--processes=2",
+                **server.environment,
+                HORSIES_TEST_MORE=json.dumps({"DURABLE_CLAIMS": False, **more}),
+                HORSIES_TEST_RECOVERY=json.dumps({"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_000, "MAX_CRASHES": 0}),
+            )
+            for more in ({}, {}, SOFT)
+        ]
+        for each in self.workers:
+            each.ready()
+
+    def send(self, count: int) -> None:
+        """Send tasks that write their claims when they begin and end."""
+        for _ in range(count):
+            seconds = self.random.uniform(0, MOST_SECONDS)
+            self.sent.append(self.server.send("notes_its_claim", path=str(self.notes), seconds=seconds))
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """Return what the tasks wrote: "began" or "ended", task, worker, generation, process."""
+        return [tuple(line.split()) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
+
+    def quiet(self) -> bool:
+        """Whether all tasks have ended."""
+        return self.server.superuser("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NULL") == [(0,)]
+
+    def crash(self, turn: int) -> None:
+        """Let the server crash and recover."""
+        if turn % 2:
+            count, lines = LOAD, self.random.randint(0, LOAD)  # at any moment of their way
+        else:
+            wait_until(self.quiet, "all tasks have ended")
+            count, lines = 1, 1
+        lines += len(self.lines())
+        self.send(count)
+        wait_until(lambda: len(self.lines()) >= lines, "they are on their way")
+        bring_down(self.server, WAYS[turn % len(WAYS)])
+
+
+def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
+    worker: Callable[..., WorkerProcess], server: Server, tmp_path: Path
+) -> None:
+    server.superuser("ALTER SYSTEM SET wal_writer_delay = '10s'")  # so long may a claim stay in memory
+    server.superuser("SELECT pg_reload_conf()")
+    storm = Storm(worker, server, tmp_path / "notes")
+    for turn in range(CRASHES):
+        storm.crash(turn)
+    wait_until(storm.quiet, "all tasks have ended")
+    ends, lines = server.superuser(ENDS), storm.lines()
+    assert sorted(row[0] for row in ends) == sorted(map(str, storm.sent)), (
+        "a task is lost, or its end was written twice"
+    )
+    began = Counter(line[1:4] for line in lines if line[0] == "began")
+    assert [claim for claim, times in began.items() if times > 1] == []
+    for *claim, status, error_code, attempts in ends:
+        assert (status == "COMPLETED") == (("ended", *claim) in lines) or status == "FAILED", claim
+        assert error_code in (None, "WORKER_CRASHED")
+        assert attempts == 1
+    runs = Counter(line[1] for line in lines if line[0] == "began")
+    again = sum(times > 1 for times in runs.values())
+    lives = sum(len(LOST.findall(each.log)) for each in storm.workers)
+    for each in storm.workers:
+        assert each.stop() in (0, 1)  # 1: it has just reconnected and found a claim lost
+        assert "Traceback" not in each.log
+    crashed = sum(row[4] == "FAILED" for row in ends)
+    print(f"{len(ends)} tasks, {CRASHES} crashes, {lives} lives ended, {again} tasks ran again, {crashed} crashed")
+    assert lives > 0, "no claim was lost: the storm proves nothing"
+    assert again > 0

@@ -61,6 +61,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("schedule", "schedule fire time to start of its task, p50", "ms", {"fire times"}, 6, 2),
         ("steps", "steps bare transaction", "us", set(), 3, 1),
         ("priorities", "priorities pass of 8, 1 priority", "ms", {"tasks", "slowest, ms"}, 16, 4),
+        ("large", "large start of a worker, 1 queue", "s", {"queues"}, 15, 8),
     ],
 )
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(

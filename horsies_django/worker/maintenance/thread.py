@@ -123,7 +123,10 @@ class MaintenanceThread(threading.Thread):
         """Return the connection, opening one if there is none. Raises psycopg.OperationalError."""
         if self.connection is None:
             self.connection = direct_connection(
-                self.alias, application_name="horsies maintenance", statement_timeout_ms=LONGEST_STATEMENT_MS
+                self.alias,
+                application_name="horsies maintenance",
+                prepare=True,
+                statement_timeout_ms=LONGEST_STATEMENT_MS,
             )
         return self.connection
 

@@ -127,7 +127,7 @@ def build(rows: list[Row], shapes: list[Shape], cap: int | None) -> tuple[Claime
 
 @pytest.mark.thorough
 @CALM
-@given(rows=st.lists(ROWS, max_size=10), shapes=st.lists(SHAPES, min_size=3, max_size=3), cap=CAPS)
+@given(rows=st.lists(ROWS, min_size=5, max_size=10), shapes=st.lists(SHAPES, min_size=3, max_size=3), cap=CAPS)
 def test_what_only_others_hold_up_is_claimed_if_it_waits_alone_and_nothing_else_is(
     transactional_db: None, rows: list[Row], shapes: list[Shape], cap: int | None
 ) -> None:

@@ -46,7 +46,9 @@ class Case:
         self.now = moment(facts["now"])
         heard = [one for one in facts.get("workers", ()) if not self.silent_since(one["beat_at"], timing.threshold)]
         self.workers: Sequence[Facts] = heard
-        self.takers = [one for one in heard if not one["strange"]] or heard  # workers that would claim it now
+        self.left_until = moment(self.task["enqueued_at"]) + timing.grace  # by workers that do not know it
+        left = self.left_until > self.now
+        self.takers = [one for one in heard if one["knows"] or not left] or heard  # workers that would claim it now
 
     def reasons(self) -> Iterator[Reason]:
         """Yield all reasons, the most decisive first."""
@@ -164,12 +166,8 @@ class Case:
         """No live worker knows the task: they leave it to others for a while, then the task fails."""
         if not self.workers or any(one["knows"] for one in self.workers):
             return
-        name, wire, until = (
-            self.task["task_name"],
-            self.task["wire"],
-            moment(self.task["enqueued_at"]) + self.timing.grace,
-        )
-        held, newest = all(one["strange"] for one in self.workers), max(one["wire"] for one in self.workers)
+        name, wire, until = self.task["task_name"], self.task["wire"], self.left_until
+        held, newest = until > self.now, max(one["wire"] for one in self.workers)
         newer = f" in the format of a newer release (format version {wire})" if wire > newest else ""
         wait = f"they leave it to others until {self.at(until)}; after that, " if held else ""
         text = (
@@ -242,9 +240,9 @@ class Case:
     def behind(self) -> Iterator[Reason]:
         count, bound = self.facts.get("before") or 0, self.facts["bound"]
         if count:
-            shown = "1 task is" if count == 1 else f"{count:,} tasks are"
+            shown = "1 task of its queue is" if count == 1 else f"{count:,} tasks of its queue are"
             if more := count > bound:
-                shown = f"More than {bound:,} tasks are"
+                shown = f"More than {bound:,} tasks of its queue are"
             details = {"count": min(count, bound), "more": more}
             text = f"{shown} ahead of it and may start first"
             if self.task["codec"]:
@@ -253,7 +251,7 @@ class Case:
 
     def next(self) -> Reason:
         seconds = self.timing.poll.total_seconds()
-        text = f"Nothing holds it back: it is next in line and should start within {seconds:g} s."
+        text = f"Nothing holds it back: it is the next task of its queue and should start within {seconds:g} s."
         return Reason(ReasonCode.NEXT, text, {"workers": self.crew(self.takers), "poll_seconds": seconds})
 
     def holder(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     conf = config()
     claims_hold_permits = not conf.prefetch_buffer
     store, limits = ExplanationStore(connections[conf.database]), timing(conf)
-    facts = store.facts(id_, claimed=claims_hold_permits, threshold=limits.threshold, grace=limits.grace)
+    facts = store.facts(id_, claimed=claims_hold_permits, threshold=limits.threshold)
     if facts is None:
         raise LookupError(
             f"there is no task {id_} in the database {conf.database!r}: never sent, rolled back, or deleted since"

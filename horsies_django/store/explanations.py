@@ -20,22 +20,12 @@ class ExplanationStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def facts(
-        self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta, grace: dt.timedelta
-    ) -> dict[str, Any] | None:
+    def facts(self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta) -> dict[str, Any] | None:
         """Return the facts about a task, or None if there is no such task.
 
-        ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out;
-        for ``grace`` workers leave unknown tasks to others.
+        ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.
         """
-        params = {
-            "id": task_id,
-            "claimed": claimed,
-            "threshold": threshold,
-            "grace": grace,
-            "many": HOLDERS,
-            "bound": BEFORE,
-        }
+        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": HOLDERS, "bound": BEFORE}
         found = run(self.connection, "monitoring/explain", params)[0][0]
         return None if found is None else json.loads(found)
 

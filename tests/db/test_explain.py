@@ -184,6 +184,7 @@ def test_a_task_past_its_good_until_is_told_to_expire() -> None:
     serving()
     (late,) = put(good_until=dt.datetime.now(dt.UTC) - HOUR)
     assert codes(late) == ["EXPIRED"]
+    Task.objects.filter(pk=late).delete()
     (timely,) = put(good_until=dt.datetime.now(dt.UTC) + HOUR)
     assert codes(timely) == ["NEXT"]
 
@@ -235,8 +236,7 @@ def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_no
             'The partition {"tenant": "a"} of queue \'default\' is at its limit: 1 of 1 permits'
         )
         assert [holder["task_id"] for holder in found.details["holders"]] == [str(ids[0])]
-    assert reason(new, "BEHIND_OTHERS").details["count"] == 1
-    assert codes(other) == ["NEXT"], "what stands before it cannot start"
+    assert codes(other) == ["BEHIND_OTHERS"], "the new one, until a claim meets and parks it"
     worker.run_pass(outcomes=done(claims))
     assert codes(ids[1]) == ["NEXT"]
 
@@ -343,15 +343,6 @@ def test_a_name_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> 
     assert codes(id_) == ["NEXT"], "a worker of an earlier release does not say what it knows"
 
 
-def test_what_a_worker_leaves_to_others_does_not_stand_before_what_it_knows() -> None:
-    put(2, name="shop.tasks.new")
-    (id_,) = put(name="shop.tasks.old")
-    serving(task_names=["shop.tasks.old"])
-    assert codes(id_) == ["NEXT"]
-    Task.objects.filter(task_name="shop.tasks.new").update(enqueued_at=now() - HOUR)
-    assert reason(id_, "BEHIND_OTHERS").details["count"] == 2, "now this worker takes them, to fail them"
-
-
 def test_a_task_in_a_form_that_no_worker_reads_waits_like_one_that_none_knows() -> None:
     serving(wire=1)
     (id_,) = put(options='{"wire": 2}')
@@ -367,26 +358,25 @@ def test_those_that_stand_before_it_are_counted_in_the_order_of_the_claim() -> N
     first, last = put(2, queue="bulk")
     serving("bulk", "mail", "twin")
     assert codes(first) == ["NEXT"]
-    assert reason(last, "BEHIND_OTHERS").text == "1 task is ahead of it and may start first."
+    assert reason(last, "BEHIND_OTHERS").text == "1 task of its queue is ahead of it and may start first."
     put(2, queue="mail")
     put(queue="twin", priority=1)
     put(queue="bulk", priority=1, delay=HOUR)
     put(queue="bulk", priority=1, good_until=dt.datetime.now(dt.UTC) - HOUR)
     put(queue="bulk", priority=1, lane="async")
     put(queue="default")
-    assert reason(last, "BEHIND_OTHERS").details == {"count": 4, "more": False}
-    limit("mail", paused_at="now", paused_by="ann")
-    assert reason(last, "BEHIND_OTHERS").details["count"] == 2, "a paused queue takes no slot"
-    serving("bulk")
-    assert reason(last, "BEHIND_OTHERS").details["count"] == 1, "a worker of this queue alone comes to it sooner"
+    assert reason(last, "BEHIND_OTHERS").details == {"count": 2, "more": False}
+    parked = put(3, queue="bulk")
+    Task.objects.filter(pk__in=[*parked, last]).update(parked=True, partition_key="a")
+    Task.objects.filter(pk=last).update(partition_key="b")
+    assert reason(parked[2], "BEHIND_OTHERS").details["count"] == 2, "those of its partition"
 
 
 def test_those_before_it_are_counted_up_to_a_thousand() -> None:
     serving()
     put(1_001)
     (id_,) = put()
-    assert reason(id_, "BEHIND_OTHERS").text.startswith("More than 1,000 tasks are ahead of it")
-    put(600, priority=1, good_until=dt.datetime.now(dt.UTC) - HOUR)
+    assert reason(id_, "BEHIND_OTHERS").text.startswith("More than 1,000 tasks of its queue are ahead of it")
     assert reason(id_, "BEHIND_OTHERS").details == {"count": 1_000, "more": True}
 
 

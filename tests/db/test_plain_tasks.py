@@ -339,7 +339,9 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, 
 def test_an_explanation_tells_the_priority_of_a_plain_task_as_django_tasks_counts_it(plain_tasks: Plain) -> None:
     put()
     (reason,) = (one for one in explain(send_plain(plain_tasks["double"], 1)).reasons if one.code == "BEHIND_OTHERS")
-    assert reason.text == "1 task is ahead of it and may start first; its priority is 101 (django.tasks: 0)."
+    assert (
+        reason.text == "1 task of its queue is ahead of it and may start first; its priority is 101 (django.tasks: 0)."
+    )
 
 
 # schedules

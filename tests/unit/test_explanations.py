@@ -34,7 +34,7 @@ QUEUE = {
 }  # fmt: skip
 TAKER = {
     "worker_id": WORKER, "hostname": "web-1", "pid": 41, "beat_at": NOW, "slots": 2, "busy": 0, "room": None,
-    "partition_room": None, "wire": 1, "knows": True, "strange": False,
+    "partition_room": None, "wire": 1, "knows": True,
 }  # fmt: skip
 HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": WORKER}
 
@@ -62,7 +62,7 @@ def only(code: str, explanation: Explanation) -> Reason:
 
 def test_an_explanation_is_never_empty_and_reads_as_lines() -> None:
     assert str(told()) == (
-        f"Task {ID} is PENDING.\n  NEXT: Nothing holds it back: it is next in line and should start within 5 s."
+        f"Task {ID} is PENDING.\n  NEXT: Nothing holds it back: it is the next task of its queue and should start within 5 s."
     )
     assert told().reasons[0].code is ReasonCode.NEXT
 
@@ -76,7 +76,7 @@ def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_anothe
 
 
 def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() -> None:
-    stranger = TAKER | {"knows": False, "strange": True}
+    stranger = TAKER | {"knows": False}
     young = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
     found = only("UNKNOWN_TASK_NAME", told(young, workers=[stranger]))
     assert found.text == (
@@ -88,18 +88,19 @@ def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() ->
     assert "'shop.tasks.add' in the format of a newer release (format version 2): they leave" in newer.text
     same = only("UNKNOWN_TASK_NAME", told(young | {"wire": 2}, workers=[stranger | {"wire": 2}]))
     assert "newer" not in same.text, "they read it, and do not have the task"
-    old = only("UNKNOWN_TASK_NAME", told(workers=[stranger | {"strange": False}]))
+    old = only("UNKNOWN_TASK_NAME", told(workers=[stranger]))
     assert "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
     assert old.details["until"] is None
 
 
 def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
-    stranger = TAKER | {"knows": False, "strange": True}
+    stranger = TAKER | {"knows": False}
     busy = TAKER | {"worker_id": str(ID), "busy": 2}
-    assert only("NO_FREE_SLOT", told(workers=[stranger, busy])).text == (
+    young = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
+    assert only("NO_FREE_SLOT", told(young, workers=[stranger, busy])).text == (
         "The only live worker that serves its queue and knows it is without a free slot for sync tasks: 2 of 2 are taken."
     )
-    assert only("NEXT", told(workers=[stranger, TAKER])).details["workers"][0]["worker_id"] == WORKER
+    assert only("NEXT", told(young, workers=[stranger, TAKER])).details["workers"][0]["worker_id"] == WORKER
 
 
 def test_a_cap_names_the_holder_of_the_longest_held_permit() -> None:
@@ -144,10 +145,15 @@ def test_a_claim_without_a_lease_is_about_to_start() -> None:
 
 
 def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
-    assert only("BEHIND_OTHERS", told(before=1)).text == "1 task is ahead of it and may start first."
-    assert only("BEHIND_OTHERS", told(before=1_000)).text == "1,000 tasks are ahead of it and may start first."
+    assert only("BEHIND_OTHERS", told(before=1)).text == "1 task of its queue is ahead of it and may start first."
+    assert (
+        only("BEHIND_OTHERS", told(before=1_000)).text
+        == "1,000 tasks of its queue are ahead of it and may start first."
+    )
     more = only("BEHIND_OTHERS", told(before=1_001))
-    assert more.text == "More than 1,000 tasks are ahead of it and may start first."
+    assert more.text == "More than 1,000 tasks of its queue are ahead of it and may start first."
     plain = only("BEHIND_OTHERS", told({"priority": 111, "codec": "plain"}, before=1))
-    assert plain.text == "1 task is ahead of it and may start first; its priority is 111 (django.tasks: -10)."
+    assert (
+        plain.text == "1 task of its queue is ahead of it and may start first; its priority is 111 (django.tasks: -10)."
+    )
     assert more.details == {"count": 1_000, "more": True}

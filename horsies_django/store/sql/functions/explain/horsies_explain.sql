@@ -1,11 +1,10 @@
 -- Returns what decides now whether a task runs, as a JSON object for core/reasoning.py; NULL if there is no such task.
 -- It calls the functions that the pass calls and adds which tasks hold the permits.
--- p_claimed: claims hold permits (hard mode). p_threshold: workers without a heartbeat for this long are left out. p_grace: how long
--- workers leave unknown tasks to others. p_many: the largest number of holders and of former workers to return. p_bound: the largest number
--- of tasks before this one to count.
+-- p_claimed: claims hold permits (hard mode). p_threshold: workers without a heartbeat for this long are left out. p_many: the
+-- largest number of holders and of former workers to return. p_bound: the largest number of tasks before this one to count.
 -- "taken" is computed as the room missing under a very high cap, so it is the claim's own count.
 -- Locks: none. Index: primary keys, horsies_tasks_holding, horsies_tasks_claim, horsies_tasks_parked.
-CREATE FUNCTION horsies_explain(p_id uuid, p_claimed boolean, p_threshold interval, p_grace interval, p_many int, p_bound int) RETURNS jsonb
+CREATE FUNCTION horsies_explain(p_id uuid, p_claimed boolean, p_threshold interval, p_many int, p_bound int) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -22,11 +21,6 @@ DECLARE
   v_key text;
   v_everyone int;
   v_held int;
-  v_workers jsonb;
-  v_worker jsonb;
-  v_some int;
-  v_least int;
-  v_asked int := 0;
   v_facts jsonb;
 BEGIN
   SELECT t.* INTO v_task FROM horsies_tasks t WHERE t.id = p_id;
@@ -93,26 +87,12 @@ BEGIN
       'holders', horsies_permit_holders(v_limits, v_key, p_claimed, v_now, p_many)));
   END IF;
 
-  v_workers := horsies_eligible_workers(v_task, v_limits, v_key, p_claimed, p_grace, v_now);
-  v_facts := v_facts || jsonb_build_object('workers', v_workers, 'former', (
+  v_facts := v_facts || jsonb_build_object('workers', horsies_eligible_workers(v_task, v_limits, v_key, p_claimed, v_now), 'former', (
     SELECT coalesce(jsonb_agg(to_jsonb(f) ORDER BY f.seen_at DESC), '[]')
     FROM (SELECT w.id AS worker_id, w.hostname, w.pid, w.seen_at, w.stopped_at FROM horsies_workers w
           WHERE w.queues ? v_task.queue_name ORDER BY w.seen_at DESC LIMIT p_many) AS f));
   IF v_task.claimed_by IS NULL AND v_task.enqueued_at <= v_now AND v_queue.name IS NOT NULL THEN
-    FOR v_worker IN SELECT w.value FROM jsonb_array_elements(v_workers) AS w (value) LOOP
-      CONTINUE WHEN (v_worker ->> 'beat_at')::timestamptz < v_now - p_threshold OR (v_worker ->> 'room')::int <= 0
-        OR (v_worker ->> 'strange')::boolean OR (v_worker ->> 'partition_room')::int <= 0 OR (v_worker ->> 'busy')::int >= (v_worker ->> 'slots')::int;
-      v_some := horsies_tasks_ahead(v_task, v_limits, v_key, v_task.parked OR v_everyone <= 0, v_cluster_room, (v_worker ->> 'worker_id')::uuid,
-                              v_worker -> 'queues', (v_worker ->> 'other_free')::int, p_claimed, p_grace, v_now, p_bound + 1);
-      v_least := least(v_least, v_some);
-      v_asked := v_asked + 1;
-      EXIT WHEN v_least = 0 OR v_asked >= 20;
-    END LOOP;
-    IF v_least IS NULL THEN
-      v_least := horsies_tasks_ahead(v_task, v_limits, v_key, v_task.parked OR v_everyone <= 0, v_cluster_room, NULL, NULL, 0, p_claimed,
-                               p_grace, v_now, p_bound + 1);
-    END IF;
-    v_facts := v_facts || jsonb_build_object('before', v_least);
+    v_facts := v_facts || jsonb_build_object('before', horsies_tasks_before(v_task, v_now, p_bound + 1));
   END IF;
   RETURN v_facts;
 END

@@ -28,7 +28,6 @@ FUNCTIONS = (
     "settle/horsies_retry_delay",
     "settle/horsies_retry_decision",
     "claim/horsies_worker_knows",
-    "claim/horsies_left_to_others",
     "claim/horsies_first_waiting",
     "claim/horsies_candidates",
     "claim/horsies_gather_candidates",

@@ -68,16 +68,6 @@ def test_what_has_been_due_for_as_long_as_the_grace_is_taken_whoever_knows_it(ol
     assert claimed(old) == [aged], "a task counts from when it became due, however long ago it was sent"
 
 
-def test_the_pass_says_when_the_first_of_what_it_left_is_old_enough(old: Claimer) -> None:
-    assert old.run_pass(sync=1, grace=GRACE).due_in is None
-    first, _second = put(2, name=STRANGE)
-    put(name=KNOWN, delay=dt.timedelta(hours=1))
-    Task.objects.filter(pk=first).update(enqueued_at=now() - dt.timedelta(minutes=4))
-    due_in = old.run_pass(sync=1, grace=GRACE).due_in
-    assert due_in is not None
-    assert 0 < due_in <= 60
-
-
 def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(old: Claimer, claimer: Claimers) -> None:
     (newer,) = put(name=KNOWN, options='{"wire": 2}')
     (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
@@ -153,14 +143,14 @@ def test_leaving_tasks_out_reads_the_index_of_what_can_be_claimed_and_never_sort
     assert len(claimed(worker, 4)) == 1
     shown = "\n".join(notices)
     assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    looking = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_left_to_others(" in text]
+    looking = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_worker_knows(" in text]
     looking = [plan for plan in looking if "horsies_tasks " in plan]
     assert looking
     for plan in looking:
         assert "horsies_tasks_claim" in plan
         assert not re.search(r"^ *(->)? *Sort\b", plan, re.MULTILINE)
         assert "Filter: " in plan
-        assert "horsies_left_to_others" not in plan.partition("Index Scan")[2], (
+        assert "horsies_worker_knows" not in plan.partition("Index Scan")[2], (
             "the predicate is part of the plan, not a call"
         )
 

@@ -65,7 +65,7 @@ def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
     for _ in range(3):
         passed = passes.run(TEN, SLOTS)
         assert (passed.claims, passed.again, passes.outbox.owes) == ([], False, False)
-        assert passed.due_in is not None
+        assert passes.wakeups.due_at == passes.unknown_tasks.until, "it looks again when they are old"
     unknown_tasks = Task.objects.filter(task_name=STRANGE)
     assert set(unknown_tasks.values_list("status", "claim_generation", "retry_count")) == {("PENDING", 1, 0)}
     assert not TaskAttempt.objects.exists()

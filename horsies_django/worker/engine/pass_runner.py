@@ -74,6 +74,8 @@ class PassRunner:
         self.ended = time.monotonic()
         self.started = len(passed.claims) + len(passed.started)
         self.wakeups.learn(slots, wanted, passed, self.ended)
+        if grace is not None:
+            self.wakeups.due_at = min(self.wakeups.due_at, self.unknown_tasks.until)
         return passed
 
     def _run_short_pass(self, now: float, wanted: Wanted) -> Passed | None:

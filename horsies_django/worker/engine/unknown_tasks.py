@@ -4,8 +4,9 @@ During a deployment old and new workers run side by side, and a worker may claim
 task, which is left to other workers until it has been due for the grace period. After that the task fails.
 
 Passes do not check for unknown tasks until the worker has claimed one, so the check costs nothing before. From then on, for the
-grace period, passes leave out tasks that the worker's row does not name. So a worker releases unknown tasks at most once in that
-time. Unknown tasks that such a pass claims have been due for longer than the grace period; they are run, and fail.
+grace period, passes leave out tasks that the worker's row does not name, and then one looks at all tasks again. So a worker
+releases unknown tasks at most once in that time. Unknown tasks that a pass claims although it leaves out such tasks have been
+due for longer than the grace period; they are run, and fail.
 """
 
 from __future__ import annotations

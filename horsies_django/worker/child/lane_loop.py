@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from horsies_django.worker.child import fork_guard
-from horsies_django.worker.child.process_state import identity
 from horsies_django.worker.ipc.channel import Channel
 
 logger = logging.getLogger("horsies.worker")
@@ -116,3 +116,12 @@ class LaneLoop:
         self.add_readers()
         self.receive()
         self.send()
+
+
+def identity(number: int) -> tuple[int, int] | None:
+    """Return device and inode of a descriptor, None if it is closed."""
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -8,8 +8,6 @@ import contextvars
 import ctypes
 import decimal
 import faulthandler
-import gc
-import locale
 import logging
 import math
 import multiprocessing
@@ -81,13 +79,6 @@ def terminated() -> None:
         other.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
-def closes_standard_files() -> None:
-    sys.stdout.close()
-    sys.stderr.close()
-    for number in (0, 1, 2):
-        os.close(number)
-
-
 def blocks_signals() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
 
@@ -149,14 +140,8 @@ WRECKS: dict[str, Callable[[], Any]] = {
     "decimal": lambda: setattr(decimal.getcontext(), "prec", 3),
     # what belongs to the process
     "directory": lambda: os.chdir("/"),
-    "umask": lambda: os.umask(0o777),
-    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C"),
-    "gc": gc.disable,
-    "recursion limit": lambda: sys.setrecursionlimit(120),
     "stdout": lambda: setattr(sys, "stdout", None),
     "closed stdout": lambda: sys.stdout.close(),
-    "standard files": closes_standard_files,
-    "redirected": lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 1),
     "handlers": replaces_handlers,
     "blocked": blocks_signals,
     "alarms": sets_alarms,
@@ -189,12 +174,6 @@ SIGHTS: dict[str, Callable[[], Any]] = {
     "context": HERE.get,
     "decimal": lambda: decimal.getcontext().prec,
     "directory": os.getcwd,
-    "umask": lambda: oct(umask()),
-    "locale": lambda: locale.setlocale(locale.LC_ALL),
-    "gc": gc.isenabled,
-    "recursion limit": sys.getrecursionlimit,
-    "files": lambda: [os.fstat(number).st_ino for number in (0, 1, 2)],
-    "stdout": lambda: print("the next one prints", flush=True),
     "handlers": lambda: [repr(signal.getsignal(number)).split(" at ")[0] for number in handlers_looked_at()],
     "blocked": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     "alarms": lambda: (signal.getitimer(signal.ITIMER_REAL), threading.Event().wait(0.2)),
@@ -204,12 +183,6 @@ SIGHTS: dict[str, Callable[[], Any]] = {
 
 def handlers_looked_at() -> tuple[signal.Signals, ...]:
     return signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE
-
-
-def umask() -> int:
-    found = os.umask(0)
-    os.umask(found)
-    return found
 
 
 @task

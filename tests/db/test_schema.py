@@ -130,6 +130,7 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         "horsies_tasks_unsuccessful",
         "horsies_workers_started",
         "horsies_worker_states_worker",
+        "horsies_heartbeats_parents",
         "horsies_heartbeats_worker",
         "horsies_tasks_node",
         "horsies_tasks_unadvanced",

@@ -169,16 +169,3 @@ def test_the_queues_with_tasks_are_found_by_leaps_through_the_index(
         assert "horsies_tasks_claim" in plan
         assert "Sort" not in plan
         assert not re.search(r"Seq Scan on horsies_tasks\b", plan)
-
-
-def test_a_pass_over_many_queues_with_caps_leaves_room_for_the_locks_of_others(claimer: Claimers) -> None:
-    """Naive: a lock for each queue. The table of locks of the whole server has room for some thousands."""
-    names = queues(700, 1)
-    for name in names:
-        put(queue=name)
-    worker = serving(claimer(), names)
-    with worker.conn.transaction():
-        assert len(worker.run_pass(sync=3).claims) == 3
-        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
-        ((count,),) = worker.conn.execute(held).fetchall()
-    assert 100 < count <= 256

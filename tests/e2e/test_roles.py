@@ -265,7 +265,7 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
 
 
 # The caps of the queue "default" are counted under it; see functions/caps/horsies_lock_caps.sql.
-LOCK_OF_THE_QUEUE = "SELECT pg_advisory_lock(hashtextextended((hashtext('default') & 255)::text, 'horsies_tasks'::regclass::oid::bigint))"
+LOCK_OF_THE_QUEUE = "SELECT pg_advisory_lock(hashtextextended('default', 'horsies_tasks'::regclass::oid::bigint))"
 UNLOCK = "SELECT pg_advisory_unlock_all()"
 
 

@@ -1,7 +1,6 @@
 -- Takes the advisory locks under which caps are read and permits given out, until the end of the transaction.
--- One lock for the whole cluster if it has a cap; otherwise those of the queues with a cap or limits per partition, in the order of their
--- keys. Queues share 256 locks, because the server has room for some thousands in all. Paused queues need none, because nothing is claimed
--- from them.
+-- One lock for the whole cluster if it has a cap; otherwise one per queue with a cap or limits per partition, in the order of their keys.
+-- Paused queues need none, because nothing is claimed from them.
 -- Locks: transaction-level advisory locks. Index: none.
 CREATE FUNCTION horsies_lock_caps(p_limits horsies_limits[], p_cluster int) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -16,11 +15,11 @@ BEGIN
   END IF;
   FOREACH v_limit IN ARRAY p_limits LOOP
     IF coalesce(v_limit.max_concurrency > 0, v_limit.partition_max_concurrency IS NOT NULL OR v_limit.partition_local_limit IS NOT NULL) THEN
-      v_keys := v_keys || hashtextextended((hashtext(v_limit.queue_name) & 255)::text, v_seed);
+      v_keys := v_keys || hashtextextended(v_limit.queue_name, v_seed);
     END IF;
   END LOOP;
   IF cardinality(v_keys) > 1 THEN
-    v_keys := ARRAY(SELECT DISTINCT k.key FROM unnest(v_keys) AS k (key) ORDER BY k.key);
+    v_keys := ARRAY(SELECT k.key FROM unnest(v_keys) AS k (key) ORDER BY k.key);
   END IF;
   FOREACH v_key IN ARRAY v_keys LOOP
     PERFORM pg_advisory_xact_lock(v_key);

@@ -94,7 +94,7 @@ class FailoverStorm(Storm):
     def __init__(self, shape: Shape, pair: Pair, directory: Path) -> None:
         super().__init__(shape, pair, directory)
         self.faults: Any = Failovers(pair, shape.faults, shape.seed)
-        self.sender.pause = PAUSE_SECONDS
+        self.sender.pause, self.sender.waits = PAUSE_SECONDS, 0.0  # the patients wait
         self.over = threading.Event()
         self.patients = [Patient(number, self.over) for number in range(PATIENTS)]
 
@@ -111,6 +111,13 @@ class FailoverStorm(Storm):
             patient.start()
         for number in range(self.shape.faults):
             yield f"promote after {ENDS[number % len(ENDS)]}"
+
+    def lull(self, share: float) -> None:
+        """Keep back half of the tasks until the failover, so that the sender is sending when it comes."""
+        kept = round(share / 2)
+        self.sender.allowed -= kept
+        super().lull(share)
+        self.sender.allowed += kept
 
     def clear(self) -> list[str]:
         """Let the patients have their last answers, then wait for the tasks."""

@@ -70,6 +70,7 @@ class Sender(threading.Thread):
         self.told: dict[int, str | None] = {}
         self.happened: Counter[str] = Counter()
         self.pause = TICK_SECONDS  # after something that an outage broke
+        self.waits = 0.2  # how often it waits for a task of what it has sent
 
     def run(self) -> None:
         """Send what is allowed; in between cancel some, and wait for one."""
@@ -159,7 +160,7 @@ class Sender(threading.Thread):
 
     def wait(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:
         """Wait for the result of one of the tasks, now and then, and remember what was told."""
-        if not handles or self.random.random() > 0.2:
+        if not handles or self.random.random() >= self.waits:
             return
         number, handle = self.random.choice(handles)
         result = handle.get(timeout_ms=WAIT_MS)

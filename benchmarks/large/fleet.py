@@ -67,12 +67,14 @@ class Member:
         )  # fmt: skip
 
     def live(self, conn: Any, step: int) -> None:
-        """Do what is due at a step, as heartbeat and maintenance thread do."""
+        """Do what is due at a step, as heartbeat and maintenance thread do. Raises RuntimeError if it was declared dead."""
         store, load = WorkerStore(conn), Load(0, 0, 100.0, 400.0)
         if (step + self.number) % self.beat_steps == 0:
             changed = not self.beats % (self.snapshot_steps // self.beat_steps)
-            self.on_duty = store.beat(self.id, self.children if changed else None, load, self.fresh).on_duty
+            alive, self.on_duty = store.beat(self.id, self.children if changed else None, load, self.fresh)
             self.beats += 1
+            if not alive:
+                raise RuntimeError("a simulated worker was declared dead: the machine is too slow for this many")
         if (step + self.number) % self.snapshot_steps == 0:
             store.snapshot(self.id, load, buffered=0, children=CHILDREN, cpu_percent=1.0)
         if (step + self.number) % self.reap_steps == 0:

@@ -60,7 +60,7 @@ class Noted:
     def short_pass(self, *outcomes: Any, durable: bool = False) -> Any:
         """Run a short pass."""
         worker, wanted = self.claimer, Wanted(1, durable=durable)
-        return worker.store.run_short_pass(worker.id, worker.channel, worker.served, "default", wanted, list(outcomes))
+        return worker.store.run_short_pass(worker.id, worker.channel, "default", wanted, list(outcomes))
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_a_claim_generation_at_its_maximum_blocks_no_short_pass_and_no_prefetch(
     (first, second) = put(2)
     worker = claimer()
     change(first, claim_generation=LAST)
-    short = worker.store.run_short_pass(worker.id, worker.channel, worker.served, "default", Wanted(sync=1), [])
+    short = worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(sync=1), [])
     assert short is not None
     assert [(claim.id, claim.generation) for claim in short.claims] == [(first, 1)]
     change(second, claim_generation=LAST)

@@ -84,7 +84,9 @@ def test_an_override_ends_when_no_worker_has_served_its_queue_for_long(connect: 
         cursor.execute(
             "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE name IN ('mail', 'bulk')"
         )
-    reaper(dt.timedelta(days=7), "mail").tick(connect())
+    conn, own = connect(), reaper(dt.timedelta(days=7), "mail")
+    own.note_served(conn)
+    own.tick(conn)
     assert (overridden("mail"), overridden("bulk"), overridden("twin")) == (True, False, True)
     assert AuditEntry.objects.get(action="queue.expire").reason == "no worker served the queue for 7 days, 0:00:00"
 

@@ -37,6 +37,8 @@ def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_ag
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
     process = worker("--processes=2", **server.environment, **NO_BEATS, **NOT_DURABLE).ready()
+    served = "SELECT name FROM horsies_queues WHERE served_at IS NOT NULL"
+    wait_until(lambda: server.superuser(served), "the worker has recorded once that it serves its queues")
     server.hold_back()
     task = Lingering(server, tmp_path / "one")
     child, owner = task.runs(), server.task(task.id)["claimed_by"]

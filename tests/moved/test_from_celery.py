@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class Project(Site):
 def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], Project]]:
     """Give a function that builds the project before or after the move."""
     with new_databases("moved") as new_database:
-        yield lambda kind: Project(tmp_path / kind, kind, new_database())
+        number = count()
+        yield lambda kind: Project(tmp_path / f"{kind}-{next(number)}", kind, new_database())
 
 
 def test_the_moved_project_does_the_same_as_celery_in_eager_mode(project: Callable[[str], Project]) -> None:

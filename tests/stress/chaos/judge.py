@@ -13,8 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tests.stress.chaos.notes import Noted
-from tests.stress.chaos.tasks import ASKED
+from tests.stress.chaos.notes import ASKED, Noted
 
 TERMINAL = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
 CRASHED, TIMED_OUT = "WORKER_CRASHED", "TASK_TIMEOUT"

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from horsies_django import current_task
 
 DIRECTORY = "CHAOS_NOTES"
+ASKED = "TRY_AGAIN"  # the code with which a task asks for another attempt
 
 
 class Noted(NamedTuple):

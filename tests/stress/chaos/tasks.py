@@ -11,12 +11,11 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 
 from horsies_django import Retry, RetryPolicy, Workflow, current_task, task
-from tests.stress.chaos.notes import noted
+from tests.stress.chaos.notes import ASKED, noted
 
 LONG_SECONDS = 4.0
 QUITE_SECONDS = 0.8  # what a stopped worker finished, and the next attempt elsewhere, then overlap with its return
 ASKS = 2  # attempts that ask for another one
-ASKED = "TRY_AGAIN"
 FLAKY = "FLAKY"
 
 
@@ -70,7 +69,7 @@ def parts(most: int) -> list[int]:
         return list(range(most))
 
 
-@task(name="doubled", queue="tight", retry_policy=RetryPolicy.fixed([0.05] * 20, auto_retry_for=["WORKER_CRASHED"]))
+@task(name="doubled", retry_policy=RetryPolicy.fixed([0.05] * 20, auto_retry_for=["WORKER_CRASHED"]))
 def doubled(part: int) -> int:
     with noted():
         time.sleep(0.005)
@@ -86,7 +85,7 @@ def total(values: list[int]) -> int:
 def flow_of(most: int) -> Workflow[int]:
     """Return a workflow whose value is the sum of the even numbers below twice ``most``."""
     flow = Workflow[int]("sum")
-    flow.returns(flow.add(total, flow.map(doubled, part=flow.add(parts, most))))
+    flow.returns(flow.add(total, flow.map(doubled.with_options(queue="tight"), part=flow.add(parts, most))))
     return flow
 
 

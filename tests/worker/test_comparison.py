@@ -54,6 +54,17 @@ class Here:
         """Let that task end."""
         (self.folder / f"{name}.go").touch()
 
+    def finishes_cut_off(self) -> uuid.UUID:
+        """Let a task start, and finish while there is no connection; then connect, and have its outcome in the outbox."""
+        task = self.send("one")
+        self.until(lambda: status(task) == "RUNNING")
+        self.parts.outbox.disconnect()
+        self.engine.outage.retry_at = time.monotonic() + 3600
+        self.end("one")
+        self.until(lambda: self.parts.outbox.outcomes)
+        self.parts.outbox.connect()
+        return task
+
     def reconnects(self) -> None:
         """Let it compare as it does after a reconnect."""
         self.engine.comparison.reconnected()
@@ -119,14 +130,7 @@ def test_a_finished_task_whose_claim_or_start_was_lost_ends_it_too_and_its_outco
     here: Here, columns: str
 ) -> None:
     """Naive: the worker claims it again under its old number, and the outcome of the lost claim is written for the new one."""
-    one = here.send("one")
-    here.until(lambda: status(one) == "RUNNING")
-    outbox = here.parts.outbox
-    outbox.disconnect()
-    here.engine.outage.retry_at = time.monotonic() + 3600
-    here.end("one")
-    here.until(lambda: outbox.outcomes)
-    outbox.connect()
+    one, outbox = here.finishes_cut_off(), here.parts.outbox
     lose(one, columns)
     with pytest.raises(ClaimsLost, match=rf"lost 1 claim.*{one}"):
         here.reconnects()
@@ -135,14 +139,8 @@ def test_a_finished_task_whose_claim_or_start_was_lost_ends_it_too_and_its_outco
 
 
 def test_an_outcome_that_was_written_although_its_reply_was_lost_is_no_loss(here: Here) -> None:
-    one = here.send("one")
-    here.until(lambda: status(one) == "RUNNING")
+    here.finishes_cut_off()
     outbox = here.parts.outbox
-    outbox.disconnect()
-    here.engine.outage.retry_at = time.monotonic() + 3600
-    here.end("one")
-    here.until(lambda: outbox.outcomes)
-    outbox.connect()
     written = list(outbox.outcomes)
     outbox.run_pass()
     outbox.outcomes += written

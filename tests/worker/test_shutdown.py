@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from types import FrameType
 
 import pytest
 
+from horsies_django.worker.process import shutdown
 from horsies_django.worker.process.shutdown import Shutdown, StopRequested, heard
+
+FILE = shutdown.__file__
 
 MANY = 5_000  # more than a socket holds that nobody reads
 
@@ -18,15 +26,54 @@ def test_a_volley_of_signals_that_nobody_has_time_to_read_raises_nothing_and_the
     """The thread that reads them has to wait for the interpreter; an error left the books open, or the process ended with -2."""
     heard, slow = Shutdown._wait_for_the_end, threading.Event()
     monkeypatch.setattr(Shutdown, "_wait_for_the_end", lambda self: slow.wait(30) and heard(self))
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGHUP)
     with Shutdown() as stopping:
         try:
             for _ in range(MANY):
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGHUP)
         finally:
             slow.set()
     assert stopping.seen
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
+    """Send a signal, and a second one while the handler of the first is at an ``instruction``, unless it ends before."""
+    left, sent = [instruction], []
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., object] | None:
+        if frame.f_code.co_filename != FILE or sent:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] < 0:
+                sent.append(True)
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    with Shutdown() as stopping:
+        stopping.timeout = 300.0
+        sys.settrace(trace)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            sys.settrace(before)
+    return stopping, bool(sent)
+
+
+def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_first() -> None:
+    """Naive: the outer handler writes what it had computed before, and the worker waits for its tasks for ten minutes."""
+    for instruction in count():
+        stopping, sent = signalled_again(instruction)
+        if not sent:
+            break
+        deadline = stopping.deadline()
+        assert stopping.urgency == 2, instruction
+        assert deadline is not None
+        assert deadline <= time.monotonic(), instruction
+    assert instruction > 30
 
 
 def test_a_process_that_ends_with_its_worker_hears_of_no_signal_any_more() -> None:
@@ -62,14 +109,14 @@ def test_a_shutdown_that_was_asked_for_leaves_the_first_signal_its_patience() ->
         stopping.press(0)
         assert stopping.seen
         assert not stopping.urgency
-        assert stopping.by is not None
-        patient = stopping.by
+        patient = stopping.deadline()
+        assert patient is not None
         signal.raise_signal(signal.SIGINT)
         assert stopping.urgency == 1
-        assert stopping.by >= patient
+        assert stopping.deadline() >= patient
         signal.raise_signal(signal.SIGINT)
         assert stopping.urgency == 2
-        assert stopping.by < patient
+        assert stopping.deadline() < patient
     assert len(calls) == 3
 
 
@@ -80,10 +127,10 @@ def test_a_signal_that_arrives_on_two_ways_counts_once() -> None:
         signal.raise_signal(signal.SIGINT)
         stopping.press(1)
         assert stopping.urgency == 1
-        by = stopping.by
+        by = stopping.deadline()
         stopping.press(1)
         stopping.press(0)
-        assert (stopping.urgency, stopping.by) == (1, by)
+        assert (stopping.urgency, stopping.deadline()) == (1, by)
         stopping.press(2)
         assert stopping.urgency == 2
 

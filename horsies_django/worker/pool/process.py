@@ -102,13 +102,14 @@ class PoolProcess:
         jobs, now = [], time.monotonic()
         if not self.held["sync"]:
             self.moved_at = now
-        held, since, last = self.held[lane], self.since[lane], self.numbers[lane]
-        for number, claim in enumerate(claims, last + 1):
-            held[number], since[number] = claim, now
-            task_id, generation, _lane, name, kwargs, attempt, options, queue = claim
-            options = options if has_metadata(options) else None
-            jobs.append((number, kwargs, (str(task_id), name, attempt, queue, self.owner, generation, options)))
-        self.numbers[lane] = last + len(jobs)
+        for claim in claims:
+            self.numbers[lane] += 1
+            number = self.numbers[lane]
+            self.held[lane][number] = claim
+            self.since[lane][number] = now
+            options = claim.options if has_metadata(claim.options) else None
+            about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, self.owner, claim.generation)
+            jobs.append((number, claim.kwargs, (*about, options)))
         self.taken += len(jobs)
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import reduce
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -50,10 +51,9 @@ class Shutdown:
         self.final_message = final_message
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
-        self.seen = False
-        self.received = 0  # how urgent the signals of this process are: 1 stop, 2 end now
-        self.urgency = 0  # the same, also of what others asked for; 0: nobody has to be obeyed at once
-        self.by: float | None = None  # the deadline, by the monotonic clock
+        # A handler may be interrupted by the next signal at any instruction, so that nothing in it may be read and then written
+        self.signals: list[int] = []  # of this process
+        self.deadlines: dict[int, float] = {}  # by urgency, when it was first asked for; by the monotonic clock
         self.interrupts = False
 
     def __enter__(self) -> Shutdown:
@@ -97,26 +97,39 @@ class Shutdown:
         """Wait for some seconds or until a signal, including one just before the wait."""
         select.select([self.wakeup], [], [], seconds)
 
+    @property
+    def seen(self) -> bool:
+        """Whether the process shall stop."""
+        return bool(self.deadlines)
+
+    @property
+    def urgency(self) -> int:
+        """How urgent the shutdown is: 1 stop in order, 2 end now; 0: nobody has to be obeyed at once."""
+        return max(self.deadlines, default=0)
+
     def deadline(self) -> float | None:
-        """Return the deadline of the shutdown, None before a signal."""
-        return self.by
+        """Return the deadline of the shutdown, by the monotonic clock; None before a signal."""
+        return self.deadlines[self.urgency] if self.deadlines else None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """First signal: stop. Another one, or SIGQUIT: end now.
 
-        A further SIGHUP is ignored: a closing terminal sends one through the shell and one through the kernel.
+        A further SIGHUP is ignored: a closing terminal sends one through the shell and one through the kernel. Once the process
+        shall end now, the kernel ignores all of them: many at once would otherwise keep the main thread in this handler.
         """
-        self.received = heard(self.received, number)
-        self.press(self.received)
+        if number != signal.SIGHUP or not self.signals:
+            self.signals.append(number)
+        urgency = reduce(heard, self.signals, 0)
+        if urgency > 1:
+            take(signal.SIG_IGN)
+        self.press(urgency)
 
     def press(self, urgency: int) -> None:
         """Stop in order (1), as after a first signal, or end now (2); 0: stop in order, and a signal still counts as the first.
 
         Less than what was asked for before changes nothing. Called in signal handlers.
         """
-        if not self.seen or urgency > self.urgency:
-            self.seen, self.urgency = True, urgency
-            self.by = time.monotonic() + (0.0 if urgency > 1 else self.timeout)
+        self.deadlines.setdefault(urgency, time.monotonic() + (0.0 if urgency > 1 else self.timeout))
         with suppress(BlockingIOError):  # full of earlier wake-ups; a signal handler must not raise here
             self.ringer.send(b".")
         self.on_stop()
@@ -126,7 +139,8 @@ class Shutdown:
 
     def _wait_for_the_end(self) -> None:
         while True:
-            patience = None if self.by is None else max(0.0, self.by + LAST_RESORT_SECONDS - time.monotonic())
+            deadline = self.deadline()
+            patience = None if deadline is None else max(0.0, deadline + LAST_RESORT_SECONDS - time.monotonic())
             if not select.select([self.bell], [], [], patience)[0]:
                 break
             if not self.bell.recv(100):
@@ -142,7 +156,7 @@ def heard(urgency: int, number: int) -> int:
     return 2 if urgency or number == signal.SIGQUIT else 1
 
 
-def take(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+def take(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> dict[int, Any]:
     """Install ``handler`` for the signals that end a process; return the previous handlers."""
     numbers = [*ALWAYS, *(number for number in UNLESS_IGNORED if signal.getsignal(number) != signal.SIG_IGN)]
     return {number: signal.signal(number, handler) for number in numbers}

@@ -387,13 +387,22 @@ class Migration(migrations.Migration):
                 ),
                 ("died_at", models.DateTimeField(null=True, verbose_name="died")),
                 ("holding", models.JSONField(null=True, verbose_name="tasks")),
+                ("team", models.BigIntegerField(null=True, verbose_name="team")),
+                ("listens", models.BooleanField(db_default=False, default=False, verbose_name="listens")),
             ],
             options={
                 "verbose_name": "heartbeat",
                 "verbose_name_plural": "heartbeats",
                 "db_table": "horsies_heartbeats",
                 "default_permissions": ("view",),
-                "indexes": [models.Index(fields=["worker_id"], name="horsies_heartbeats_worker")],
+                "indexes": [
+                    models.Index(fields=["worker_id"], name="horsies_heartbeats_worker"),
+                    models.Index(
+                        fields=["team", "id"],
+                        condition=models.Q(("team__isnull", False)),
+                        name="horsies_heartbeats_team",
+                    ),
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(("role__in", ("claimer", "runner"))), name="horsies_heartbeats_role"

@@ -54,16 +54,22 @@ class WorkerStore:
         params = {"worker": worker, "task_names": task_names, "wire": wire, **columns}
         execute(self.connection, "workers/register", params)
 
-    def beat(self, worker: uuid.UUID, children: Sequence[Process], load: Load) -> set[uuid.UUID]:
-        """Write the heartbeats of a worker's processes; return the ids written, none if the worker was declared dead."""
+    def beat(
+        self, worker: uuid.UUID, children: Sequence[Process], load: Load, *, listens: bool = False
+    ) -> dict[uuid.UUID, int | None]:
+        """Write the heartbeats of a worker's processes; return the ids written, none if the worker was declared dead.
+
+        With the id of the worker: its place, 0 to 2, if it is one of the elected of its team. ``listens``: whether it may be.
+        """
         params = {
             "worker": worker,
+            "listens": listens,
             "ids": [child.id for child in children],
             "pids": [child.pid for child in children],
             "holding": [json.dumps([str(id_) for id_ in child.holding]) for child in children],
             **load._asdict(),
         }
-        return {row[0] for row in run(self.connection, "workers/beat", params)}
+        return dict(run(self.connection, "workers/beat", params))
 
     def snapshot(
         self, worker: uuid.UUID, load: Load, *, buffered: int, children: int, cpu_percent: float | None
@@ -88,8 +94,8 @@ class WorkerStore:
         return [Happened(*row) for row in run(self.connection, "workers/reap", params)]
 
     def stop(self, worker: uuid.UUID) -> None:
-        """Record that a worker stopped."""
-        execute(self.connection, "workers/stop", {"worker": worker})
+        """Record that a worker stopped, and tell those that take its place."""
+        execute(self.connection, "workers/stop", {"worker": worker, "channel": channel_prefix(self.connection)})
 
 
 class WaiterStore:

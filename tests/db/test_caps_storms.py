@@ -124,7 +124,7 @@ def test_a_beat_that_arrives_while_the_reaper_decides_saves_the_worker(
     """Naive: a death written to another row after a join with the beats. After the wait nobody looks at the beat again."""
     worker, reaper = alive(claimer()), connect()
     with worker.conn.transaction():
-        assert WorkerStore(worker.conn).beat(worker.id, [], IDLE) == {worker.id}
+        assert WorkerStore(worker.conn).beat(worker.id, [], IDLE).keys() == {worker.id}
         deciding = aside(reaper.execute, JOIN) if form == "a join" else aside(reap, reaper)
         wait_for_waiting(connect(), reaper)
     happened = deciding.result()
@@ -142,7 +142,7 @@ def test_a_worker_that_was_declared_dead_claims_starts_and_beats_no_more(
     claims = worker.run_pass(sync=1).claims
     assert other.run_pass(sync=1).claims == []  # its permit is used until the rescue
     assert reap(connect()) == {"died": [worker.id], "failed": [claims[0].id]}
-    assert WorkerStore(worker.conn).beat(worker.id, [], IDLE) == set()
+    assert WorkerStore(worker.conn).beat(worker.id, [], IDLE) == {}
     passed = worker.run_pass(sync=slots, outcomes=[done(claim) for claim in claims], starts=claims)
     assert (passed.dead, passed.landed, passed.claims, passed.started) == (True, set(), [], [])
     assert len(other.run_pass(sync=1).claims) == 1

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.passes import Passed
+from horsies_django.store.tasks import TaskStore
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.scan_cursors import ScanCursors
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
@@ -26,7 +27,7 @@ class PassRunner:
     ) -> None:
         self.outbox = outbox
         self.wakeups = Wakeups(queues, poll_seconds)
-        self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.tell, poll_seconds)
+        self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.hear, poll_seconds)
         self.unknown_tasks = unknown_tasks or UnknownTasks()
 
     def run(
@@ -59,6 +60,25 @@ class PassRunner:
             self._release_unknown_tasks(passed)
         self.wakeups.learn(slots, wanted, passed, time.monotonic())
         return passed
+
+    def start_over(self) -> None:
+        """Scan everything, now and a moment later: notifications may have been missed."""
+        self.cursors.forget()
+        self.wakeups.start_over()
+
+    def follow_up(self, now: float, full: Iterable[str]) -> None:
+        """Look again where tasks were notified; wake other workers for tasks of a lane that is ``full`` here.
+
+        Usually the tasks are claimed by now, so a look is not a pass, which costs the server three times as much.
+        Raises psycopg.Error.
+        """
+        for lane, queues in self.wakeups.take_later(now).items():
+            if lane is None or TaskStore(self.outbox.connection_or_raise()).waits(lane, sorted(queues)):
+                self.wakeups.tell(queues, lane)
+        if lane := self.wakeups.lane_to_pass_on(now, full):
+            store = TaskStore(self.outbox.connection_or_raise())
+            woken = store.pass_on(self.outbox.worker, self.outbox.channel, lane, sorted(self.wakeups.fresh[lane]))
+            self.wakeups.passed_on(woken, time.monotonic() - now)
 
     def _run_short_pass(self, now: float, wanted: Wanted) -> Passed | None:
         """Return the result of a short pass, or None if none was possible and nothing was done."""

@@ -70,9 +70,11 @@ class HeartbeatSender:
         self.watch.look(status.members, now)
         children = processes(status.members)
         load = self.load(status, children)
-        if not WorkerStore(connection).beat(self.worker, children, load):
+        places = WorkerStore(connection).beat(self.worker, children, load, listens=status.listens)
+        if not places:
             self.engine.disown()
             return False
+        self.engine.elect(places[self.worker] if status.listens else 0)
         if status.prefetched:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.lease or timedelta())
         self.rearm(now)

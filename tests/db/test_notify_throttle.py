@@ -154,7 +154,7 @@ class Passing:
 
     def __call__(self) -> float:
         self.reads += 1
-        if self.reads <= BURST + 1:  # the sends that begin a burst, and the beginning of the next
+        if self.reads <= 2 * BURST + 1:  # the sends that begin a burst, and the beginning of the next
             return 0.0
         self.then()
         return self.seconds

@@ -91,7 +91,7 @@ def test_the_task_of_a_quiet_send_to_a_worker_that_found_nothing_more_starts(wor
             while not looked:
                 cursor.execute(LOOKED, [moment])
                 (looked,) = cursor.fetchone()
-            noted.last["default", "sync"] = Notified(began, table, BURST)  # what those two stand for
+            noted.last["default", "sync"] = Notified(began, time.monotonic(), table, BURST)  # what those two stand for
             handle = tasks.noop.send()
             wait_until(lambda handle=handle: handle.info().status == "COMPLETED", "it ran")
             if noted.quiet[-1]:

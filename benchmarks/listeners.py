@@ -43,7 +43,7 @@ def measure(count: int, notifies: int) -> list[Reading]:
         for _ in pace(notifies, PAUSE_SECONDS):
             sender.execute("NOTIFY horsies_nobody")
         spent = server_cpu(sender.info.backend_pid) - before
-    return [Reading(f"listeners, server CPU per NOTIFY beside {count}", spent / notifies * 1e6, "us")]
+    return [Reading(f"listeners idle beside a NOTIFY: {count}, server CPU", spent / notifies * 1e6, "us")]
 
 
 def server_cpu(backend: int) -> float:

@@ -58,7 +58,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("drain", "drain sync, hard mode, 1 process", "tasks/s", COSTS, 17, 8),
         ("latency", "latency idle, commit to user code, p50", "ms", set(), 6, 5),
         ("floor", "floor round trip, busy", "us", {"p99"}, 6, 0),
-        ("listeners", "listeners, server CPU per NOTIFY beside 1", "us", set(), 3, 0),
+        ("listeners", "listeners idle beside a NOTIFY: 1, server CPU", "us", set(), 3, 0),
         ("fleet", "fleet of 1, server CPU per send", "ms", FLEET, 15, 2),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),

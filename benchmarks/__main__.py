@@ -25,6 +25,8 @@ SCENARIOS = (
     "drain",
     "latency",
     "floor",
+    "listeners",
+    "fleet",
     "enqueue",
     "recycling",
     "defaults",

@@ -44,7 +44,9 @@ ALL_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_tasks WHERE finished_at IS N
 def own_server() -> Iterator[str]:
     """Run a private server, as durable as one by default is, which counts statements if its binaries can; yield its URL."""
     counts = any((binaries_directory().parent / "lib").rglob("pg_stat_statements.*"))
-    settings: dict[str, object] = {"shared_preload_libraries": "pg_stat_statements"} if counts else {}
+    settings: dict[str, object] = {"max_connections": 300}  # a fleet of 64 workers has three each
+    if counts:
+        settings["shared_preload_libraries"] = "pg_stat_statements"
     with private_postgres("benchmarks", None, durable=True, **settings) as url:
         if counts:
             with psycopg.connect(url) as direct:

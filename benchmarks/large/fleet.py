@@ -71,9 +71,10 @@ class Member:
         store, load = WorkerStore(conn), Load(0, 0, 100.0, 400.0)
         if (step + self.number) % self.beat_steps == 0:
             changed = not self.beats % (self.snapshot_steps // self.beat_steps)
-            alive, self.on_duty = store.beat(self.id, self.children if changed else None, load, self.fresh)
+            beaten = store.beat(self.id, self.children if changed else None, load, self.fresh, listens=True)
+            self.on_duty = beaten.on_duty
             self.beats += 1
-            if not alive:
+            if not beaten.alive:
                 raise RuntimeError("a simulated worker was declared dead: the machine is too slow for this many")
         if (step + self.number) % self.snapshot_steps == 0:
             store.snapshot(self.id, load, buffered=0, children=CHILDREN, cpu_percent=1.0)

@@ -13,15 +13,14 @@ from typing import NamedTuple
 LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
 LONGEST = 1_000  # characters; ours take about 250 at most
 
-# "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5+ mail": more tasks may follow without
-# a notification; "1763748000.5 behind mail": a task was returned; "0 *"; "cancel <worker>"; "advance <run>", of a workflow. Names
-# of queues contain no spaces.
+# To all workers: "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5 behind mail": a task
+# was returned; "0 *"; "advance <run>", of a workflow. To one worker: "now sync mail", "now sync *": look at once; "cancel";
+# "place 0": it is the first of the elected. Names of queues contain no spaces.
 WAKEUP = re.compile(
-    r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))?(?P<more>\+)? "
-    r"(?P<word>(?:behind )?[^\s,]{1,100})"
+    r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))? (?P<word>(?:behind )?[^\s,]{1,100})"
 )
+DIRECT = re.compile(r"now (?:sync|async) [^\s,]{1,100}|cancel|place [012]")
 ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-CANCEL = re.compile(f"cancel (?P<worker>{ID})")
 ADVANCE = re.compile(f"advance (?P<run>{ID})")
 IDS = re.compile(f"{ID}(?: {ID})*")
 
@@ -29,28 +28,26 @@ IDS = re.compile(f"{ID}(?: {ID})*")
 class Told(NamedTuple):
     """A notification to a worker.
 
-    ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or a worker's id. ``since``: the earliest due time of the
-    tasks, in seconds since the epoch; 0 means any time. ``more``: further tasks may follow without a notification. ``run``: the
-    workflow run to advance.
+    ``word``: a queue, "*", a lane and a queue, "behind" and a queue, or what one worker was told. ``since``: the earliest due
+    time of the tasks, in seconds since the epoch; 0 means any time. ``run``: the workflow run to advance.
     """
 
     word: str
     since: float = 0.0
-    more: bool = False
     run: uuid.UUID | None = None
 
 
 def read_told(payload: str) -> Told | None:
-    """Parse a payload of the channel of new tasks; return None if it is invalid."""
+    """Parse a payload for workers; return None if it is invalid."""
     if len(payload) > LONGEST:
         return None
     if found := WAKEUP.fullmatch(payload):
         word = found["word"]
         if found["lane"] and not word.startswith("behind "):
             word = f"{found['lane']} {word}"
-        return Told(word, clamped(float(found["moment"])), bool(found["more"]))
-    if found := CANCEL.fullmatch(payload):
-        return Told(found["worker"])
+        return Told(word, clamped(float(found["moment"])))
+    if DIRECT.fullmatch(payload):
+        return Told(payload)
     if found := ADVANCE.fullmatch(payload):
         return Told("advance", run=uuid.UUID(found["run"]))
     return None

@@ -387,6 +387,8 @@ class Migration(migrations.Migration):
                 ),
                 ("died_at", models.DateTimeField(null=True, verbose_name="died")),
                 ("holding", models.JSONField(null=True, verbose_name="tasks")),
+                ("team", models.BigIntegerField(null=True, verbose_name="team")),
+                ("listens", models.BooleanField(db_default=False, default=False, verbose_name="listens")),
             ],
             options={
                 "verbose_name": "heartbeat",

@@ -44,6 +44,7 @@ class Heartbeat(models.Model):
     """One process of a worker: the parent, which claims tasks, or a child, which runs them.
 
     The parent sends the heartbeats of all. ``holding`` lists up to a hundred tasks that a child held at its last heartbeat.
+    Parents of the same ``team`` can run the same tasks; those that receive notifications have ``listens`` set.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -53,6 +54,8 @@ class Heartbeat(models.Model):
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     died_at = models.DateTimeField(_("died"), null=True)
     holding = models.JSONField(_("tasks"), null=True)
+    team = models.BigIntegerField(_("team"), null=True)
+    listens = models.BooleanField(_("listens"), default=False, db_default=False)
 
     class Meta:
         db_table = "horsies_heartbeats"

@@ -142,13 +142,16 @@ class Listener:
 
     A connection may seem healthy and deliver nothing: behind a pooler, over a dead link, from a server process that hangs. So
     each listener also listens on a channel of its own, to which ``self_test`` sends a notification from another connection.
+    ``own`` is the suffix of that channel, if others send to it, too. While ``hears`` is False it listens on no other channel.
     """
 
-    def __init__(self, alias: str, suffix: str, *, application_name: str) -> None:
+    def __init__(self, alias: str, suffix: str, *, application_name: str, own: str = "") -> None:
         self.alias = alias
         self.suffix = suffix
         self.application_name = application_name
-        self.own = f"_{uuid.uuid4().hex[:16]}"
+        self.own = own or f"_{uuid.uuid4().hex[:16]}"
+        self.hears = True
+        self.prefix = ""
         self.channels: frozenset[str] = frozenset()  # the channels that it listens on
         self.received = False  # whether anything arrived since this was set to False
         self.pooled = False
@@ -159,15 +162,22 @@ class Listener:
         connection = direct_connection(self.alias, application_name=self.application_name)
         try:
             self.pooled = through_pooler(connection)
-            prefix = channel_prefix(connection)
-            self.channels = frozenset({prefix + self.suffix, prefix + self.own})
-            for channel in self.channels:
+            self.prefix = channel_prefix(connection)
+            own = self.prefix + self.own
+            self.channels = frozenset({self.prefix + self.suffix, own})
+            for channel in self.channels if self.hears else [own]:
                 connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except BaseException:
             connection.close()
             raise
         self.connection = connection
         self.received = False
+
+    def hear(self, wanted: bool) -> None:
+        """Begin, or stop, to listen on the channel that it shares with others. Raises psycopg.Error."""
+        verb = sql.SQL("LISTEN {}" if wanted else "UNLISTEN {}")
+        self._connection_or_raise().execute(verb.format(sql.Identifier(self.prefix + self.suffix)))
+        self.hears = wanted
 
     def self_test(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         """Send a notification on ``connection`` that must arrive here. Raises psycopg.Error."""
@@ -185,7 +195,7 @@ class Listener:
         """
         arrived = [one for one in self._connection_or_raise().notifies(timeout=0) if one.channel in self.channels]
         self.received = self.received or bool(arrived)
-        return [notification.payload for notification in arrived if not notification.channel.endswith(self.own)]
+        return [notification.payload for notification in arrived if notification.payload]
 
     def _connection_or_raise(self) -> psycopg.Connection[Any]:
         if self.connection is None:

@@ -114,7 +114,7 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> str:
 def outcome_json(outcome: Outcome) -> str:
     """Write one outcome as a JSON object."""
     text = (
-        f'{{"id":"{outcome.id}","generation":{outcome.generation},"status":"{outcome.status}","result":{outcome.result},'
+        f'{{"id":"{outcome.id.hex}","generation":{outcome.generation},"status":"{outcome.status}","result":{outcome.result},'
         f'"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
     )
     if outcome.error_code is None:

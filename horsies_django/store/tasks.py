@@ -117,6 +117,16 @@ class TaskStore:
         """Return the cursor that sends."""
         return executed(self.connection, "tasks/send", sending(tasks, told))
 
+    def pass_on(self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]) -> int | None:
+        """Wake workers that have free slots for tasks of a lane; return how many, None if no task of these queues waits."""
+        params = {"worker": worker, "channel": channel, "lane": lane, "queues": list(queues)}
+        ((woken,),) = run(self.connection, "tasks/pass_on", params)
+        return None if woken is None else int(woken)
+
+    def waits(self, lane: str, queues: Sequence[str]) -> bool:
+        """Return whether a task of a lane of these queues is due and waits."""
+        return bool(run(self.connection, "tasks/waits", {"lane": lane, "queues": list(queues)})[0][0])
+
     def announce(self, queue_name: str, table: int) -> None:
         """Wake the workers of a queue; ``table`` is the OID of its table of tasks."""
         run(self.connection, "tasks/announce", {"queue_name": queue_name, "table": table})

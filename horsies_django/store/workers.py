@@ -30,10 +30,12 @@ class Load(NamedTuple):
 
 
 class Beaten(NamedTuple):
-    """What became of a heartbeat: whether the worker was ``alive``, and whether it is ``on_duty`` for all workers."""
+    """What became of a heartbeat: whether the worker was ``alive``, whether it is ``on_duty`` for all workers, and its ``place``
+    among the elected of its team, 0 to 2, or None."""
 
     alive: bool
     on_duty: bool
+    place: int | None
 
 
 class Happened(NamedTuple):
@@ -61,21 +63,31 @@ class WorkerStore:
         params = {"worker": worker, "task_names": task_names, "wire": wire, **columns}
         execute(self.connection, "workers/register", params)
 
-    def beat(self, worker: uuid.UUID, children: Sequence[Process] | None, load: Load, fresh: timedelta) -> Beaten:
+    def beat(
+        self,
+        worker: uuid.UUID,
+        children: Sequence[Process] | None,
+        load: Load,
+        fresh: timedelta,
+        *,
+        listens: bool = False,
+    ) -> Beaten:
         """Write a worker's heartbeat, unless it was declared dead; also its ``load`` and its ``children`` unless they are None.
 
-        The three oldest workers whose last heartbeat is younger than ``fresh`` are on duty.
+        ``listens``: whether it may be elected. Workers whose last heartbeat is older than ``fresh`` are neither elected nor on
+        duty.
         """
         params = {
             "worker": worker,
+            "listens": listens,
             "ids": None if children is None else [child.id for child in children],
             "pids": [child.pid for child in children or ()],
             "holding": [json.dumps([str(id_) for id_ in child.holding]) for child in children or ()],
             "fresh": fresh,
             **load._asdict(),
         }
-        ((alive, on_duty),) = run(self.connection, "workers/beat", params)
-        return Beaten(alive, on_duty)
+        ((alive, on_duty, place),) = run(self.connection, "workers/beat", params)
+        return Beaten(alive, on_duty, place)
 
     def snapshot(
         self, worker: uuid.UUID, load: Load, *, buffered: int, children: int, cpu_percent: float | None
@@ -100,8 +112,8 @@ class WorkerStore:
         return [Happened(*row) for row in run(self.connection, "workers/reap", params)]
 
     def stop(self, worker: uuid.UUID) -> None:
-        """Record that a worker stopped."""
-        execute(self.connection, "workers/stop", {"worker": worker})
+        """Record that a worker stopped, and tell those that take its place."""
+        execute(self.connection, "workers/stop", {"worker": worker, "channel": channel_prefix(self.connection)})
 
 
 class WaiterStore:

@@ -27,7 +27,7 @@ from horsies_django.store.tasks import Sent, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
-from horsies_django.tasks.notify_throttle import announcements
+from horsies_django.tasks.notify_throttle import throttle
 from horsies_django.tasks.options import (
     SendOptions,
     When,
@@ -181,9 +181,9 @@ def insert_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], 
         if in_transaction(connection):
             send(store, new, None)
             return
-        turn = announcements.begin(new.queue_name, new.lane)
+        turn = throttle.begin(new.queue_name, new.lane)
         table = send(store, new, turn.told)
-    if announcements.end(turn, table):
+    if throttle.end(turn, table):
         announce(store, new.queue_name, table)
 
 

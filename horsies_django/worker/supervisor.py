@@ -83,7 +83,7 @@ class Supervisor:
             bound=config.resilience.max_unwritten_outcomes,
         )
         self.beginning = Start(self.outbox, config.resilience, self.stopping)
-        listener = Listener(direct, "_new", application_name="horsies listener")
+        listener = Listener(direct, "_new", application_name="horsies listener", own=f"_{worker}")
         unknown_tasks = UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms))
         advancer = Advancer(config.max_payload_bytes)
         self.engine = Engine(

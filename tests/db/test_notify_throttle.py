@@ -18,7 +18,7 @@ from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import enqueue
 from horsies_django.tasks.ids import uuid7
-from horsies_django.tasks.notify_throttle import AGAIN_SECONDS, Announcements
+from horsies_django.tasks.notify_throttle import BURST, LOOK_SECONDS, NotifyThrottle
 from tests.apps.project import tasks
 from tests.support.factories import TaskFactory
 
@@ -29,7 +29,7 @@ Hear = Callable[[], list[str]]
 
 @pytest.fixture
 def hear(connect: Callable[[], psycopg.Connection[Any]]) -> Hear:
-    """Give a function that returns what was notified since: for each notification the cursors behind its time, and its queue."""
+    """Give a function that returns what was notified since: for each notification the marks behind its time, and its queue."""
     ear = connect()
     ear.execute(f"LISTEN {channel_prefix(ear)}_new")
 
@@ -45,16 +45,14 @@ def hear(connect: Callable[[], psycopg.Connection[Any]]) -> Hear:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Have sends go by a clock that stands still, and give its hand."""
     hand = [0.0]
-    monkeypatch.setattr(enqueue, "announcements", Announcements(lambda: hand[0]))
+    monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(lambda: hand[0]))
     return hand
 
 
 def begin_burst(hear: Hear) -> None:
-    tasks.add.send(1)
-    tasks.add.send(2)
-    assert hear() == ["!sync default", "!sync+ default"], (
-        "the first says nothing of others, the second that they may follow"
-    )
+    for number in range(BURST):
+        tasks.add.send(number)
+    assert hear() == ["!sync default"] * BURST
 
 
 def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(hear: Hear, clock: list[float]) -> None:
@@ -62,13 +60,13 @@ def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(hear: Hear
     tasks.add.send(3)
     assert hear() == []
     tasks.add.schedule(60, 4)
-    assert hear() == ["+ default"]  # not all of it is due: workers ask when
+    assert hear() == ["default"]  # not all of it is due: workers ask when
     tasks.mail.send("a@example.org")
     assert hear() == ["!sync mail"]
     clock[0] += 0.006
     tasks.add.send(5)
-    assert hear() == ["!sync+ default"]
-    assert Task.objects.count() == 6
+    assert hear() == ["!sync default"]
+    assert Task.objects.count() == BURST + 4
 
 
 def test_a_send_in_a_transaction_is_always_announced(hear: Hear, clock: list[float]) -> None:
@@ -124,7 +122,7 @@ def test_a_quiet_send_leaves_nothing_in_a_session_that_a_pooler_lends_to_others(
     begin_burst(hear)
     tasks.add.send(3)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('horsies.voice', true)")
+        cursor.execute("SELECT current_setting('horsies.quiet', true)")
         assert cursor.fetchone()[0] in (None, "")
     assert hear() == []
 
@@ -134,7 +132,7 @@ def test_a_send_that_is_quiet_for_another_table_is_announced_in_its_own(hear: He
     table = TaskStore(connection).send(new)
     assert hear() == ["!sync default"]
     assert TaskStore(connection).send(new._replace(ids=[uuid7()]), table + 1) == table
-    assert hear() == ["!sync+ default"]
+    assert hear() == ["!sync default"]
 
 
 def test_a_task_that_was_due_before_the_announcement_gets_one_of_its_own(hear: Hear) -> None:
@@ -143,7 +141,7 @@ def test_a_task_that_was_due_before_the_announcement_gets_one_of_its_own(hear: H
     assert hear() == ["!sync default"]
     due_at = timezone.now() - timedelta(seconds=1)
     TaskStore(connection).send(new._replace(ids=[uuid7()], due_at=due_at), table)
-    assert hear() == ["!sync+ default"]
+    assert hear() == ["!sync default"]
 
 
 class Passing:
@@ -156,14 +154,14 @@ class Passing:
 
     def __call__(self) -> float:
         self.reads += 1
-        if self.reads < 6:  # the two sends that begin a burst, and the beginning of the next
+        if self.reads <= 2 * BURST + 1:  # the sends that begin a burst, and the beginning of the next
             return 0.0
         self.then()
         return self.seconds
 
 
 def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(hear: Hear, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue, "announcements", Announcements(Passing(AGAIN_SECONDS[-1] + 0.001)))
+    monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(Passing(LOOK_SECONDS + 0.001)))
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == ["default"]
@@ -175,7 +173,7 @@ def test_a_committed_task_that_cannot_be_announced_is_sent_all_the_same(
     def break_connection() -> None:
         connection.connection.close()
 
-    monkeypatch.setattr(enqueue, "announcements", Announcements(Passing(AGAIN_SECONDS[-1] + 0.001, break_connection)))
+    monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(Passing(LOOK_SECONDS + 0.001, break_connection)))
     begin_burst(hear)
     handle = tasks.add.send(3)
     connection.close()

@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
 
 # The server's processes are not seen where it runs in a container.
 COSTS = {"parent CPU, us/task", "children CPU, us/task", "statements/task", "WAL, bytes/task", "connections"}
+FLEET = {
+    "workers' CPU, ms/send", "server CPU with heartbeats, ms/send", "idle server, CPU %", "idle workers, CPU %", "workers",
+}  # fmt: skip
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -55,6 +58,8 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("drain", "drain sync, hard mode, 1 process", "tasks/s", COSTS, 17, 8),
         ("latency", "latency idle, commit to user code, p50", "ms", set(), 10, 5),
         ("floor", "floor round trip, busy", "us", {"p99"}, 8, 0),
+        ("listeners", "listeners idle beside a NOTIFY: 1, server CPU", "us", set(), 3, 0),
+        ("fleet", "fleet of 1, server CPU per send", "ms", FLEET, 15, 2),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
         ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),

@@ -35,8 +35,12 @@ HOSTILE = [
     "5\tdefault",
     "9" * 5_000 + " default",
     "5 " + "x" * 5_000,
-    "cancel",
+    "cancel ",
     "cancel default",
+    "now default",
+    "now sync a b",
+    "place 3",
+    "5+ default",
     "cancel 00000000-0000-0000-0000-00000000000g",
     "00000000000000000000000000000007",
     "{00000000-0000-0000-0000-000000000007}",
@@ -46,7 +50,8 @@ HOSTILE = [
 ]
 
 pieces = st.sampled_from(
-    ["0", "5", "-", "+", "!", ".", " ", "1763748000.5", "Infinity", "NaN", "1e9", "_", "²", "sync", "async", "behind", "cancel"]
+    ["0", "5", "-", "+", "!", ".", " ", "1763748000.5", "Infinity", "NaN", "1e9", "_", "²", "sync", "async", "behind"]
+    + ["cancel", "now", "place"]
     + ["default", "mail", "*", "00000000-0000-0000-0000-000000000007", "\n", "\t", ",", "9" * 400]
 )  # fmt: skip
 # PostgreSQL passes on what its encoding has: no NUL, no lone surrogates. The parser is given those as well.

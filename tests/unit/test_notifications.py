@@ -19,12 +19,13 @@ WORKER = str(uuid.UUID(int=7))
     [
         ("1763748000.500000 mail", Told("mail", 1763748000.5)),
         ("1763748000.5!sync mail", Told("sync mail", 1763748000.5)),
-        ("1763748000!async+ mail", Told("async mail", 1763748000.0, more=True)),
-        ("1763748000.5+ mail", Told("mail", 1763748000.5, more=True)),
+        ("1763748000!async mail", Told("async mail", 1763748000.0)),
         ("1763748000.5 behind mail", Told("behind mail", 1763748000.5)),
         ("0 *", Told("*")),
         ("0 kuyruğu-1", Told("kuyruğu-1")),
-        (f"cancel {WORKER}", Told(WORKER)),
+        ("cancel", Told("cancel")),
+        ("now sync mail", Told("now sync mail")),
+        ("place 2", Told("place 2")),
         (f"advance {WORKER}", Told("advance", run=uuid.UUID(WORKER))),
     ],
 )

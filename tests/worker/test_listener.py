@@ -17,7 +17,6 @@ from django.utils import timezone
 from horsies_django import Workflow
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener, channel_prefix
-from horsies_django.tasks.notify_throttle import AGAIN_SECONDS
 from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, NotificationListener
 from tests.conftest import put, wait_until
 
@@ -33,9 +32,10 @@ class Listening:
         self.moments: list[float] = []  # what it told at each time it woke somebody
         self.due: list[float] = []  # those of them at which it said that all is due, and in the sync lane
         self.runs: list[uuid.UUID] = []  # of workflows, that it was to advance
+        self.told = 0  # how often it was told alone to look
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        words = {"default": self.wake, "sync default": self.wake_for_due}
+        words = {"default": self.wake, "sync default": self.wake_for_due, "now sync default": self.wake_alone}
         self.notifications = NotificationListener(
             listener, self.selector, Resilience(db_retry_initial_ms=100), words, self.wake, self.runs.append
         )
@@ -46,6 +46,9 @@ class Listening:
     def wake_for_due(self, moment: float) -> None:
         self.due.append(moment)
         self.wake(moment)
+
+    def wake_alone(self, _moment: float) -> None:
+        self.told += 1
 
     @property
     def woken(self) -> int:
@@ -66,8 +69,6 @@ def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listen
     made = Listening(connect())
     made.tick()
     assert made.woken == 1  # what was sent before made no noise here
-    made.notifications.again.clear()  # a test of its own
-    made.notifications.acts.clear()
     yield made
     made.notifications.close()
     made.selector.close()
@@ -106,42 +107,6 @@ def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: 
         listening.hears()
     assert listening.runs == [handle.workflow_id] * 2
     assert listening.woken == 1
-    assert not listening.notifications.again
-
-
-def wakes_again(listening: Listening) -> list[float]:
-    """Let time pass, and return how long after the first moment at which it woke somebody each of them came."""
-    found = []
-    for moment in sorted(listening.notifications.again):
-        before = listening.woken
-        listening.notifications.tick(moment - 0.000_1, listening.connection, listening.prefix)
-        assert listening.woken == before
-        listening.notifications.tick(moment, listening.connection, listening.prefix)
-        assert listening.woken == before + 1
-        found.append(moment)
-    listening.notifications.tick(time.monotonic() + 1, listening.connection, listening.prefix)
-    return [moment - found[0] for moment in found]
-
-
-THREE_TIMES = pytest.approx([seconds - AGAIN_SECONDS[0] for seconds in AGAIN_SECONDS])
-
-
-def test_after_a_send_that_others_may_follow_without_a_word_it_wakes_again_three_times(listening: Listening) -> None:
-    listening.connection.execute("SELECT pg_notify(%s, '1763748000.5+ default')", [listening.prefix + "_new"])
-    listening.hears()
-    assert listening.woken == 2
-    assert listening.notifications.next_try(connected=False) <= time.monotonic() + AGAIN_SECONDS[0]
-    assert wakes_again(listening) == THREE_TIMES
-    assert listening.woken == 5
-    earlier = pytest.approx(1763748000.5 - 2 * AGAIN_SECONDS[-1])
-    assert listening.moments[1:] == [earlier] * 4  # each look reaches back to the announcement before this one
-    assert listening.notifications.acts == {}
-
-
-def test_after_any_other_send_it_does_not(listening: Listening) -> None:
-    put()
-    listening.hears()
-    assert (listening.woken, listening.notifications.again) == (2, [])
 
 
 def test_it_tells_tasks_that_are_all_due_from_others(listening: Listening) -> None:
@@ -154,21 +119,37 @@ def test_it_tells_tasks_that_are_all_due_from_others(listening: Listening) -> No
 
 
 def test_tasks_of_queues_that_are_not_served_wake_nobody(listening: Listening) -> None:
-    listening.connection.execute("SELECT pg_notify(%s, '1763748000.5+ mail')", [listening.prefix + "_new"])
+    put(queue="mail")
     listening.hears()
-    assert (listening.woken, listening.notifications.again) == (1, [])
+    assert listening.woken == 1
 
 
-def test_after_each_listen_it_wakes_again_for_those_who_were_quiet_behind_one_that_it_missed(
-    connect: Callable[[], psycopg.Connection[Any]],
-) -> None:
-    made = Listening(connect())
-    made.tick()
-    assert made.woken == 1
-    assert wakes_again(made) == THREE_TIMES
-    assert made.woken == 4
-    made.notifications.close()
-    made.selector.close()
+def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(listening: Listening) -> None:
+    own = listening.prefix + listening.notifications.listener.own
+    listening.notifications.hear(wanted=False)
+    assert (listening.notifications.healthy, listening.notifications.hears) == (True, False)
+    put()
+    listening.connection.execute("SELECT pg_notify(%s, 'now sync default')", [own])
+    listening.hears()
+    assert (listening.woken, listening.told) == (1, 1)
+    listening.notifications.hear(wanted=True)
+    assert listening.woken == 2, "what was sent meanwhile was not heard"
+    put()
+    listening.hears()
+    assert listening.woken == 3
+
+
+def test_a_connection_that_is_lost_when_the_worker_is_elected_is_replaced(listening: Listening) -> None:
+    listening.notifications.hear(wanted=False)
+    backend = listening.notifications.listener.connection
+    assert backend is not None
+    listening.connection.execute("SELECT pg_terminate_backend(%s)", [backend.info.backend_pid])
+    wait_until(lambda: listening.selector.select(0), "the server says so")
+    listening.notifications.hear(wanted=True)
+    assert not listening.notifications.healthy
+    listening.notifications.hear(wanted=True)
+    listening.tick()
+    assert listening.notifications.hears
 
 
 def test_an_answer_that_lay_unread_while_the_engine_was_busy_counts(listening: Listening) -> None:
@@ -207,10 +188,10 @@ def test_nobody_is_suspected_while_the_engine_cannot_call(listening: Listening) 
 
 
 @pytest.mark.promise("S2.11")
-def test_all_that_was_said_of_a_queue_at_once_wakes_once_with_the_earliest_moment(listening: Listening) -> None:
+def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> None:
     moments = [1763748000.5, 1763747999.5, 1763748002.5]
     with listening.connection.transaction():  # what one commit says arrives together
         for moment in moments:
             listening.connection.execute("SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"])
     listening.hears()
-    assert listening.moments[1:] == [min(moments)]
+    assert listening.moments[1:] == moments

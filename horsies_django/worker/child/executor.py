@@ -177,7 +177,7 @@ class AsyncLane:
         own_decimals()
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.before_task)
-        run = AsyncRun(CurrentTask(*about))
+        run = AsyncRun(CurrentTask(*about), self.lane_loop.loop)
         self.control.enter("async", number, run)
         reply = await run_async(run, kwargs)
         del self.control.runs["async", number]

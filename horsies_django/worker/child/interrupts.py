@@ -94,14 +94,14 @@ class SyncRun(Run):
 
 
 class AsyncRun(Run):
-    """A run in the shared event loop; a timeout and a cancel both cancel its asyncio task."""
+    """A run in the shared event ``loop``; a timeout and a cancel both cancel its asyncio task."""
 
     __slots__ = ("loop", "task")
 
-    def __init__(self, current: CurrentTask) -> None:
+    def __init__(self, current: CurrentTask, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(current)
-        self.loop = asyncio.get_running_loop()
-        self.task = asyncio.current_task()
+        self.loop = loop  # given, because finding the running one is a system call
+        self.task = asyncio.current_task(loop)
 
     def break_in(self, reason: str) -> None:
         self.loop.call_soon_threadsafe(self._cancel, reason)

@@ -64,9 +64,9 @@ class Engine:
         self.passes = PassRunner(outbox, outbox.served.queues, self.poll_seconds, unknown_tasks)
         self.comparison = Comparison(outbox, pool, self.prefetched, advancer.owe)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
-        handlers = {**self.cursors.handlers(), str(outbox.worker): self.comparison.soon}
+        handlers = {**self.cursors.handlers(), **self.wakeups.handlers(), "cancel": self.comparison.soon}
         self.notifications = NotificationListener(
-            listener, selector, resilience, handlers, self.cursors.start_over, advancer.tell
+            listener, selector, resilience, handlers, self.passes.start_over, advancer.tell
         )
         self.selector = selector
         self.outage = Outage(resilience)
@@ -121,25 +121,23 @@ class Engine:
             self.outage.end_tasks(self.pool)
         if self.outbox.connection is None and now >= self.outage.retry_at:
             self._reconnect()
+        self.notifications.hear(self.wakeups.place is not None or self.cursors.worthwhile)
         self.notifications.tick(now, self.outbox.connection, self.outbox.channel)
         if self.outbox.connection is not None and self._wants_pass(now) and now >= self.passes.not_before:
             self._pass(now)
-        if self.outbox.connection is not None and self.advancer.next_at <= time.monotonic():
-            self._advance()
+        if self.outbox.connection is not None:
+            try:
+                self._advance(time.monotonic())
+            except psycopg.Error as error:
+                self._cut_off(error)
 
     def publish(self) -> None:
         """Publish the state of the engine, which waits from now on, for other threads."""
         self.status = EngineStatus(
-            None,
-            self.outbox.connection,
-            bool(self.outage.backoff.failures),
-            STARTED in self.announced,
-            self.stopping,
-            tuple(self.pool.members),
-            self.pool.running("sync"),
-            self.pool.running("async"),
-            self.prefetched.snapshot(),
-        )
+            None, self.outbox.connection, bool(self.outage.backoff.failures), STARTED in self.announced, self.stopping,
+            tuple(self.pool.members), self.pool.running("sync"), self.pool.running("async"), self.prefetched.snapshot(),
+            self.notifications.healthy and not self.stopping and not self.until_empty,
+        )  # fmt: skip
 
     def _announce(self, line: str) -> None:
         """Log a line once; a signal handler cannot log."""
@@ -164,11 +162,11 @@ class Engine:
         """Return for how many seconds the selector may wait."""
         connected = self.outbox.connection is not None
         moments = [self.notifications.next_try(connected=connected), self.pool.timeouts.next, self.pool.stuck_at]
-        moments.append(self.outbox.task_log.summary_at)
+        moments += [self.outbox.task_log.summary_at, math.inf if limit is None else limit]
         if not connected:
             moments += [self.outage.retry_at, now + 1.0]  # another thread may hasten it
         else:
-            moments += [self.wakeups.poll_at, self.wakeups.due_at, self.advancer.next_at]
+            moments += [self.wakeups.next_at, self.advancer.next_at]
             if self.prefetched and self.start_at > now:
                 moments.append(self.start_at)
             if self.outbox.outcomes or self.outbox.releases or self.comparison.at <= now or self.can_claim():
@@ -177,13 +175,10 @@ class Engine:
                 moments.append(self.outbox.locked_until)
         if not self.pool.idle:
             moments.append(max(now + 0.1, self.outage.kill_at(self.trusted_until)))
-        if limit is not None:
-            moments.append(limit)
         return max(0.0, min(min(moments) - now, self.poll_seconds))
 
     def _wants_pass(self, now: float) -> bool:
-        if now >= self.wakeups.poll_at or now >= self.wakeups.due_at:
-            self.wakeups.look_everywhere()
+        self.wakeups.tick(now)
         return self.outbox.due(now) or now >= self.comparison.at or self.can_claim()
 
     def can_claim(self) -> bool:
@@ -228,7 +223,7 @@ class Engine:
         try:
             if now >= self.comparison.at:
                 self.comparison.run(now)
-            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, notified=self.notifications.healthy)
+            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, notified=self.notifications.hears)
         except psycopg.Error as error:
             self._cut_off(error)
             return
@@ -246,15 +241,14 @@ class Engine:
         self.pool.line.limited = self.wakeups.limited
         self.advancer.owe(passed.in_runs)
 
-    def _advance(self) -> None:
-        """Advance workflows whose tasks were settled."""
-        sent = False
-        try:
-            sent = self.advancer.turn(self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel))
-        except psycopg.Error as error:
-            self._cut_off(error)
-        if sent and (self.until_empty or not self.notifications.healthy):
+    def _advance(self, now: float) -> None:
+        """Advance workflows whose tasks were settled; look again; wake others for tasks without a free slot here."""
+        store = self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel)
+        sent = now >= self.advancer.next_at and self.advancer.turn(store)
+        if sent and (self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy):
             self.wakeups.look_everywhere()
+        taking = not self.stopping and self._may_take(now)
+        self.passes.follow_up(now, [lane for lane in LANES if not (taking and self.pool.free(lane))])
 
     def _cut_off(self, error: psycopg.Error) -> None:
         self.outbox.disconnect()
@@ -270,11 +264,17 @@ class Engine:
         self.status = self.status._replace(connection=self.outbox.connection)  # from now on the watchdog watches it
         logger.info("the database is back")
         self.comparison.reconnected()
-        self.cursors.start_over()
+        self.passes.start_over()
 
     def trust(self, until: float) -> None:
         """Claim nothing after ``until`` (monotonic clock), when others may declare this worker dead; from any thread."""
         self.trusted_until = until
+
+    def elect(self, place: int | None) -> None:
+        """Take this place among the elected, None for none; may be called from any thread."""
+        if place != self.wakeups.place:
+            self.wakeups.place = place
+            self.waker.send(b".")
 
     def disown(self) -> None:
         """Note that another worker declared this one dead; may be called from any thread."""

@@ -14,7 +14,6 @@ import selectors
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -22,24 +21,20 @@ import psycopg
 from horsies_django.conf import Resilience
 from horsies_django.core.notifications import read_told
 from horsies_django.store.notify import Listener
-from horsies_django.tasks.notify_throttle import AGAIN_SECONDS
 from horsies_django.worker.process.backoff import Backoff
 
 logger = logging.getLogger("horsies.worker")
 
 QUIET_SECONDS = 15.0  # without any notification, until a self-test
-# Tasks that quietly followed the notification before the last one may be looked for only after the last one.
-BEFORE_SECONDS = 2 * AGAIN_SECONDS[-1]
 ANSWER_SECONDS = 5.0  # how long a self-test may take
 
 
 class NotificationListener:
-    """Receives notifications and calls their ``handlers``, by the name in the notification: a queue, a lane and a queue (all
-    tasks are due and in that lane), or this worker's id. Each is called once for all notifications that arrived together, with
-    the earliest time in them (an epoch; 0 or less means any time).
+    """Receives notifications and calls their ``handlers``, by the word in the notification (see ``core.notifications.Told``),
+    with the time in it (an epoch; 0 or less means any time).
 
     Calls ``advance`` with each workflow run that got a signal. Calls ``wake`` after each LISTEN, because earlier notifications
-    were missed. That call, and those for notifications that announce more tasks without a notification, are repeated a few times.
+    were missed.
     """
 
     def __init__(
@@ -60,28 +55,24 @@ class NotificationListener:
         self.advance = advance
         self.unreachable = False  # whether the last self-test failed
         self.testing = False  # whether a self-test is in progress
-        self.again: list[float] = []  # when to repeat ``acts``, the next time last
-        self.acts: dict[str, Callable[[], None]] = {}  # the calls to repeat, by the name in the notification
         self.next_at = 0.0  # while listening: the next self-test; else: the next try to connect
 
     @property
     def healthy(self) -> bool:
-        """Whether notifications arrive, according to the last self-test."""
+        """Whether notifications to this worker arrive, according to the last self-test."""
         return self.listener.connection is not None and not self.unreachable
+
+    @property
+    def hears(self) -> bool:
+        """Whether notifications to all workers arrive, too."""
+        return self.healthy and self.listener.hears
 
     def next_try(self, *, connected: bool) -> float:
         """Return when to call ``tick``, by the monotonic clock; ``connected``: whether the engine is."""
-        next_at = self.next_at if connected or self.listener.connection is None else math.inf
-        return min(next_at, self.again[-1]) if self.again else next_at
+        return self.next_at if connected or self.listener.connection is None else math.inf
 
     def tick(self, now: float, connection: psycopg.Connection[Any] | None, prefix: str) -> None:
-        """Connect, repeat calls, or test the listener through the engine's ``connection``, if it is time to."""
-        if self.again and now >= self.again[-1]:
-            self.again = [moment for moment in self.again if moment > now]
-            for act in self.acts.values():
-                act()
-            if not self.again:
-                self.acts.clear()
+        """Connect, or test the listener through the engine's ``connection``, if it is time to."""
         if now < self.next_at:
             return
         if self.listener.connection is None:
@@ -108,7 +99,22 @@ class NotificationListener:
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.receive,))
         self.testing, self.next_at = False, 0.0
         self.wake()
-        self._repeat("", self.wake)
+
+    def hear(self, wanted: bool) -> None:
+        """Receive what all workers are told, or only what this worker is told."""
+        if wanted == self.listener.hears:
+            return
+        if self.listener.connection is None:
+            self.listener.hears = wanted  # from the next LISTEN on
+            return
+        descriptor = self.listener.fileno()
+        try:
+            self.listener.hear(wanted)
+        except psycopg.Error as error:
+            self._lost(descriptor, error)
+            return
+        if wanted:
+            self.wake()
 
     def receive(self) -> None:
         """Read the notifications that arrived, and call their handlers."""
@@ -116,34 +122,20 @@ class NotificationListener:
         try:
             payloads = self.listener.payloads()
         except psycopg.Error as error:
-            logger.warning("the LISTEN connection was lost; polling until it is back: %s", str(error).strip())
-            self._hang_up(descriptor)
-            self.next_at = 0.0
+            self._lost(descriptor, error)
             return
         if self.testing and self.listener.received:
             self._answered()
-        earliest: dict[str, float] = {}
-        several = set()
         for told in filter(None, map(read_told, payloads)):
             if told.run is not None:
                 self.advance(told.run)
-                continue
-            since = told.since
-            if told.more:
-                several.add(told.word)
-                since -= BEFORE_SECONDS
-            earliest[told.word] = min(earliest.get(told.word, math.inf), since)
-        for word in earliest.keys() & self.handlers.keys():
-            act = partial(self.handlers[word], earliest[word])
-            act()
-            if word in several:
-                self._repeat(word, act)
+            elif handler := self.handlers.get(told.word):
+                handler(told.since)
 
-    def _repeat(self, word: str, act: Callable[[], None]) -> None:
-        """Repeat ``act`` after each of ``AGAIN_SECONDS`` from now; ``notify_throttle`` explains why that finds all tasks."""
-        now = time.monotonic()
-        self.again = [now + seconds for seconds in reversed(AGAIN_SECONDS)]
-        self.acts[word] = act
+    def _lost(self, descriptor: int, error: psycopg.Error) -> None:
+        logger.warning("the LISTEN connection was lost; polling until it is back: %s", str(error).strip())
+        self._hang_up(descriptor)
+        self.next_at = 0.0
 
     def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.passes import Passed
+from horsies_django.store.tasks import TaskStore
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.scan_cursors import ScanCursors
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
@@ -29,7 +30,7 @@ class PassRunner:
     ) -> None:
         self.outbox = outbox
         self.wakeups = Wakeups(queues, poll_seconds)
-        self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.tell, poll_seconds)
+        self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.hear, poll_seconds)
         self.unknown_tasks = unknown_tasks or UnknownTasks()
         self.started = 0  # tasks, by the last pass
         self.ended = 0.0  # the last pass, by the monotonic clock
@@ -77,6 +78,25 @@ class PassRunner:
         if grace is not None:
             self.wakeups.due_at = min(self.wakeups.due_at, self.unknown_tasks.until)
         return passed
+
+    def start_over(self) -> None:
+        """Scan everything, now and a moment later: notifications may have been missed."""
+        self.cursors.forget()
+        self.wakeups.start_over()
+
+    def follow_up(self, now: float, full: Iterable[str]) -> None:
+        """Look again where tasks were notified; wake other workers for tasks of a lane that is ``full`` here.
+
+        Usually the tasks are claimed by now, so a look is not a pass, which costs the server three times as much.
+        Raises psycopg.Error.
+        """
+        for lane, queues in self.wakeups.take_later(now).items():
+            if lane is None or TaskStore(self.outbox.connection_or_raise()).waits(lane, sorted(queues)):
+                self.wakeups.tell(queues, lane)
+        if lane := self.wakeups.lane_to_pass_on(now, full):
+            store = TaskStore(self.outbox.connection_or_raise())
+            woken = store.pass_on(self.outbox.worker, self.outbox.channel, lane, sorted(self.wakeups.fresh[lane]))
+            self.wakeups.passed_on(woken, time.monotonic() - now)
 
     def _run_short_pass(self, now: float, wanted: Wanted) -> Passed | None:
         """Return the result of a short pass, or None if none was possible and nothing was done."""

@@ -13,7 +13,7 @@ class EngineStatus(NamedTuple):
 
     ``busy_since``: when the current turn began, by the monotonic clock; None: the engine waits. ``connection`` is None while the
     database is not available; ``failing``: the last statement failed. ``started``: all processes were ready once. ``prefetched``
-    tasks are claimed and wait for a slot.
+    tasks are claimed and wait for a slot. ``listens``: notifications arrive, and it may be elected to be told of new tasks.
     """
 
     busy_since: float | None = None
@@ -25,3 +25,4 @@ class EngineStatus(NamedTuple):
     running_sync: int = 0
     running_async: int = 0
     prefetched: tuple[Claim, ...] = ()
+    listens: bool = False

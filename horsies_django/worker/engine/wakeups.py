@@ -3,6 +3,9 @@
 A pass that finds fewer tasks than slots has taken all due tasks: the lane has no work until a wakeup. A short pass is enough if
 the wakeup is for one queue and all of its tasks are due. Only a whole pass returns when the next task becomes due: if that is not
 known, a whole pass follows a short pass that found too few tasks.
+
+Three workers of a team, the elected, are told of new tasks: the first looks at once, the others a moment later, in case it is
+stopped, dead or cut off. Whoever has no free slot wakes others. See "Waking workers" in docs/explanation/architecture.md.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from horsies_django.core.lanes import LANES
 from horsies_django.core.records import Wanted
@@ -18,24 +22,67 @@ from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.capacity import FIELDS
 from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, spacing
 
+Look = tuple[str | None, str]  # a lane, None for both, and a queue
+
 UNFIT_SECONDS = 5.0  # without short passes, after one that found limits
 LONG_SECONDS = 0.03  # only a long scan takes this long, not a busy machine
+LATER_SECONDS = (0.05, 0.05, 0.09)  # after a notification, when each of the elected looks again, or for the first time
+BURST_SECONDS = 0.03  # between two notifications: then tasks may follow without one, see tasks/notify_throttle.py
+FULL_SECONDS = 0.003  # without a free slot, until others are woken: short tasks end before
+WOKEN_SECONDS = 0.01  # after others were woken, until more are
+NONE_FREE_SECONDS = 0.05  # after nobody had a free slot, until others are woken
 
 
 class Wakeups:
-    """The wakeups of the ``queues`` that a worker serves; all are scanned every ``poll_seconds`` in any case."""
+    """The wakeups of the ``queues`` that a worker serves; all are scanned every ``poll_seconds`` in any case.
 
-    def __init__(self, queues: Iterable[str], poll_seconds: float) -> None:
+    ``place``: which of the elected the worker is, None if it is not elected. Also set by another thread.
+    """
+
+    def __init__(self, queues: Iterable[str], poll_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.queues = frozenset(queues)
         self.poll_seconds = poll_seconds
+        self.place: int | None = 0
         self.fresh: dict[str, set[str]] = {lane: set() for lane in LANES}  # the queues that may have due tasks
         self.certain: set[str] = set()  # lanes whose next due time is known
         self.limited = False  # whether caps left tasks behind: then each settled task may free a permit
         self.poll_at = 0.0  # when to scan everything without a wakeup, by the monotonic clock
         self.due_at = math.inf  # when the next task becomes due
+        self.later: dict[Look, float] = {}  # where to look again -> when it was notified
+        self.later_at = math.inf
+        self.heard_at = -math.inf
+        self.passes_on = False  # whether other workers are woken if this one has no free slot
+        self.pass_on_at = math.inf
+        self.rest_until = 0.0  # before it, no other workers are woken again
         self.whole_next = False  # whether the next pass must be a whole one
         self.short_from = 0.0  # no short pass before this time
         self.slow = 0  # slow short passes in a row
+
+    def handlers(self) -> dict[str, Callable[[float], None]]:
+        """Return the handlers of notifications to this worker alone."""
+        acts: dict[str, Callable[[float], None]] = {f"place {place}": partial(self._take, place) for place in range(3)}
+        for lane in LANES:
+            acts |= {f"now {lane} {queue}": partial(self._wake, [queue], lane) for queue in self.queues}
+            acts[f"now {lane} *"] = partial(self._wake, self.queues, lane)
+        return acts
+
+    def _take(self, place: int, _moment: float) -> None:
+        self.place = place
+
+    def _wake(self, queues: Iterable[str], lane: str, _moment: float) -> None:
+        self.tell(queues, lane)
+        self.passes_on = True
+
+    def hear(self, queues: Iterable[str], lane: str | None = None) -> None:
+        """All workers were told of new tasks: look now or later, by the place of this worker."""
+        place, now = self.place, self.clock()
+        burst, self.heard_at = now - self.heard_at < BURST_SECONDS, now
+        if place == 0:
+            self.tell(queues, lane)
+        if place or (place == 0 and burst):
+            self.later.update(((lane, queue), now) for queue in queues)
+            self.later_at = min(self.later_at, now + LATER_SECONDS[place])
 
     def tell(self, queues: Iterable[str], lane: str | None = None) -> None:
         """These queues have new tasks, due now or later; with a ``lane`` they are all due, and in that lane."""
@@ -43,17 +90,67 @@ class Wakeups:
             self.fresh[each].update(queues)
         if lane is None:
             self.certain.clear()
+        self.passes_on = self.passes_on or self.place is not None
+
+    def start_over(self) -> None:
+        """Look everywhere, now and a moment later: notifications may have been missed."""
+        self.tell(self.queues)
+        self.later.update(((None, queue), self.clock()) for queue in self.queues)
+        self.later_at = self.clock() + LATER_SECONDS[0]
 
     def look_everywhere(self) -> None:
         """Any queue may have due tasks."""
         self.tell(self.queues)
-        self.poll_at = time.monotonic() + self.poll_seconds * random.uniform(0.9, 1.1)
+        self.poll_at = self.clock() + self.poll_seconds * random.uniform(0.9, 1.1)
         self.due_at = math.inf
+
+    @property
+    def _everywhere_at(self) -> float:
+        """Workers that are not elected leave tasks that become due to the others."""
+        due_at = math.inf if self.place is None else self.due_at + (LATER_SECONDS[self.place] if self.place else 0.0)
+        return min(self.poll_at, due_at)
+
+    @property
+    def next_at(self) -> float:
+        """When to do something, unless a notification comes before."""
+        return min(self._everywhere_at, self.later_at, self.pass_on_at)
+
+    def take_later(self, now: float) -> dict[str | None, set[str]]:
+        """Return the queues to look at again now, by lane, and set when to do so once more: others may follow the last
+        notification without one.
+        """
+        taken: dict[str | None, set[str]] = {}
+        if now >= self.later_at:
+            seconds = LATER_SECONDS[self.place or 0]
+            for lane, queue in self.later:
+                taken.setdefault(lane, set()).add(queue)
+            self.later = {key: heard for key, heard in self.later.items() if heard + seconds > now}
+            self.later_at = max(self.later.values(), default=math.inf) + seconds
+        return taken
+
+    def tick(self, now: float) -> None:
+        """Look everywhere, if it is time to."""
+        if now >= self._everywhere_at:
+            self.look_everywhere()
 
     @property
     def lanes_with_work(self) -> set[str]:
         """The lanes that may have due tasks."""
         return {lane for lane, fresh in self.fresh.items() if fresh}
+
+    def lane_to_pass_on(self, now: float, full: Iterable[str]) -> str | None:
+        """Return a lane for whose tasks to wake other workers now; the ``full`` ones have no free slot here."""
+        lanes = sorted(self.lanes_with_work.intersection(full)) if self.passes_on else []
+        if not lanes:
+            self.pass_on_at = math.inf
+        elif self.pass_on_at == math.inf:
+            self.pass_on_at = max(now + FULL_SECONDS, self.rest_until)
+        return random.choice(lanes) if now >= self.pass_on_at else None
+
+    def passed_on(self, woken: int | None, took: float) -> None:
+        """Record that so many workers were woken, None if no task waits, and set when to do it again."""
+        self.passes_on = woken is not None and (woken > 0 or self.place is not None)
+        self.rest_until = self.pass_on_at = self.clock() + spacing(WOKEN_SECONDS if woken else NONE_FREE_SECONDS, took)
 
     def short_pass(self, now: float, wanted: Wanted) -> tuple[bool, str | None]:
         """Return whether a short pass is enough, and the queue to claim from (None: claim nothing)."""

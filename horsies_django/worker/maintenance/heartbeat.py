@@ -79,11 +79,14 @@ class HeartbeatSender:
         load = self.load(status, children)
         state = (children, load.running_sync, load.running_async)
         changed = state != self.written or now >= self.snapshots.due_at
-        beaten = WorkerStore(connection).beat(self.worker, children if changed else None, load, self.fresh)
+        beaten = WorkerStore(connection).beat(
+            self.worker, children if changed else None, load, self.fresh, listens=status.listens
+        )
         self.on_duty, self.written = beaten.on_duty, state
         if not beaten.alive:
             self.engine.disown()
             return False
+        self.engine.elect(beaten.place if status.listens else 0)
         if status.prefetched:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.lease or timedelta())
         self.rearm(now)

@@ -1,8 +1,14 @@
--- Records that a worker stopped, and deletes its heartbeats.
--- Locks: this worker's own rows. Index: primary key, horsies_heartbeats_worker.
+-- Records that a worker stopped, deletes its heartbeats, and tells those of its team that take the place of an elected one.
+-- Locks: this worker's own rows. Index: primary key, horsies_heartbeats_worker, horsies_heartbeats_parents.
 WITH silent AS (
-  DELETE FROM horsies_heartbeats beat WHERE beat.worker_id = %(worker)s::uuid
+  DELETE FROM horsies_heartbeats beat WHERE beat.worker_id = %(worker)s::uuid RETURNING beat.id, beat.team
+), stopped AS (
+  UPDATE horsies_workers worker
+  SET stopped_at = clock_timestamp(), seen_at = clock_timestamp(), running_sync = 0, running_async = 0
+  WHERE worker.id = %(worker)s::uuid
+), elected AS (
+  SELECT other.id, row_number() OVER (ORDER BY other.id) - 1 AS place, silent.id AS gone
+  FROM silent JOIN horsies_heartbeats other ON other.team = silent.team
+  WHERE other.role = 'claimer' AND other.died_at IS NULL AND other.id <> silent.id AND other.listens ORDER BY other.id LIMIT 3
 )
-UPDATE horsies_workers worker
-SET stopped_at = clock_timestamp(), seen_at = clock_timestamp(), running_sync = 0, running_async = 0
-WHERE worker.id = %(worker)s::uuid
+SELECT pg_notify(%(channel)s::text || '_' || elected.id, 'place ' || elected.place) FROM elected WHERE elected.id > elected.gone

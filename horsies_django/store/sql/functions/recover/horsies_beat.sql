@@ -1,18 +1,20 @@
 -- Writes the heartbeat of a worker. With p_ids (not NULL) also its load and the rows of its processes; those that are gone are deleted.
 -- alive: false if it was declared dead or its row is gone; it stays dead, and nothing is written. on_duty: it is one of the three oldest
--- workers with a heartbeat younger than p_fresh; ids of workers ascend with time. These look after dead workers for all.
+-- workers with a heartbeat younger than p_fresh; ids of workers ascend with time. These look after dead workers for all. place: 0 to 2 for
+-- the three oldest such workers of its team that listen, which are elected to be told of new tasks; p_listens: whether this one does.
 -- The commit does not wait for the disk: after a crash of the server nobody judges until new heartbeats have been written.
 -- Locks: this worker's own rows. Index: primary keys, horsies_heartbeats_worker, horsies_heartbeats_parents.
 CREATE FUNCTION horsies_beat(
   p_worker uuid, p_ids uuid[], p_pids int[], p_holding text[], p_running_sync int, p_running_async int, p_memory_mb float8,
-  p_children_mb float8, p_fresh interval, OUT alive boolean, OUT on_duty boolean
+  p_children_mb float8, p_fresh interval, p_listens boolean, OUT alive boolean, OUT on_duty boolean, OUT place int
 ) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
+  v_team bigint;
   v_commit text := set_config('synchronous_commit', 'off', true);
 BEGIN
-  UPDATE horsies_heartbeats b SET sent_at = v_now WHERE b.id = p_worker AND b.died_at IS NULL;
+  UPDATE horsies_heartbeats b SET sent_at = v_now, listens = p_listens WHERE b.id = p_worker AND b.died_at IS NULL RETURNING b.team INTO v_team;
   alive := FOUND;
   on_duty := false;
   IF NOT alive THEN
@@ -31,5 +33,11 @@ BEGIN
   on_duty := p_worker IN (
     SELECT b.id FROM horsies_heartbeats b
     WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at > v_now - p_fresh ORDER BY b.died_at, b.id LIMIT 3);
+  IF p_listens THEN
+    place := (SELECT nullif(count(*), 3) FROM (
+      SELECT FROM horsies_heartbeats b
+      WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.id < p_worker AND b.team = v_team AND b.listens
+        AND b.sent_at > v_now - p_fresh LIMIT 3) AS older);
+  END IF;
 END
 $$;

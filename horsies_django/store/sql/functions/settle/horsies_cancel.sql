@@ -23,7 +23,7 @@ BEGIN
   UPDATE horsies_tasks t
   SET cancel_requested_at = coalesce(t.cancel_requested_at, v_now), terminate = t.terminate OR p_terminate
   WHERE t.id = ANY (p_ids) AND t.status = 'RUNNING';
-  PERFORM pg_notify(p_channel || '_new', 'cancel ' || t.claimed_by)
+  PERFORM pg_notify(p_channel || '_' || t.claimed_by, 'cancel')
   FROM horsies_tasks t WHERE t.id = ANY (p_ids) AND t.status = 'RUNNING' GROUP BY t.claimed_by;
   RETURN QUERY
   SELECT t.id, CASE WHEN t.id = ANY (v_ended) THEN 'CANCELLED' WHEN t.status = 'RUNNING' THEN 'REQUESTED' ELSE 'FINISHED' END

@@ -2,10 +2,9 @@
 -- once, which takes longer than the INSERT itself. No statement is prepared by name, so it works behind poolers.
 -- Rows of one transaction share now(), and their ascending ids keep the order. Delays and p_good_for count from the clock, or p_now in
 -- tests. Rows keep the version of the partition rule.
--- p_told controls the trigger's notification. NULL: tasks were sent. 0: more tasks may follow without a notification. The OID of the table
--- of tasks: none, because workers were just notified; tasks with a due time and those of another table (a schema per tenant) are announced
--- nevertheless, so the table's OID is returned.
--- horsies.voice is reset before the function ends, so other INSERTs are announced. `:=` is used because PERFORM would run a statement.
+-- p_told: the OID of the table whose workers were just notified: the trigger does not notify again. Tasks with a due time and those of
+-- another table (a schema per tenant) are announced nevertheless, so the table's OID is returned. horsies.quiet is reset before the
+-- function ends, so other INSERTs are announced. `:=` is used because PERFORM would run a statement.
 -- Locks: none but the new rows. Index: primary key of horsies_queues.
 CREATE FUNCTION horsies_send(
   p_ids uuid[], p_kwargs jsonb, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
@@ -15,10 +14,11 @@ CREATE FUNCTION horsies_send(
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_table oid := 'horsies_tasks'::regclass;
-  v_voice text;
+  v_quiet boolean := coalesce(p_told = v_table AND p_due_at IS NULL AND p_delay IS NULL, false);
+  v_set text;
 BEGIN
-  IF p_told IS NOT NULL THEN
-    v_voice := set_config('horsies.voice', CASE WHEN p_told = v_table AND p_due_at IS NULL AND p_delay IS NULL THEN 'quiet' ELSE 'more' END, true);
+  IF v_quiet THEN
+    v_set := set_config('horsies.quiet', 'on', true);
   END IF;
   INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
                              partition_key, partition_version, max_retries, options, codec)
@@ -29,8 +29,8 @@ BEGIN
          queue.partition_version, p_max_retries, p_options, p_codec
   FROM ROWS FROM (unnest(p_ids), jsonb_array_elements(p_kwargs)) AS sent (id, kwargs)
   LEFT JOIN horsies_queues queue ON queue.name = p_queue_name;
-  IF p_told IS NOT NULL THEN
-    v_voice := set_config('horsies.voice', '', true);
+  IF v_quiet THEN
+    v_set := set_config('horsies.quiet', '', true);
   END IF;
   RETURN v_table;
 END

@@ -1,0 +1,62 @@
+"""The floor of every notification: the server's CPU time of a bare NOTIFY beside idle sessions that LISTEN on another channel.
+
+PostgreSQL up to 18 signals every session of the database that listens, whatever its channel: each of them wakes and reads the
+queue. So each worker with a channel of its own costs that much per send, even if no notification is for it. Notifications are
+40 ms apart, as lone sends are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from benchmarks.figures import Case, Goal, Reading
+from benchmarks.latency import pace
+from horsies_django.store.notify import direct_connection
+
+SESSIONS = (1, 16, 64)
+NOTIFIES, PAUSE_SECONDS = 250, 0.04
+GOALS: tuple[Goal, ...] = ()
+
+
+def cases(scale: float) -> Sequence[Case]:
+    """Return a case for each number of listening sessions."""
+    return [Case(f"listeners {count}", partial(measure, count, max(5, round(NOTIFIES * scale)))) for count in SESSIONS]
+
+
+def measure(count: int, notifies: int) -> list[Reading]:
+    """NOTIFY, each time in a transaction of its own, beside ``count`` idle sessions that listen."""
+    with ExitStack() as stack:
+        sender, *others = (
+            stack.enter_context(direct_connection("default", application_name="horsies benchmark"))
+            for _ in range(count + 1)
+        )
+        for place, other in enumerate(others):
+            other.execute(f"LISTEN horsies_floor_{place}")
+        for _ in range(5):
+            sender.execute("NOTIFY horsies_nobody")
+        before = server_cpu(sender.info.backend_pid)
+        for _ in pace(notifies, PAUSE_SECONDS):
+            sender.execute("NOTIFY horsies_nobody")
+        spent = server_cpu(sender.info.backend_pid) - before
+    return [Reading(f"listeners idle beside a NOTIFY: {count}, server CPU", spent / notifies * 1e6, "us")]
+
+
+def server_cpu(backend: int) -> float:
+    """Return the CPU seconds of all processes of the server that has this backend, by the kernel's finest clock.
+
+    Ticks of 10 ms would tell little of sessions that use 10 us at a time. A process of PostgreSQL has one thread.
+    """
+    found = psutil.Process(backend).parent()
+    assert found is not None
+    nanoseconds = 0
+    for process in (found, *found.children()):
+        try:
+            nanoseconds += int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return nanoseconds / 1e9

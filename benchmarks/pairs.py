@@ -1,12 +1,13 @@
-"""Drains of an earlier checkout and of this one, in turns: whether tasks that use nothing new have become slower.
+"""Drains, waits for results and sends of an earlier checkout and of this one, in turns: whether they have become slower.
 
-``python -m benchmarks.pairs EARLIER [--pairs=20] [--rounds=40] [--scale=1]``, EARLIER being the directory of the other
-checkout. Each checkout's code runs with this Python, with a private server and a worker. A round is a drain of a fifth of a
-second on one and then on the other, in alternating order, so that both have the same share of the machine's better and worse
-moments. A pair is some rounds with the same servers and workers, which the next pair starts anew: two processes of the same
-code differ, too. Its ratio is the other one's time over the time of this checkout; another ratio is that of the CPU time of
-worker, children and server. The bound is the greatest of the ratios that their median is above with a confidence of 95 %,
-whatever the distribution (the sign test): of 20 ratios the sixth from below.
+``python -m benchmarks.pairs EARLIER [--only=drain,caps,latency,enqueue] [--pairs=20] [--rounds=40] [--scale=1]``, EARLIER being
+the directory of the other checkout. Each checkout's code runs with this Python, with a private server and a worker. A round is a
+fifth of a second or so on one and then on the other, in alternating order, so that both have the same share of the machine's
+better and worse moments: a drain, also under a cap of 3; tasks each sent when the result of the one before is there; or sends in
+a transaction each, without a worker. A pair is some rounds with the same servers and workers, which the next pair starts anew:
+two processes of the same code differ, too. Its ratio is the other one's time over the time of this checkout; another ratio is
+that of the CPU time of worker, children and server, for sends of the sender alone. The bound is the greatest of the ratios that
+their median is above with a confidence of 95 %, whatever the distribution (the sign test): of 20 ratios the sixth from below.
 """
 
 from __future__ import annotations
@@ -25,63 +26,101 @@ from benchmarks import tables
 from benchmarks.figures import Figures, Goal, Reading
 from benchmarks.machine import ROOT
 
-SHAPES = {
-    "drain sync, hard mode, 4 processes": 400,
-    "drain async, hard mode, 2 processes x 200": 4_000,
-}  # with tasks per round
+HARD_4, ASYNC_2 = "drain sync, hard mode, 4 processes", "drain async, hard mode, 2 processes x 200"
+SHAPES = {  # by name: the kind, the worker's shape, and the tasks per round
+    HARD_4: ("drain", HARD_4, 400),
+    ASYNC_2: ("drain", ASYNC_2, 4_000),
+    "caps, drain sync under a cap of 3": ("caps", HARD_4, 300),
+    "latency, from a send to its result": ("latency", "drain sync, hard mode, 1 process", 40),
+    "enqueue, one by one": ("enqueue", HARD_4, 150),
+}
 CONFIDENCE, SHARE = 0.95, 0.97
-DRAINS = """
+ROUNDS = """
 import sys
+import time
+from contextlib import ExitStack
 from benchmarks import meters
 from benchmarks.machine import ALL_ENDED, drained, own_server, prepare, wait_for, worker
-with own_server() as url:
+kind, name, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with own_server() as url, ExitStack() as stack:
     prepare(url)
     from django.db import connection
     from benchmarks import drain
+    from benchmarks.caps.running import FREE
     from benchmarks.load import tasks
-    shape, n = next(shape for shape in drain.SHAPES if shape.name == sys.argv[1]), int(sys.argv[2])
+    from horsies_django.store.queues import QueueStore
+    shape = next(shape for shape in drain.SHAPES if shape.name == name)
     task = tasks.noop if shape.lane == "sync" else tasks.anoop
-    with worker(*shape.options, wait=False, **shape.environment) as process:
-        while True:
-            with connection.cursor() as cursor:
-                cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
+    if kind == "caps":
+        limits = FREE | {"max_concurrency": 3}
+        QueueStore(connection).configure("default", limits, action="queue.set", actor="benchmarks", create=True)
+    process = stack.enter_context(worker(*shape.options, wait=False, **shape.environment)) if kind != "enqueue" else None
+    if kind == "latency":
+        task.send(0).get(60_000)
+    def cpu():
+        return meters.read(process.pid) if process else time.process_time()
+    def spent(before):
+        if not process:
+            return time.process_time() - before
+        costs = meters.read(process.pid).since(before, 1)
+        return sum(cost for name, cost in costs.items() if "CPU" in name) / 1e6
+    while True:
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
+        if kind in ("drain", "caps"):
             task.send_many([{"n": number} for number in range(n)])  # one transaction: the worker sees all of it at once
-            before = meters.read(process.pid)
+        before, began = cpu(), time.perf_counter()
+        if kind in ("drain", "caps"):
             wait_for(ALL_ENDED, process=process)
-            costs = meters.read(process.pid).since(before, 1)
-            print(drained(n), sum(cost for name, cost in costs.items() if "CPU" in name) / 1e6, flush=True)
-            if sys.stdin.readline() != "again\\n":
-                break
+            seconds = drained(n)
+        else:
+            for number in range(n):
+                handle = task.send(number)
+                if kind == "latency":
+                    handle.get(60_000).unwrap()
+            seconds = time.perf_counter() - began
+        print(seconds, spent(before), flush=True)
+        if sys.stdin.readline() != "again\\n":
+            break
 """
 
 
 def main() -> None:
     """Measure the pairs that the command line asks for, and judge them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description="Compare drains of two checkouts.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description="Compare two checkouts.")
     parser.add_argument("earlier", type=Path, help="the directory of the other checkout")
+    kinds = sorted({kind for kind, _, _ in SHAPES.values()})
+    parser.add_argument("--only", default="drain", help=f"kinds of rounds, out of {', '.join(kinds)} (drain)")
     parser.add_argument("--pairs", type=int, default=20, help="how many; fewer than 5 have no bound (20)")
-    parser.add_argument("--rounds", type=int, default=40, help="drains of each checkout per pair (40)")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of each checkout per pair (40)")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of tasks (1)")
     chosen = parser.parse_args()
     if not (chosen.earlier / "benchmarks" / "drain.py").is_file():
         parser.error(f"{chosen.earlier} is no checkout with benchmarks")
     figures, goals = Figures(), []
-    for shape, n in SHAPES.items():
-        name = shape.replace("drain", "pairs", 1)
-        for what, ratios in compared(chosen, shape, max(20, round(n * chosen.scale)), figures).items():
+    asked = set(chosen.only.split(","))
+    if unknown := asked.difference(kinds):
+        parser.error(f"--only: no kind of rounds is named {', '.join(sorted(unknown))}")
+    for shape, (kind, worker, n) in SHAPES.items():
+        if kind not in asked:
+            continue
+        name, arguments = f"pairs {shape}", (kind, worker, str(max(20, round(n * chosen.scale))))
+        for what, ratios in compared(chosen, name, arguments, figures).items():
             if (bound := lower_bound(ratios)) is not None:
                 figures.add(Reading(f"{name}, lower bound of the ratio{what}", bound, "share"))
                 goals.append(Goal("pairs", f"{name}, lower bound of the ratio{what}", SHARE))
     print("\n".join([*tables.table(figures), *map(str, tables.verdicts(figures, goals))]), file=sys.stderr)
 
 
-def compared(chosen: argparse.Namespace, shape: str, n: int, figures: Figures) -> dict[str, list[float]]:
+def compared(
+    chosen: argparse.Namespace, name: str, arguments: tuple[str, str, str], figures: Figures
+) -> dict[str, list[float]]:
     """Measure the pairs of one shape; return their ratios of time and of CPU time."""
-    name = shape.replace("drain", "pairs", 1)
+    n = int(arguments[-1])
     ratios: dict[str, list[float]] = {"": [], " of CPU time": []}
     for _ in range(chosen.pairs):
-        with checkout(chosen.earlier.resolve(), shape, n) as earlier, checkout(ROOT, shape, n) as this:
-            costs(earlier), costs(this)  # the first drain waits for the worker's start
+        with checkout(chosen.earlier.resolve(), arguments) as earlier, checkout(ROOT, arguments) as this:
+            costs(earlier), costs(this)  # the first round waits for the worker's start
             spent = {earlier: (0.0, 0.0), this: (0.0, 0.0)}
             for turn in range(chosen.rounds):
                 for side in (earlier, this) if turn % 2 == 0 else (this, earlier):
@@ -98,10 +137,10 @@ def compared(chosen: argparse.Namespace, shape: str, n: int, figures: Figures) -
 
 
 @contextmanager
-def checkout(path: Path, shape: str, n: int) -> Iterator[Any]:
-    """Run a checkout's server and worker meanwhile, as a process that drains ``n`` tasks each time that it reads a line."""
+def checkout(path: Path, arguments: Sequence[str]) -> Iterator[Any]:
+    """Run a checkout's server and worker meanwhile, as a process that runs a round each time that it reads a line."""
     environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PYTHONPATH")}
-    command = [sys.executable, "-c", DRAINS, shape, str(n)]  # -c: the working directory is searched first
+    command = [sys.executable, "-c", ROUNDS, *arguments]  # -c: the working directory is searched first
     process = subprocess.Popen(
         command, cwd=path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -112,10 +151,10 @@ def checkout(path: Path, shape: str, n: int) -> Iterator[Any]:
 
 
 def costs(side: Any) -> tuple[float, float]:
-    """Return the seconds and the CPU seconds of a checkout's drain. Raises RuntimeError if it failed."""
+    """Return the seconds and the CPU seconds of a checkout's round. Raises RuntimeError if it failed."""
     line = side.stdout.readline()
     if not line:
-        raise RuntimeError(f"the checkout's drain ended with exit code {side.wait()}")
+        raise RuntimeError(f"the checkout's round ended with exit code {side.wait()}")
     seconds, cpu = map(float, line.split())
     return seconds, cpu
 

@@ -7,8 +7,8 @@ transaction always notifies, because the time of its commit is unknown. So does 
 differently.
 
 The task of a quiet send is always found: the elected workers look again after a notification, and a quiet send that returns later
-than LOOK_SECONDS after the notifying one began notifies after all. That is rare: behind a notifying send that
-took SLOW_SECONDS no send is quiet.
+than LOOK_SECONDS after the notifying one began notifies after all. That is rare: behind a notifying send that took SLOW_SECONDS
+no send is quiet.
 """
 
 from __future__ import annotations

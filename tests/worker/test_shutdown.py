@@ -104,6 +104,17 @@ def test_a_second_signal_is_urgent_a_second_hangup_is_not() -> None:
     assert [received(*each) for each in ((quit_,), (term, term), (hup, term), (term, hup, term))] == [2, 2, 2, 2]
 
 
+def test_once_it_shall_end_now_further_signals_are_ignored() -> None:
+    """Naive: a volley of signals keeps the main thread in their handler, which remembers each of them."""
+    before = signal.getsignal(signal.SIGINT)
+    with Shutdown() as stopping:
+        for _ in range(MANY):
+            signal.raise_signal(signal.SIGINT)
+        assert len(stopping.signals) == 2
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_a_shutdown_that_was_asked_for_leaves_the_first_signal_its_patience() -> None:
     """Naive: the reloader sends SIGTERM to its own process, and Ctrl-C after that kills the tasks that are about to finish."""
     calls: list[int] = []

@@ -127,7 +127,7 @@ class Engine:
             self._pass(now)
         if self.outbox.connection is not None:
             try:
-                self._advance(time.monotonic())
+                self._after_pass(time.monotonic())
             except psycopg.Error as error:
                 self._cut_off(error)
 
@@ -241,7 +241,7 @@ class Engine:
         self.pool.line.limited = self.wakeups.limited
         self.advancer.owe(passed.in_runs)
 
-    def _advance(self, now: float) -> None:
+    def _after_pass(self, now: float) -> None:
         """Advance workflows whose tasks were settled; look again; wake others for tasks without a free slot here."""
         store = self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel)
         sent = now >= self.advancer.next_at and self.advancer.turn(store)

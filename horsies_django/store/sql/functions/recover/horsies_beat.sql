@@ -14,7 +14,8 @@ DECLARE
   v_team bigint;
   v_commit text := set_config('synchronous_commit', 'off', true);
 BEGIN
-  UPDATE horsies_heartbeats b SET sent_at = v_now, listens = p_listens WHERE b.id = p_worker AND b.died_at IS NULL RETURNING b.team INTO v_team;
+  UPDATE horsies_heartbeats b SET sent_at = v_now, listens = p_listens
+  WHERE b.id = p_worker AND b.died_at IS NULL RETURNING b.team INTO v_team;
   alive := FOUND;
   on_duty := false;
   IF NOT alive THEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import resources
 from typing import Any, Protocol
 
@@ -37,6 +37,24 @@ class Connection(Protocol):
     """The part of a connection that the store uses; those of psycopg and Django have it."""
 
     def cursor(self) -> Any: ...
+
+
+class OneCursor:
+    """A direct connection whose statements share one cursor, and so run one after another.
+
+    A new cursor for each of them would look up again how each type is written and read.
+    """
+
+    connection: Connection | None = None
+
+    def on(self, connection: Connection) -> OneCursor:
+        """Use this connection from now on, with a cursor of its own if it is another one."""
+        if connection is not self.connection:
+            self.connection, self.shared = connection, connection.cursor()
+        return self
+
+    def cursor(self) -> AbstractContextManager[Any]:
+        return nullcontext(self.shared)
 
 
 @functools.cache

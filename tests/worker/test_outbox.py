@@ -278,11 +278,18 @@ class CutAfter:
         self.connection = connection
         self.left = statements
 
-    def cursor(self) -> Any:
+    def cursor(self) -> CutAfter:
+        self.shared = self.connection.cursor()
+        return self
+
+    def execute(self, *statement: Any) -> None:
         if not self.left:
             self.connection.close()
         self.left -= 1
-        return self.connection.cursor()
+        self.shared.execute(*statement)
+
+    def fetchall(self) -> list[Any]:
+        return self.shared.fetchall()
 
     def close(self) -> None:
         self.connection.close()

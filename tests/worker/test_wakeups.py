@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -232,13 +233,18 @@ def test_after_a_listen_it_looks_at_once_and_again(dry_at: Wakeups, moment: list
     assert looks_at(dry_at, moment) == pytest.approx(LATER_SECONDS[0])
 
 
+def full(*lanes: str) -> Callable[[str], int]:
+    """Return how many slots are free where these lanes have none."""
+    return lambda lane: 0 if lane in lanes else 1
+
+
 def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(dry_at: Wakeups, moment: list[float]) -> None:
-    assert dry_at.lane_to_pass_on(moment[0], ["sync", "async"]) is None
+    assert dry_at.lane_to_pass_on(moment[0], full("sync", "async")) is None
     dry_at.hear(["mail"], "sync")
-    assert dry_at.lane_to_pass_on(moment[0], ["sync"]) is None
+    assert dry_at.lane_to_pass_on(moment[0], full("sync")) is None
     moment[0] = dry_at.pass_on_at
-    assert dry_at.lane_to_pass_on(moment[0], ["sync"]) == "sync"
-    assert dry_at.lane_to_pass_on(moment[0], ["async"]) is None, "it has a free slot by now"
+    assert dry_at.lane_to_pass_on(moment[0], full("sync")) == "sync"
+    assert dry_at.lane_to_pass_on(moment[0], full("async")) is None, "it has a free slot by now"
     assert dry_at.pass_on_at == math.inf
 
 
@@ -248,7 +254,7 @@ def test_it_passes_on_until_no_task_waits(
 ) -> None:
     dry_at.hear(["mail"], "sync")
     dry_at.passed_on(woken, 0.0)
-    dry_at.lane_to_pass_on(moment[0], ["sync"])
+    dry_at.lane_to_pass_on(moment[0], full("sync"))
     assert dry_at.pass_on_at == (math.inf if again is None else pytest.approx(moment[0] + again))
 
 
@@ -257,13 +263,13 @@ def test_who_is_not_elected_passes_on_what_was_passed_on_to_it_and_gives_up_when
 ) -> None:
     dry_at.place = None
     dry_at.look_everywhere()
-    assert dry_at.lane_to_pass_on(moment[0] + 1, ["sync"]) is None
+    assert dry_at.lane_to_pass_on(moment[0] + 1, full("sync")) is None
     assert dry_at.pass_on_at == math.inf, "its polls are its own"
     dry_at.handlers()["now sync mail"](0.0)
-    dry_at.lane_to_pass_on(moment[0], ["sync"])
+    dry_at.lane_to_pass_on(moment[0], full("sync"))
     assert dry_at.pass_on_at == pytest.approx(moment[0] + FULL_SECONDS)
     dry_at.passed_on(0, 0.0)
-    dry_at.lane_to_pass_on(moment[0], ["sync"])
+    dry_at.lane_to_pass_on(moment[0], full("sync"))
     assert dry_at.pass_on_at == math.inf
 
 

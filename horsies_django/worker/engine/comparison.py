@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.store.tasks import TaskStore
 from horsies_django.worker.engine.outage import ClaimsLost
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.prefetch import Prefetched
@@ -74,7 +73,7 @@ class Comparison:
 
         Tasks of a worker that was declared dead are gone, too; the next pass finds that out.
         """
-        store, worker = TaskStore(self.outbox.connection_or_raise()), self.outbox.worker
+        store, worker = self.outbox.store, self.outbox.worker
         running = {(task.id, task.generation) for task in store.held(worker) if task.running}
         waiting = [one for one in (*self.outbox.outcomes, *self.outbox.locked) if isinstance(one, Outcome)]
         here: list[Outcome | Claim] = [*waiting, *(claim for member in self.pool.members for claim in member.claims())]

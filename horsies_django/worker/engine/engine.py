@@ -243,12 +243,12 @@ class Engine:
 
     def _after_pass(self, now: float) -> None:
         """Advance workflows whose tasks were settled; look again; wake others for tasks without a free slot here."""
-        store = self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel)
-        sent = now >= self.advancer.next_at and self.advancer.turn(store)
-        if sent and (self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy):
-            self.wakeups.look_everywhere()
+        if now >= self.advancer.next_at:
+            sent = self.advancer.turn(self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel))
+            if sent and (self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy):
+                self.wakeups.look_everywhere()
         taking = not self.stopping and self._may_take(now)
-        self.passes.follow_up(now, [lane for lane in LANES if not (taking and self.pool.free(lane))])
+        self.passes.follow_up(now, lambda lane: self.pool.free(lane) if taking else 0)
 
     def _cut_off(self, error: psycopg.Error) -> None:
         self.outbox.disconnect()

@@ -17,6 +17,7 @@ import psycopg
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import own_retentions
 from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.store.base import OneCursor
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
@@ -57,6 +58,7 @@ class Outbox:
         self.prepare = prepare
         self.max_crashes = max_crashes
         self.connection: psycopg.Connection[Any] | None = None
+        self.cursor = OneCursor()
         self.channel = ""
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
@@ -78,10 +80,8 @@ class Outbox:
         """Stop claiming while too many outcomes are unwritten; log the changes."""
         overfull, self.overfull = self.overfull, self.unwritten >= self.bound
         if self.overfull and not overfull:
-            logger.error(
-                "%s outcomes could not be written yet: no task is claimed until they are "
-                "(RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)", self.unwritten, self.bound,
-            )  # fmt: skip
+            line = "%s outcomes could not be written yet: no task is claimed until they are (RESILIENCE[%r] is %s)"
+            logger.error(line, self.unwritten, "MAX_UNWRITTEN_OUTCOMES", self.bound)
         elif overfull and not self.overfull:
             logger.info("enough outcomes are written: tasks are claimed again")
 
@@ -151,9 +151,8 @@ class Outbox:
         Raises psycopg.Error; then the outbox keeps everything.
         """
         began, outcomes = time.monotonic(), self._batch()
-        store = TaskStore(self.connection_or_raise())
         try:
-            passed = store.run_short_pass(self.worker, self.channel, queue, wanted, outcomes)
+            passed = self.store.run_short_pass(self.worker, self.channel, queue, wanted, outcomes)
         except psycopg.Error as error:
             self._settle_refused_batch(outcomes, error, began)
             return None
@@ -179,8 +178,7 @@ class Outbox:
         return self.outcomes[: self.most]
 
     def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
-        store = TaskStore(self.connection_or_raise())
-        return store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
+        return self.store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
 
     def retry_locked(self, now: float) -> None:
         """Try outcomes and releases again whose rows were locked."""
@@ -208,6 +206,11 @@ class Outbox:
             raise psycopg.OperationalError("the engine is not connected")
         return self.connection
 
+    @property
+    def store(self) -> TaskStore:
+        """The statements on the connection. Raises psycopg.OperationalError when there is none."""
+        return TaskStore(self.cursor.on(self.connection_or_raise()))
+
     def _remove_written(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
         """Remove what was written from the outbox and log it, and look up the rest."""
         del self.outcomes[: len(outcomes)]
@@ -219,7 +222,7 @@ class Outbox:
         entries: list[Outcome | Claim] = [*outcomes, *releases]
         missing = [entry for entry in entries if entry.id not in passed.landed]
         try:
-            states = TaskStore(self.connection_or_raise()).unsettled(self.worker, missing)
+            states = self.store.unsettled(self.worker, missing)
         except psycopg.Error:
             self.locked += missing  # asked again when the connection is back
             raise
@@ -238,10 +241,8 @@ class Outbox:
         self.receivers.settled(outcomes, decided)
 
     def _drop(self, entry: Outcome | Claim) -> None:
-        logger.warning(
-            "task %s no longer belongs to worker %s, generation %s; dropping its outcome%s",
-            entry.id, self.worker, entry.generation, named([entry]),
-        )  # fmt: skip
+        line = "task %s no longer belongs to worker %s, generation %s; dropping its outcome%s"
+        logger.warning(line, entry.id, self.worker, entry.generation, named([entry]))
 
     def drop_all(self, more: Iterable[Outcome | Claim]) -> None:
         """Drop and log the whole outbox and ``more``: the worker was declared dead, and others have its tasks."""
@@ -254,7 +255,7 @@ class Outbox:
         untold = [claim for claim in starts if claim.id not in told]
         if not untold or passed.dead:
             return
-        states = TaskStore(self.connection_or_raise()).unsettled(self.worker, untold)
+        states = self.store.unsettled(self.worker, untold)
         passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
         passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")]
 
@@ -266,10 +267,8 @@ class Outbox:
                 if (error.sqlstate or "")[:2] not in POISON:
                     raise
                 logger.exception("the outcome of task %s cannot be stored", outcome.id)
-                reply = failed(
-                    OperationalErrorCode.WORKER_SERIALIZATION_ERROR,
-                    f"the database refused the result (SQLSTATE {error.sqlstate})",
-                )
+                message = f"the database refused the result (SQLSTATE {error.sqlstate})"
+                reply = failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
                 outcome = outcome._replace(**reply._asdict())
                 self.outcomes[0] = outcome
                 if (settled := self._settle_refused(outcome)) is None:
@@ -291,7 +290,7 @@ class Outbox:
 
     def compare(self, known: set[uuid.UUID]) -> list[Held]:
         """Return this worker's tasks in the database; release those not in ``known``: claims whose reply was lost."""
-        held = TaskStore(self.connection_or_raise()).held(self.worker)
+        held = self.store.held(self.worker)
         known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
         unknown = [Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known]
         if unknown:

@@ -7,11 +7,10 @@ are left to other workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.passes import Passed
-from horsies_django.store.tasks import TaskStore
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.scan_cursors import ScanCursors
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
@@ -84,18 +83,18 @@ class PassRunner:
         self.cursors.forget()
         self.wakeups.start_over()
 
-    def follow_up(self, now: float, full: Iterable[str]) -> None:
-        """Look again where tasks were notified; wake other workers for tasks of a lane that is ``full`` here.
+    def follow_up(self, now: float, free: Callable[[str], int]) -> None:
+        """Look again where tasks were notified; wake other workers for tasks of a lane without a ``free`` slot here.
 
         Usually the tasks are claimed by now, so a look is not a pass, which costs the server three times as much.
         Raises psycopg.Error.
         """
         for lane, queues in self.wakeups.take_later(now).items():
-            if lane is None or TaskStore(self.outbox.connection_or_raise()).waits(lane, sorted(queues)):
+            if lane is None or self.outbox.store.waits(lane, sorted(queues)):
                 self.wakeups.tell(queues, lane)
-        if lane := self.wakeups.lane_to_pass_on(now, full):
-            store = TaskStore(self.outbox.connection_or_raise())
-            woken = store.pass_on(self.outbox.worker, self.outbox.channel, lane, sorted(self.wakeups.fresh[lane]))
+        if lane := self.wakeups.lane_to_pass_on(now, free):
+            queues = self.wakeups.fresh[lane]
+            woken = self.outbox.store.pass_on(self.outbox.worker, self.outbox.channel, lane, sorted(queues))
             self.wakeups.passed_on(woken, time.monotonic() - now)
 
     def _run_short_pass(self, now: float, wanted: Wanted) -> Passed | None:

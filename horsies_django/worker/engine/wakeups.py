@@ -138,9 +138,9 @@ class Wakeups:
         """The lanes that may have due tasks."""
         return {lane for lane, fresh in self.fresh.items() if fresh}
 
-    def lane_to_pass_on(self, now: float, full: Iterable[str]) -> str | None:
-        """Return a lane for whose tasks to wake other workers now; the ``full`` ones have no free slot here."""
-        lanes = sorted(self.lanes_with_work.intersection(full)) if self.passes_on else []
+    def lane_to_pass_on(self, now: float, free: Callable[[str], int]) -> str | None:
+        """Return a lane for whose tasks to wake other workers now, because it has no ``free`` slot here."""
+        lanes = [lane for lane in LANES if self.fresh[lane] and not free(lane)] if self.passes_on else []
         if not lanes:
             self.pass_on_at = math.inf
         elif self.pass_on_at == math.inf:

@@ -151,9 +151,9 @@ def wait_receive(channel: Channel) -> list[Any]:
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     while True:
+        poll.poll()
         if messages := channel.receive():
             return messages
-        poll.poll()
 
 
 def send_all(channel: Channel, message: Any) -> None:

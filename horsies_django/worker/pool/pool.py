@@ -94,9 +94,9 @@ class Pool:
 
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` the pool can take now; tasks of replaced children occupy slots, too."""
-        room = sum(member.free(lane) for member in self.members)
         most = self.options.slots(lane) + (self.ahead if lane == "sync" else 0)
-        return max(0, min(room, most - self.running(lane)))
+        left = most - self.running(lane)
+        return min(left, sum(member.free(lane) for member in self.members)) if left > 0 else 0
 
     @property
     def ahead(self) -> int:
@@ -115,8 +115,10 @@ class Pool:
     def dispatch(self, claims: Iterable[Claim]) -> None:
         """Send each claim to the process with the most room in its lane, in one message per process and lane."""
         batches: dict[tuple[int, str], list[Claim]] = defaultdict(list)
-        room = {lane: [member.free(lane) for member in self.members] for lane in LANES}
+        room: dict[str, list[int]] = {}
         for claim in claims:
+            if claim.lane not in room:
+                room[claim.lane] = [member.free(claim.lane) for member in self.members]
             lane_room = room[claim.lane]
             index = max(range(len(lane_room)), key=lane_room.__getitem__)
             lane_room[index] -= 1
@@ -132,14 +134,15 @@ class Pool:
 
     @property
     def stuck_at(self) -> float:
-        """When the next run-ahead counts as stuck, by the monotonic clock."""
-        return min((member.stuck_at for member in self.members), default=math.inf)
+        """When the next run-ahead counts as stuck, by the monotonic clock; infinite in hard mode, which has none."""
+        return min((member.stuck_at for member in self.members), default=math.inf) if self.line.most else math.inf
 
     def call_back(self, now: float) -> None:
         """Call back each run-ahead that is stuck behind a long task: other processes may have free slots."""
-        for member in self.members:
-            if now >= member.stuck_at:
-                member.call_back()
+        if now >= self.stuck_at:
+            for member in self.members:
+                if now >= member.stuck_at:
+                    member.call_back()
 
     def _retire(self, member: PoolProcess) -> None:
         """Let a child end after its present tasks, and start its successor at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.pool.process import PoolProcess
@@ -44,18 +44,17 @@ class Recycling:
             return math.ceil(self.most * self.born / self.processes)
         return self.most
 
-    def due(self, members: Iterable[PoolProcess], now: float) -> list[PoolProcess]:
+    def due(self, members: Sequence[PoolProcess], now: float) -> list[PoolProcess]:
         """Return the children to replace now, by the monotonic clock; they end after their present tasks.
 
         While too many replaced children still run their last tasks, the lifetime of the others is extended. Otherwise long
         async tasks would make children pile up: one more for every ``most`` tasks that end.
         """
-        members, found = list(members), list[PoolProcess]()
-        replaced = sum(one.replaced for one in members)
+        found: list[PoolProcess] = []
         for member in members:
             if member.replaced or not self._has_had_its_tasks(member, now):
                 continue
-            if replaced + len(found) >= self.processes + RETIRED:
+            if sum(one.replaced for one in members) + len(found) >= self.processes + RETIRED:
                 member.lifetime += self.most
                 continue
             found.append(member)

@@ -58,7 +58,9 @@ class UnknownTasks:
 
 def is_unknown(claim: Claim) -> bool:
     """Whether this worker cannot run a task."""
-    return registry.find(claim.task_name) is None or read_options(claim.options).wire > WIRE
+    if registry.find(claim.task_name) is None:
+        return True
+    return claim.options is not None and read_options(claim.options).wire > WIRE
 
 
 def unreadable(claim: Claim) -> Reply | None:

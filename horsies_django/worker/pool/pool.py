@@ -120,7 +120,7 @@ class Pool:
             if claim.lane not in room:
                 room[claim.lane] = [member.free(claim.lane) for member in self.members]
             lane_room = room[claim.lane]
-            index = max(range(len(lane_room)), key=lane_room.__getitem__)
+            index = lane_room.index(max(lane_room))
             lane_room[index] -= 1
             batches[index, claim.lane].append(claim)
         for (index, lane), batch in batches.items():

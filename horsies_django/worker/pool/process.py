@@ -102,14 +102,13 @@ class PoolProcess:
         jobs, now = [], time.monotonic()
         if not self.held["sync"]:
             self.moved_at = now
-        for claim in claims:
-            self.numbers[lane] += 1
-            number = self.numbers[lane]
-            self.held[lane][number] = claim
-            self.since[lane][number] = now
+        held, since = self.held[lane], self.since[lane]
+        for number, claim in enumerate(claims, self.numbers[lane] + 1):
+            held[number], since[number] = claim, now
             options = claim.options if has_metadata(claim.options) else None
             about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, self.owner, claim.generation)
             jobs.append((number, claim.kwargs, (*about, options)))
+        self.numbers[lane] += len(jobs)
         self.taken += len(jobs)
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()

@@ -86,11 +86,11 @@ class PassRunner:
     def follow_up(self, now: float, free: Callable[[str], int]) -> None:
         """Look again where tasks were notified; wake other workers for tasks of a lane without a ``free`` slot here.
 
-        Usually the tasks are claimed by now, so a look is not a pass, which costs the server three times as much.
-        Raises psycopg.Error.
+        Usually the tasks are claimed by now, so a look is not a pass, which costs the server three times as much. But only
+        a pass can skip dead entries, by the scan cursors. Raises psycopg.Error.
         """
         for lane, queues in self.wakeups.take_later(now).items():
-            if lane is None or self.outbox.store.waits(lane, sorted(queues)):
+            if lane is None or self.cursors.worthwhile or self.outbox.store.waits(lane, sorted(queues)):
                 self.wakeups.tell(queues, lane)
         if lane := self.wakeups.lane_to_pass_on(now, free):
             queues = self.wakeups.fresh[lane]

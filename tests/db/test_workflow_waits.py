@@ -21,8 +21,11 @@ from horsies_django import (
     task,
 )
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowSignal
+from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import RetentionStore
+from horsies_django.store.workflows import Advanced
 from horsies_django.testing import drain, open_gate, signal
+from horsies_django.workflows.advancer import LIMIT, Advancer
 from tests.apps.project import flows
 
 pytestmark = pytest.mark.django_db
@@ -352,6 +355,24 @@ def test_a_wait_that_times_out(kind: str, on_timeout: str, status: str, after: s
     if status == "FAILED":
         assert handle.results()["go"].err_value.error_code == "WAIT_TIMED_OUT"
         assert handle.get(0).err_value.data["error_code"] == "WAIT_TIMED_OUT"
+
+
+def test_an_advance_takes_some_of_many_signals_so_that_it_never_runs_into_a_statement_timeout() -> None:
+    flow, many = Workflow("signals"), 400
+    nodes = [flow.signal("go")]
+    for _ in range(many - 1):
+        nodes.append(flow.signal("go", after=nodes[-1]))
+    handle = flow.send()
+    for number in range(many):
+        handle.signal("go", number)
+    store = Advancer(1_000_000).store(connection, channel_prefix(connection))
+    with store.advancing(handle.workflow_id, [], [], LIMIT) as cursor:
+        advanced = Advanced(*cursor.fetchall()[0])
+    assert advanced.more
+    assert 0 < WorkflowNode.objects.filter(status="COMPLETED").count() < many
+    drain()
+    assert handle.status() == "COMPLETED"
+    assert [*WorkflowNode.objects.order_by("number").values_list("value", flat=True)] == [*range(many)]
 
 
 def test_a_signal_that_was_sent_in_time_wins_though_the_run_is_advanced_late_and_a_late_one_does_not() -> None:

@@ -147,7 +147,8 @@ def allot(
 ) -> Allotment:
     """Return what one pass of a worker does with the tasks that wait (S4.7, S4.20 to S4.22, S0.38 to S0.40, S1.43, S1.44).
 
-    ``limits`` holds the queues that the worker serves, ``workers`` is how many living workers serve them.
+    Only sync tasks are taken ahead. ``limits`` holds the queues that the worker serves, ``workers`` is how many living workers
+    serve them.
     """
     rooms = Rooms(limits, cluster, held, budget, workers)
     slots = {"sync": budget.sync, "async": budget.async_}
@@ -156,7 +157,7 @@ def allot(
     for task in order((one for one in waiting if one.queue in limits), limits):
         if rooms.total == 0 or not (any(slots.values()) or buffer):
             break
-        if rooms.queue_full(task) or not (slots[task.lane] or buffer):
+        if rooms.queue_full(task) or not (slots[task.lane] or (buffer and task.lane == "sync")):
             continue
         if task.late:
             found.expired.append(task.id)

@@ -1,7 +1,7 @@
 -- Decides which candidates get a permit, in their order. This is arithmetic on arrays; no table is read.
 -- Per candidate: p_queues (index of its queue in p_rooms), p_lanes, p_parts (index of its partition in p_part_rooms, 0 for none; NULL
 -- without partitions), p_late (past its good_until). Rooms are how many more may start, NULL for no limit. A candidate takes a free slot of
--- its lane, or else one of p_prefetch. p_part_all is a partition's room on all workers; prefetched tasks do not use it.
+-- its lane, or else, if it is sync, one of p_prefetch. p_part_all is a partition's room on all workers; prefetched tasks do not use it.
 -- verdicts: 'start', 'prefetch', 'late', 'park' (the partition is full for every worker), 'here' (full for this worker only), or '' (no
 -- room in queue, lane or p_total). p_cuts: the index of the last candidate of its scan if there may be more after it, else NULL. After a
 -- candidate that is late or refused by its partition, those after that index wait for the next round (stopped), to keep the order.
@@ -24,7 +24,7 @@ BEGIN
     v_queue := p_queues[i];
     v_part := coalesce(p_parts[i], 0);
     v_slot := CASE p_lanes[i] WHEN 'sync' THEN p_sync ELSE p_async END > 0;
-    CONTINUE WHEN p_rooms[v_queue] <= 0 OR NOT (v_slot OR p_prefetch > 0);
+    CONTINUE WHEN p_rooms[v_queue] <= 0 OR NOT (v_slot OR (p_lanes[i] = 'sync' AND p_prefetch > 0));
     IF p_late[i] THEN
       verdicts[i] := 'late';
     ELSIF v_part > 0 AND p_part_all[v_part] <= 0 THEN

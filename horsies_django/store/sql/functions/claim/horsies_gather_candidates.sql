@@ -32,7 +32,7 @@ BEGIN
       v_but := ARRAY(SELECT jsonb_array_elements_text(p_but -> v_queue::text));
     END IF;
     FOREACH v_lane IN ARRAY ARRAY['sync', 'async'] LOOP
-      v_slots := p_wanted.prefetch + CASE v_lane WHEN 'sync' THEN p_wanted.sync ELSE p_wanted.async END;
+      v_slots := CASE v_lane WHEN 'sync' THEN p_wanted.sync + p_wanted.prefetch ELSE p_wanted.async END;
       CONTINUE WHEN v_slots <= 0;
       v_want := least(p_wanted.total, p_rooms[v_queue], v_slots) + p_extra;
       v_scan := horsies_candidates(p_wanted, v_limit, v_lane, v_want, v_but, CASE

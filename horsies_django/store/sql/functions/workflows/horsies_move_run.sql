@@ -1,5 +1,6 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
--- ready nodes, and ends the run if it is done. Sends at most p_limit tasks; after 20 ms it sends no more, but sends some.
+-- ready nodes, and ends the run if it is done. Sends at most p_limit tasks. After 20 ms it sends no more, and begins no more waits, which end
+-- at once if their signals are there; but it does some.
 -- many: tasks sent. more: ready nodes are left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
 -- failure made on_error act now, 'continued' if its successor has begun.
 -- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
@@ -68,7 +69,7 @@ BEGIN
     END IF;
     v_moved := '{}';
     IF v_run.status IN ('RUNNING', 'COMPENSATING') THEN
-      v_sent := horsies_promote(v_run, CASE WHEN many > 0 AND clock_timestamp() > v_until THEN 0 ELSE p_limit - many END, p_max_bytes, p_channel, p_now);
+      v_sent := horsies_promote(v_run, CASE WHEN clock_timestamp() > v_until THEN 0 ELSE p_limit - many END, p_max_bytes, p_channel, p_now);
       v_until := coalesce(v_until, clock_timestamp() + interval '20 ms');
       many := many + v_sent.many;
       more := v_sent.more;

@@ -1,6 +1,6 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
--- ready nodes, and ends the run if it is done. Sends at most p_limit tasks. After 20 ms it sends no more, and begins no more waits, which end
--- at once if their signals are there; but it does some.
+-- ready nodes, and ends the run if it is done. Sends at most p_limit tasks. After 20 ms it sends no more, and begins no more waits, which
+-- end at once if their signals are there; but it does some.
 -- many: tasks sent. more: ready nodes are left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
 -- failure made on_error act now, 'continued' if its successor has begun.
 -- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
@@ -11,6 +11,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_until timestamptz;
+  v_some boolean := false;
   v_run horsies_workflows;
   v_moved bigint[] := p_moved;
   v_admitted bigint[];
@@ -69,11 +70,13 @@ BEGIN
     END IF;
     v_moved := '{}';
     IF v_run.status IN ('RUNNING', 'COMPENSATING') THEN
-      v_sent := horsies_promote(v_run, CASE WHEN clock_timestamp() > v_until THEN 0 ELSE p_limit - many END, p_max_bytes, p_channel, p_now);
+      v_sent := horsies_promote(
+        v_run, CASE WHEN v_some AND clock_timestamp() > v_until THEN 0 ELSE p_limit - many END, p_max_bytes, p_channel, p_now);
       v_until := coalesce(v_until, clock_timestamp() + interval '20 ms');
       many := many + v_sent.many;
       more := v_sent.more;
       v_moved := v_sent.moved;
+      v_some := v_some OR many > 0 OR v_moved <> '{}';
       IF v_sent.continued THEN
         halted := 'continued';
         SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;

@@ -18,7 +18,7 @@ from django.db import connection
 from benchmarks import meters
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.latency import pace, percentiles
-from benchmarks.listeners import server_cpu
+from benchmarks.listeners import ServerCpu
 from benchmarks.load import tasks
 from benchmarks.machine import empty_tables, wait_for, worker
 
@@ -63,10 +63,10 @@ def send_to(size: int, workers: Sequence[subprocess.Popen[bytes]], sends: int) -
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*), pg_backend_pid() FROM horsies_tasks")
         before, backend = cursor.fetchone()
-    processes = [psutil.Process(one.pid) for one in workers]
+    processes, of_server = [psutil.Process(one.pid) for one in workers], ServerCpu(backend)
 
     def spent() -> tuple[float, float]:
-        return server_cpu(backend), sum(meters.own(one) + meters.below(one) for one in processes)
+        return of_server.read(), sum(meters.own(one) + meters.below(one) for one in processes)
 
     idle_from = spent()
     time.sleep(sends * PAUSE_SECONDS)

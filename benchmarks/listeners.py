@@ -39,24 +39,35 @@ def measure(count: int, notifies: int) -> list[Reading]:
             other.execute(f"LISTEN horsies_floor_{place}")
         for _ in range(5):
             sender.execute("NOTIFY horsies_nobody")
-        before = server_cpu(sender.info.backend_pid)
+        server = ServerCpu(sender.info.backend_pid)
+        before = server.read()
         for _ in pace(notifies, PAUSE_SECONDS):
             sender.execute("NOTIFY horsies_nobody")
-        spent = server_cpu(sender.info.backend_pid) - before
+        spent = server.read() - before
     return [Reading(f"listeners idle beside a NOTIFY: {count}, server CPU", spent / notifies * 1e6, "us")]
 
 
-def server_cpu(backend: int) -> float:
-    """Return the CPU seconds of all processes of the server that has this backend, by the kernel's finest clock.
+class ServerCpu:
+    """The CPU seconds of all processes of the server that has a ``backend``, by the kernel's finest clock.
 
-    Ticks of 10 ms would tell little of sessions that use 10 us at a time. A process of PostgreSQL has one thread.
+    Ticks of 10 ms would tell little of sessions that use 10 us at a time. A process of PostgreSQL has one thread. What a process
+    uses between the last ``read`` and its end is left out.
     """
-    found = psutil.Process(backend).parent()
-    assert found is not None
-    nanoseconds = 0
-    for process in (found, *found.children()):
-        try:
-            nanoseconds += int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
-    return nanoseconds / 1e9
+
+    def __init__(self, backend: int) -> None:
+        found = psutil.Process(backend).parent()
+        assert found is not None
+        self.server = found
+        self.known: dict[int, int] = {}  # nanoseconds by process, at the last look
+        self.nanoseconds = 0
+
+    def read(self) -> float:
+        """Return the seconds that were used until now. Only differences of two of them mean something."""
+        for process in (self.server, *self.server.children()):
+            try:
+                used = int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has just ended
+            self.nanoseconds += used - self.known.get(process.pid, 0)
+            self.known[process.pid] = used
+        return self.nanoseconds / 1e9

@@ -238,6 +238,12 @@ def test_a_full_buffer_asks_for_no_more_than_slots_and_buffer_hold(claimer: Clai
     assert (len(passed.claims), len(passed.prefetched)) == (5, 4)
 
 
+def test_no_async_tasks_are_taken_ahead(claimer: Claimers) -> None:
+    put(20, lane="async")
+    passed = claimer().run_pass(wanted=Wanted(async_=3, prefetch=4, lease=LEASE))
+    assert (len(passed.claims), len(passed.prefetched)) == (3, 0)
+
+
 def test_what_waits_in_a_buffer_is_released_like_what_runs(claimer: Claimers) -> None:
     put(2)
     worker, other = claimer(), claimer()

@@ -1,4 +1,4 @@
-"""When the next pass may begin."""
+"""When the next pass may begin, and when only a pass looks again."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ class Outbox:
         """Stop claiming while too many outcomes are unwritten; log the changes."""
         overfull, self.overfull = self.overfull, self.unwritten >= self.bound
         if self.overfull and not overfull:
-            line = "%s outcomes could not be written yet: no task is claimed until they are (RESILIENCE[%r] is %s)"
-            logger.error(line, self.unwritten, "MAX_UNWRITTEN_OUTCOMES", self.bound)
+            then = "no task is claimed until they are (RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)"
+            logger.error("%s outcomes could not be written yet: " + then, self.unwritten, self.bound)
         elif overfull and not self.overfull:
             logger.info("enough outcomes are written: tasks are claimed again")
 

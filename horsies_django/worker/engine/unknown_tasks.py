@@ -58,9 +58,8 @@ class UnknownTasks:
 
 def is_unknown(claim: Claim) -> bool:
     """Whether this worker cannot run a task."""
-    if registry.find(claim.task_name) is None:
-        return True
-    return claim.options is not None and read_options(claim.options).wire > WIRE
+    options = claim.options
+    return registry.find(claim.task_name) is None or (options is not None and read_options(options).wire > WIRE)
 
 
 def unreadable(claim: Claim) -> Reply | None:

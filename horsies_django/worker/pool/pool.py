@@ -115,10 +115,8 @@ class Pool:
     def dispatch(self, claims: Iterable[Claim]) -> None:
         """Send each claim to the process with the most room in its lane, in one message per process and lane."""
         batches: dict[tuple[int, str], list[Claim]] = defaultdict(list)
-        room: dict[str, list[int]] = {}
+        room = {lane: [member.free(lane) for member in self.members] for lane in LANES}
         for claim in claims:
-            if claim.lane not in room:
-                room[claim.lane] = [member.free(claim.lane) for member in self.members]
             lane_room = room[claim.lane]
             index = lane_room.index(max(lane_room))
             lane_room[index] -= 1

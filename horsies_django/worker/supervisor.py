@@ -101,7 +101,7 @@ class Supervisor:
         rescued = self.outbox.receivers.rescued
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued)
         pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
-        overdue = OverdueWorkflows(Advancer(config.max_payload_bytes))
+        overdue = OverdueWorkflows(Advancer(config.max_payload_bytes, hand_over=self.engine.take_over))
         self.maintenance = MaintenanceThread(
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue
         )

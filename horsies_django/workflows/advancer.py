@@ -10,7 +10,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -47,12 +48,22 @@ class Debt:
     tries: int = 0
 
 
-class Advancer:
-    """Keeps what is owed to runs, and advances them. ``max_bytes`` is the most that arguments may take."""
+Handed = tuple[uuid.UUID, Debt]
 
-    def __init__(self, max_bytes: int, now: datetime | None = None) -> None:
+
+class Advancer:
+    """Keeps what is owed to runs, and advances them. ``max_bytes`` is the most that arguments may take.
+
+    ``hand_over`` gets the runs whose advance takes longer than the connection lets a statement run.
+    """
+
+    def __init__(
+        self, max_bytes: int, now: datetime | None = None, hand_over: Callable[[Handed], None] | None = None
+    ) -> None:
         self.max_bytes = max_bytes
         self.now = now  # in tests, in place of the database's clock
+        self.hand_over = hand_over
+        self.handed: deque[Handed] = deque()  # by another thread
         self.owed: dict[uuid.UUID, Debt] = {}
         self.told: set[uuid.UUID] = set()  # runs that got signals, which another worker may have seen meanwhile
 
@@ -81,7 +92,7 @@ class Advancer:
     @property
     def next_at(self) -> float:
         """When to advance next, by the monotonic clock; infinite if nothing is owed."""
-        if self.told:
+        if self.told or self.handed:
             return 0.0
         return min(debt.at for debt in self.owed.values()) if self.owed else math.inf
 
@@ -99,6 +110,10 @@ class Advancer:
             told, self.told = self.told, set()
             for run in store.unseen(told):
                 self.debt(run)
+        while self.handed:
+            run, debt = self.handed.popleft()
+            self.debt(run).tasks |= debt.tasks
+            self.debt(run).children |= debt.children
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
         for start in range(0, len(due), TOGETHER):
@@ -133,6 +148,9 @@ class Advancer:
                 raise
             if len(runs) > 1:
                 return sum(self.attempt(store, [run]) for run in runs) > 0  # all of them, not only until one sent tasks
+            if self.hand_over is not None and isinstance(error, psycopg.errors.QueryCanceled):
+                self.hand_over((runs[0], self.owed.pop(runs[0])))
+                return False
             logger.warning("workflow run %s could not be advanced; trying again: %s", runs[0], str(error).strip())
             self.debt(runs[0]).at = time.monotonic() + FAILED_SECONDS
             return False

@@ -28,6 +28,7 @@ Sights = Callable[..., Sighted]
 BATCH = 50
 INDEXES = ("horsies_tasks_claim", "horsies_tasks_holding")
 LEASE = timedelta(minutes=5)
+EARLIER = timedelta(seconds=-1)  # tasks that are due since then: cursors stay a little behind the clock
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
     limit("default", max_concurrency=cap)
     worker, blind = sighted(), claimer()
     for _ in range(50):
-        put(100)
+        put(100, delay=EARLIER)
     with pinned(connect()):
         assert len(blind.run_pass(sync=2).claims) == 2  # they run all the time
         early, late = drain(worker, 1_000), drain(worker, 3_000)
@@ -90,7 +91,7 @@ def test_a_queue_in_which_nothing_waits_costs_a_few_probes_however_many_tasks_ha
     worker = sighted()
     with pinned(connect()):
         for _ in range(300):
-            put(10)
+            put(10, delay=EARLIER)
             worker.run_pass(outcomes=complete(worker.run_pass(sync=10).claims))
         worker.settle_in()
         worker.settle_in()
@@ -108,13 +109,25 @@ def send_late(session: psycopg.Connection[Any], **columns: Any) -> uuid.UUID:
 def test_a_task_that_was_committed_late_is_claimed_with_the_next_pass(sighted: Sights, connect: Connect) -> None:
     worker, sender = sighted(), connect()
     with sender.transaction():
-        late = send_late(sender)
+        late = send_late(sender, delay=EARLIER)
         put()
         worker.run_pass(sync=10)
         worker.settle_in()
     assert worker.run_pass(sync=10).claims == []  # it lies behind the mark, and nobody has been told yet
     worker.hears()
     assert [claim.id for claim in worker.run_pass(sync=10).claims] == [late]
+
+
+def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(sighted: Sights, connect: Connect) -> None:
+    """Naive: a cursor at the time of the pass lies behind a quiet send that was committing meanwhile, until the next poll."""
+    worker, sender = sighted(), connect()
+    put()
+    claims = worker.run_pass(sync=10).claims
+    with sender.transaction():
+        sender.execute("SET LOCAL horsies.quiet = 'on'")
+        quiet = send_late(sender)
+        worker.settle_in()
+    assert [claim.id for claim in worker.run_pass(sync=10, outcomes=complete(claims)).claims] == [quiet]
 
 
 def test_a_task_that_was_to_be_due_in_the_past_is_claimed_with_the_next_pass(sighted: Sights) -> None:
@@ -241,7 +254,7 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
 
 def test_the_net_is_a_pass_without_marks_once_per_poll(sighted: Sights) -> None:
     worker = sighted()
-    (moved,) = put()
+    (moved,) = put(delay=EARLIER)
     (seen,) = put(lane="async")
     assert len(worker.run_pass(sync=10, async_=10).claims) == 2
     worker.settle_in()

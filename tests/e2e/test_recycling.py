@@ -92,8 +92,8 @@ def test_a_child_that_has_grown_is_replaced_after_its_task_and_no_other_is(worke
     small = tasks.eats.send(1).get(timeout_ms=30_000).ok_value
     assert tasks.eats.send(1).get(timeout_ms=30_000).ok_value == small
     assert tasks.eats.send(500).get(timeout_ms=30_000).ok_value == small
+    wait_until(lambda: "MB; replacing it" in process.log, "the worker knows that it has grown")
     assert tasks.eats.send(1).get(timeout_ms=30_000).ok_value != small
-    assert "MB; replacing it" in process.log
     assert "crashed" not in process.log
 
 
@@ -107,6 +107,7 @@ def test_without_a_memory_limit_a_child_that_has_grown_goes_on(worker: Start) ->
 def test_of_two_limits_the_one_that_is_reached_first_counts(worker: Start) -> None:
     process = worker("--processes=1", "--max-memory-per-child-mb=400", "--max-tasks-per-child=4").ready()
     grown = tasks.eats.send(500).get(timeout_ms=30_000).ok_value
+    wait_until(lambda: "MB; replacing it" in process.log, "the worker knows that it has grown")
     ran = [tasks.pid.send().get(timeout_ms=30_000).ok_value for _ in range(5)]
     assert grown not in ran
     assert process.log.count("MB; replacing it") == 1

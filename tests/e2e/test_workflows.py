@@ -6,7 +6,9 @@ import os
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection, transaction
 
@@ -20,6 +22,7 @@ from tests.support.workers import WorkerProcess, held_by, let_go
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Start = Callable[..., WorkerProcess]
+Connect = Callable[[], psycopg.Connection[Any]]
 
 
 def many(width: int) -> Workflow:
@@ -73,6 +76,32 @@ def test_what_no_engine_settles_is_found(worker: Start) -> None:
             [other.number],
         )
     assert handle.get(timeout_ms=30_000).ok_value == 5
+
+
+def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(worker: Start, connect: Connect) -> None:
+    """Naive: a run with very many nodes is tried again for ever, because each statement of that thread ends after a second."""
+    process = worker("--processes=1").ready()
+    flow = Workflow("stops", on_error="stop")
+    failing = flow.add(flows.number.with_options(delay=3600), 1, name="failing")
+    flow.add(flows.plus, failing, b=1, name="after")
+    handle = flow.send()
+    with transaction.atomic(), connection.cursor() as cursor:
+        # what holds the node up stands for the time that many nodes take
+        cursor.execute("SELECT FROM horsies_workflow_nodes WHERE name = 'after' FOR UPDATE")
+        other = connect()
+        other.execute(
+            "UPDATE horsies_tasks SET status = 'CANCELLED', finished_at = now(), error_code = 'TASK_CANCELLED'"
+        )
+        wait_until(lambda: "horsies engine" in waiting_for_a_lock(other), "the engine tries to advance the run")
+    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
+    assert "could not be advanced" not in process.log
+
+
+def waiting_for_a_lock(session: psycopg.Connection[Any]) -> list[str]:
+    found = session.execute(
+        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    return [name for (name,) in found]
 
 
 def test_a_cancelled_run_stops_its_running_task(worker: Start) -> None:

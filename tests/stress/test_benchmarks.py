@@ -27,6 +27,8 @@ COSTS = {"parent CPU, us/task", "children CPU, us/task", "statements/task", "WAL
 FLEET = {
     "workers' CPU, ms/send", "server CPU with heartbeats, ms/send", "idle server, CPU %", "idle workers, CPU %", "workers",
 }  # fmt: skip
+# The reading that is compared, where the first is a difference of two, which may be negative in a short run.
+COMPARED = {"fleet": "fleet of 1, commit to user code, p50"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,7 +75,8 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
     name: str, first: str, unit: str, details: set[str], readings: int, goals: int, tmp_path: Path
 ) -> None:
     best = 1e-9 if unit in LESS_IS_BETTER else 1e9
-    former = a_run(tmp_path / "former.json", Reading(first, best, unit), Reading(f"{name} gone", 1.0, "s"))
+    better = COMPARED.get(name, first)
+    former = a_run(tmp_path / "former.json", Reading(better, best, unit), Reading(f"{name} gone", 1.0, "s"))
     done = run(name, "--scale=0.002", "--repeats=1", f"--json={tmp_path / 'now.json'}", f"--against={former}")
     assert done.returncode == 0, done.stderr
 
@@ -95,7 +98,7 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
     table = done.stderr.splitlines()
     assert len([line for line in table if " reached: " in line or " MISSED: " in line]) == goals
     assert all(any(line.startswith(reading) for line in table) for reading in names)
-    assert [line.startswith(first) for line in table if "WORSE" in line] == [True]
+    assert [line.startswith(better) for line in table if "WORSE" in line] == [True]
     assert f"{name} gone" not in done.stderr
 
 

@@ -10,6 +10,7 @@ import pytest
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.scan_cursors import (
     HIGHEST,
+    LAG_SECONDS,
     LONGEST_SECONDS,
     PRIORITIES,
     SHARE,
@@ -20,6 +21,7 @@ from horsies_django.worker.engine.scan_cursors import (
 )
 
 NOW = 1_700_000_000.0
+LATEST = NOW - LAG_SECONDS
 
 
 @pytest.fixture
@@ -57,9 +59,9 @@ def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_
 def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_others(cursors: ScanCursors) -> None:
     cursors.learn(passed(p1=NOW - 9, p5=NOW - 9, p100=NOW - 9, end=True), 0.0, 0.0)
     cursors.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough and went no further
-    assert [each.get("since") for each in lane(cursors)] == [NOW, None, NOW - 3, None, NOW - 9, None]
+    assert [each.get("since") for each in lane(cursors)] == [LATEST, None, NOW - 3, None, NOW - 9, None]
     cursors.learn(passed(end=True), 0.0, 0.0)
-    assert [each.get("since") for each in lane(cursors)] == [NOW, None, NOW, None, NOW, None]
+    assert [each.get("since") for each in lane(cursors)] == [LATEST, None, LATEST, None, LATEST, None]
 
 
 def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_only_lowers() -> None:
@@ -69,7 +71,7 @@ def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_o
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     handlers = cursors.handlers()
     handlers["mail"](NOW - 50)
-    assert (lane(cursors)[1]["since"], woken) == (NOW, [(["mail"], None)])
+    assert (lane(cursors)[1]["since"], woken) == (LATEST, [(["mail"], None)])
     handlers["behind default"](NOW - 3)
     handlers["behind default"](NOW - 2)
     assert (lane(cursors)[1]["since"], len(woken)) == (NOW - 3, 1)
@@ -89,7 +91,7 @@ def test_the_priorities_that_were_met_last_are_kept(cursors: ScanCursors) -> Non
 def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(cursors: ScanCursors) -> None:
     cursors.held["mail"] = ["2026-01-01"]
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
-    assert lane(cursors, now=4.9)[1]["since"] == NOW
+    assert lane(cursors, now=4.9)[1]["since"] == LATEST
     assert lane(cursors, now=5.0)[1]["since"] is None
     cursors.learn(passed(p5=NOW - 1), 5.0, WORTH_SECONDS)
     assert (cursors.forget_at, cursors.held) == (5.0 + cursors.every, {})
@@ -116,7 +118,7 @@ def test_there_are_no_marks_while_a_pass_is_quick_without_them(cursors: ScanCurs
     cursors.learn(Passed(), 5.2, WORTH_SECONDS)
     assert lane(cursors, now=5.3)[1]["since"] is None  # it looks everywhere, and tells what it comes by
     cursors.learn(passed(p5=NOW), 5.3, WORTH_SECONDS * 2)
-    assert lane(cursors, now=5.4)[1]["since"] == NOW
+    assert lane(cursors, now=5.4)[1]["since"] == LATEST
 
 
 def test_a_pass_that_claims_nothing_does_not_show_that_scans_are_quick(cursors: ScanCursors) -> None:

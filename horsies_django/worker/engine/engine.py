@@ -33,7 +33,7 @@ from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.process.task_log import tell_expired
-from horsies_django.workflows.advancer import Advancer
+from horsies_django.workflows.advancer import Advancer, Handed
 
 logger = logging.getLogger("horsies.worker")
 
@@ -275,6 +275,11 @@ class Engine:
         if place != self.wakeups.place:
             self.wakeups.place = place
             self.waker.send(b".")
+
+    def take_over(self, run: Handed) -> None:
+        """Advance a run that takes too long for another thread's connection; may be called from any thread."""
+        self.advancer.handed.append(run)
+        self.waker.send(b".")
 
     def disown(self) -> None:
         """Note that another worker declared this one dead; may be called from any thread."""

@@ -5,9 +5,10 @@ might still see the rows. Then a scan walks over more and more dead entries befo
 the last scan found the first task, per queue, lane and priority, and the next scan starts there.
 
 A task can appear before a cursor: its sender committed late, or it was released, is retried, or was rescued. Each of these sends
-a notification with the earliest time concerned, which lowers the cursors. So cursors are only used while notifications arrive,
-and once per poll interval a pass runs without them; less often if it takes so long that it would slow the worker down. They are
-not used while passes without them are fast, because cursors have a cost of their own. See docs/explanation/the-pass.md.
+a notification with the earliest time concerned, which lowers the cursors; sends that do not notify commit at once, so cursors
+stay a little behind the clock. Cursors are only used while notifications arrive, and once per poll interval a pass runs without
+them; less often if it takes so long that it would slow the worker down. They are not used while passes without them are fast,
+because cursors have a cost of their own. See docs/explanation/the-pass.md.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ SLOW_OFTEN = 20  # so many passes in a row may be slow: they make plans, or othe
 SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
 LONGEST_SECONDS = 60.0
 WORTH_SECONDS = 0.003  # a pass without cursors is slow if it takes this long
+LAG_SECONDS = 0.1  # so far a cursor stays behind the clock: quiet sends (tasks/notify_throttle.py) commit in this time
 MOST_QUEUES = 100  # with more, a pass looks only at those with tasks, and would need the cursors of all
 
 
@@ -117,10 +119,10 @@ class ScanCursors:
                     self._learn_lane(self.waiting.setdefault((queue, lane), {}), firsts, passed.now)
 
     def _learn_lane(self, known: dict[int, float | None], firsts: dict[str, Any], now: float) -> None:
-        ended = firsts.pop("end", False)
-        found = {int(priority): float(since) for priority, since in firsts.items()}
+        ended, latest = firsts.pop("end", False), now - LAG_SECONDS
+        found = {int(priority): min(float(since), latest) for priority, since in firsts.items()}
         last = HIGHEST if ended else max(found)
-        known.update({priority: now for priority in known if priority <= last and priority not in found})
+        known.update({priority: latest for priority in known if priority <= last and priority not in found})
         for priority, since in found.items():
             known.pop(priority, None)  # so that the priorities found last come last
             known[priority] = since

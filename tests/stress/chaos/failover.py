@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 
-from horsies_django.models import WorkflowNode, WorkflowRun
+from horsies_django.models import Task, TaskAttempt, WorkflowNode, WorkflowRun
 from tests.stress.chaos.faults import DOWN_SECONDS
 from tests.stress.chaos.judge import Attempt
 from tests.stress.chaos.patients import Answer, Patient
@@ -68,6 +69,21 @@ class Failovers:
     def thaw_children(self, after: float) -> int:
         """Continue nobody: nobody was stopped."""
         return 0
+
+
+def clock(moment: float) -> str:
+    """Return the time of day."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S.%f")
+
+
+def tasks_of(run: str) -> str:
+    """Return when the tasks of a run were sent, and when their attempts ran."""
+    found = []
+    for task in Task.objects.filter(workflow_id=run).order_by("sent_at"):
+        attempts = TaskAttempt.objects.filter(task_id=task.pk).order_by("attempt")
+        ran = ", ".join(f"{each.started_at:%T.%f} to {each.finished_at:%T.%f} {each.outcome}" for each in attempts)
+        found.append(f"{task.task_name} {task.status}, sent {task.sent_at:%T.%f}, ran {ran or 'never'}")
+    return "; ".join(found)
 
 
 def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
@@ -123,7 +139,7 @@ class FailoverStorm(Storm):
         """Let the patients have their last answers, then wait for the tasks."""
         self.over.set()
         for patient in self.patients:
-            patient.join(120)
+            patient.join(300)
             if patient.crashed is not None:
                 raise patient.crashed
         return super().clear()
@@ -151,7 +167,8 @@ class FailoverStorm(Storm):
             for one in self.faults.promotions
         ):
             return None
-        return f"a waiter for workflow {answer.run} was told {answer.given!r:.200}, not {answer.expected}"
+        told = f"{clock(answer.began)} to {clock(answer.ended)} was told {answer.given!r:.200}, not {answer.expected}"
+        return f"a waiter for workflow {answer.run} {told}; its tasks: {tasks_of(answer.run)}"
 
     def report(self, attempts: Mapping[str, Sequence[Attempt]]) -> dict[str, Any]:
         """Return what the failovers took, in seconds: without a primary, then until the first and the last worker went on."""

@@ -17,6 +17,7 @@ LONG_SECONDS = 4.0
 QUITE_SECONDS = 0.8  # what a stopped worker finished, and the next attempt elsewhere, then overlap with its return
 ASKS = 2  # attempts that ask for another one
 FLAKY = "FLAKY"
+AGAIN = RetryPolicy.fixed([0.05] * 20, auto_retry_for=["WORKER_CRASHED"])
 
 
 class Flaky(Exception):
@@ -63,29 +64,31 @@ async def awork(number: int, tenant: str, call: Call) -> int:
         return number
 
 
-@task(name="parts")
+@task(name="parts", retry_policy=AGAIN)
 def parts(most: int) -> list[int]:
     with noted():
         return list(range(most))
 
 
-@task(name="doubled", retry_policy=RetryPolicy.fixed([0.05] * 20, auto_retry_for=["WORKER_CRASHED"]))
+@task(name="doubled", retry_policy=AGAIN)
 def doubled(part: int) -> int:
     with noted():
         time.sleep(0.005)
         return 2 * part
 
 
-@task(name="total")
+@task(name="total", retry_policy=AGAIN)
 def total(values: list[int]) -> int:
     with noted():
         return sum(values)
 
 
 def flow_of(most: int) -> Workflow[int]:
-    """Return a workflow whose value is the sum of the even numbers below twice ``most``."""
+    """Return a workflow whose value is the sum of the even numbers below twice ``most``; it overtakes the backlog."""
     flow = Workflow[int]("sum")
-    flow.returns(flow.add(total, flow.map(doubled.with_options(queue="tight"), part=flow.add(parts, most))))
+    part = flow.add(parts.with_options(priority=1), most)
+    values = flow.map(doubled.with_options(queue="tight", priority=1), part=part)
+    flow.returns(flow.add(total.with_options(priority=1), values))
     return flow
 
 

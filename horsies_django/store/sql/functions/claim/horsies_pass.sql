@@ -150,7 +150,7 @@ BEGIN
       IF v_claimed.firsts <> '{}' THEN
         firsts := firsts || v_claimed.firsts;
       END IF;
-      looked_at := extract(epoch FROM p_wanted.now);
+      looked_at := coalesce(looked_at, extract(epoch FROM p_wanted.now));
     END IF;
   END IF;
 

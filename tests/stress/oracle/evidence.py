@@ -11,6 +11,7 @@ from django.db import connection
 
 from horsies_django.models import AuditEntry, Queue
 from tests.stress.oracle.judge import Chronicle, Run
+from tests.stress.oracle.usage import Hold
 
 RUNS = """
 SELECT r.number, r.task, r.queue, r.tenant, coalesce(a.worker_id::text, ''), r.worker_pid, r.child_pid,
@@ -24,7 +25,7 @@ LEFT JOIN LATERAL (
 ORDER BY r.started_at
 """
 HELD = """
-SELECT t.queue_name, extract(epoch FROM a.started_at)::float8, extract(epoch FROM a.finished_at)::float8
+SELECT t.queue_name, a.worker_id, extract(epoch FROM a.started_at)::float8, extract(epoch FROM a.finished_at)::float8
 FROM horsies_task_attempts a JOIN horsies_tasks t ON t.id = a.task_id
 """
 WAITED = """
@@ -82,12 +83,9 @@ def runs() -> tuple[list[Run], list[str]]:
     return found, orphans
 
 
-def held() -> dict[str, list[tuple[float, float]]]:
-    """Return from when to when the attempts of each queue held a permit, by the queue's own records."""
-    spans = defaultdict(list)
-    for queue, start, end in rows(HELD):
-        spans[queue].append((start, end))
-    return spans
+def held() -> list[Hold]:
+    """Return which attempts held a permit of which queue, by the queue's own records."""
+    return [Hold(*row) for row in rows(HELD)]
 
 
 def waited() -> dict[str, list[tuple[float, float]]]:

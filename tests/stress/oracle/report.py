@@ -8,7 +8,7 @@ from typing import Any
 from tests.stress.oracle import evidence
 from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, fates, ghosts, judge, strangers
 from tests.stress.oracle.storm import Storm
-from tests.stress.oracle.usage import calm_spans, common, union, usage
+from tests.stress.oracle.usage import calm_spans, common, handed_on, union, usage
 
 SHOWN = 20
 CAPPED = ("tight", "wide", "pausing")
@@ -45,7 +45,7 @@ def used(storm: Storm, runs: list[Run], chronicles: Mapping[str, Chronicle]) -> 
     names = [CLUSTER] if storm.shape.cluster_cap else list(CAPPED)
     figures = {}
     for name in names:
-        mine = [span for queue, spans in held.items() for span in spans if name in (CLUSTER, queue)]
+        mine = handed_on([hold for hold in held if name in (CLUSTER, hold.queue)])
         running = [(run.started_at, run.until) for run in runs if name in (CLUSTER, run.queue)]
         work = union(waited["free" if name == CLUSTER else name])
         calm = common(calm_spans((storm.began + 1.0, storm.ended), storm.disturbed), work)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, fates, ghosts, judge, strangers, sweep
-from tests.stress.oracle.usage import calm_spans, common, union, usage
+from tests.stress.oracle.usage import Hold, calm_spans, common, handed_on, union, usage
 
 ROW = {"max_concurrency": None, "local_limit": None, "partition_by_args": None, "partition_by_task": False}
 
@@ -182,6 +182,15 @@ def test_a_permit_that_stays_unused_while_others_come_free_lowers_the_share_at_t
     lost = usage([(0, 1), (0, 2), (2, 3), (3, 4)], [], [(float("-inf"), 2)], [(0.5, 3.5)])
     assert lost is not None
     assert lost.at_ends == pytest.approx((2 + 1 + 1) / 3 / 2)
+
+
+def test_what_a_pass_settled_is_taken_until_it_claims_and_free_if_it_does_not_claim_soon() -> None:
+    """A pass settles before it waits for the locks: what another one leaves meanwhile is no permit that stays unused."""
+    holds = [
+        Hold("mail", "w1", 0.0, 1.0), Hold("mail", "w2", 0.0, 1.02), Hold("mail", "w2", 1.03, 2.0),
+        Hold("mail", "w1", 1.04, 2.0), Hold("mail", "w1", 2.5, 3.0),
+    ]  # fmt: skip
+    assert handed_on(holds) == [(0.0, 1.04), (0.0, 1.03), (1.03, 2.0), (1.04, 2.0), (2.5, 3.0)]
 
 
 def test_usage_follows_the_limit_and_leaves_pauses_out() -> None:

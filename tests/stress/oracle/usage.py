@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Span = tuple[float, float]
+HANDING_ON_SECONDS = 0.1  # a pass waits no longer than that for the locks of others
+
+
+class Hold(NamedTuple):
+    """An attempt of a worker: from when to when it held a permit of its queue."""
+
+    queue: str
+    worker: Any
+    start: float
+    end: float
 
 
 class Usage(NamedTuple):
@@ -53,6 +64,25 @@ class Overlap:
         if place < 0:
             return 0.0
         return self.areas[place] + self.counts[place] * (at - self.moments[place])
+
+
+def handed_on(holds: Iterable[Hold]) -> list[Span]:
+    """Return from when to when permits were taken: until the next claim of the worker that settled, where that comes soon.
+
+    A pass settles before it waits for the locks of the caps, and claims when it has them: what it settled is free for itself only,
+    for nobody else sees it before the commit.
+    """
+    holds = list(holds)
+    claims: defaultdict[Any, list[float]] = defaultdict(list)
+    for hold in sorted(holds, key=lambda hold: hold.start):
+        claims[hold.worker].append(hold.start)
+    spans = []
+    for hold in holds:
+        mine = claims[hold.worker]
+        place = bisect_left(mine, hold.end)
+        soon = place < len(mine) and mine[place] <= hold.end + HANDING_ON_SECONDS
+        spans.append((hold.start, mine[place] if soon else hold.end))
+    return spans
 
 
 def usage(

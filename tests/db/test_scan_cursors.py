@@ -16,7 +16,9 @@ from horsies_django.models import Task
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks.ids import uuid7
+from horsies_django.worker.engine.scan_cursors import LAG_SECONDS
 from tests.conftest import Claimer, limit, put, wait_until
+from tests.db.conftest import Aside, wait_for_waiting
 from tests.db.sighted import POLL_SECONDS, Sighted
 from tests.db.test_pass import aware, done
 from tests.db.test_statements import complete, entries
@@ -128,6 +130,36 @@ def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(sigh
         quiet = send_late(sender)
         worker.settle_in()
     assert [claim.id for claim in worker.run_pass(sync=10, outcomes=complete(claims)).claims] == [quiet]
+
+
+def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_next(
+    sighted: Sights, connect: Connect, aside: Aside
+) -> None:
+    """Naive: cursors of queues in which nothing waited are dated after the locks, and lie behind a quiet send."""
+    worker, other, sender = sighted(mail=10, bulk=20), connect(), connect()
+    for name in ("mail", "bulk"):
+        limit(name, max_concurrency=5)
+        put(queue=name)
+    assert len(worker.run_pass(sync=10).claims) == 2
+    worker.settle_in()
+    put(queue="mail")
+    with other.transaction():
+        other.execute(
+            "SELECT horsies_lock_caps(ARRAY(SELECT l FROM horsies_limits l WHERE l.queue_name = 'mail'), NULL)"
+        )
+        passing = aside(worker.run_pass, sync=10)
+        wait_for_waiting(sender, worker.conn)
+        with sender.transaction():
+            sender.execute("SET LOCAL horsies.quiet = 'on'")
+            quiet = send_late(sender, queue_name="bulk")
+        longer = (
+            f"SELECT clock_timestamp() > enqueued_at + interval '{2 * LAG_SECONDS} s' FROM horsies_tasks WHERE id = %s"
+        )
+        wait_until(
+            lambda: sender.execute(longer, [quiet]).fetchone()[0], "the locks are held for longer than cursors lag"
+        )
+    assert len(passing.result().claims) == 1
+    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [quiet]
 
 
 def test_a_task_that_was_to_be_due_in_the_past_is_claimed_with_the_next_pass(sighted: Sights) -> None:

@@ -69,8 +69,8 @@ class Overlap:
 def handed_on(holds: Iterable[Hold]) -> list[Span]:
     """Return from when to when permits were taken: until the next claim of the worker that settled, where that comes soon.
 
-    A pass settles before it waits for the locks of the caps, and claims when it has them: what it settled is free for itself only,
-    for nobody else sees it before the commit.
+    A pass settles before it waits for the locks of the caps, and claims when it has them. Until its commit what it settled is
+    free only for itself, because nobody else sees it.
     """
     holds = list(holds)
     claims: defaultdict[Any, list[float]] = defaultdict(list)

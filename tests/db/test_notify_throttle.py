@@ -115,7 +115,7 @@ def test_what_is_inserted_after_a_quiet_send_in_its_transaction_is_announced(hea
     with transaction.atomic():
         TaskStore(connection).send(new._replace(ids=[uuid7()]), table)
         TaskFactory(queue_name="mail")
-    assert hear() == ["mail"]  # by its statement's time, later than the transaction's
+    assert hear() == ["!sync mail"]
 
 
 def test_a_quiet_send_leaves_nothing_in_a_session_that_a_pooler_lends_to_others(hear: Hear, clock: list[float]) -> None:

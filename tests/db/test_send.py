@@ -129,6 +129,16 @@ def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
     assert sizes([]) == []
 
 
+def test_the_tasks_of_a_large_transaction_do_not_share_one_moment() -> None:
+    """Else scan cursors could not tell apart what is claimed from what waits: each scan would read all dead entries before it."""
+    with transaction.atomic():
+        tasks.add.send_many([{"a": number} for number in range(enqueue.CHUNK + 1)])
+        tasks.add.send(a=enqueue.CHUNK + 1)
+    found = Task.objects.order_by("enqueued_at", "id").values_list("kwargs__a", "enqueued_at")
+    assert [number for number, _ in found] == list(range(enqueue.CHUNK + 2))
+    assert len({moment for _, moment in found}) == 3
+
+
 def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_pieces() -> None:
     tasks.add.send_many([{"a": number} for number in range(11_000)])
     rows = Task.objects.order_by("id").values_list("kwargs", flat=True)

@@ -225,21 +225,40 @@ def test_two_workers_never_get_the_same_task_by_passes_of_both_kinds(claimer: Cl
     assert sorted([*drained, *rest]) == sorted(ids)
 
 
-def test_a_limit_that_appears_is_waited_for_and_then_kept(claimer: Claimers, connect: Connect) -> None:
+def test_one_that_neither_settles_nor_claims_fits(claimer: Claimers) -> None:
+    """Else the worker would run no short pass for a while after it."""
+    assert short_pass(claimer(), None) is not None
+
+
+@pytest.mark.parametrize("settling", [False, True])
+def test_a_limit_that_appears_is_waited_for_and_then_kept(claimer: Claimers, connect: Connect, settling: bool) -> None:
     worker, changer, looker = claimer(), connect(), connect()
-    put()
+    put(2)
+    outcomes = [done(claim) for claim in worker.run_pass(sync=1).claims if settling]
     short_pass(worker, "default", 0)  # its plan is made
     (pid,) = worker.conn.execute("SELECT pg_backend_pid()").fetchone()  # type: ignore[misc]
     with ThreadPoolExecutor(1) as pool, changer.transaction():
         changer.execute("LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE")
-        passing = pool.submit(short_pass, worker, "default", 1)
+        passing = pool.submit(short_pass, worker, "default", 1, 0, *outcomes)
         wait_until(
             lambda: looker.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [pid]).fetchall(),
             "the short pass waits for the limits",
         )
         changer.execute("UPDATE horsies_limits SET max_concurrency = 0 WHERE queue_name = 'default'")
     assert passing.result(30) is None
-    assert Task.objects.get().status == "PENDING"
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "RUNNING"]
+
+
+def test_no_limit_appears_between_what_it_settles_and_what_it_claims(claimer: Claimers, connect: Connect) -> None:
+    worker, changer = claimer(), connect()
+    put()
+    (claim,) = worker.run_pass(sync=1).claims
+    with worker.conn.transaction():
+        assert short_pass(worker, None, 0, 0, done(claim)).landed == {claim.id}
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            changer.execute(
+                "SELECT horsies_configure_queue('default', '{\"max_concurrency\": 0}', false, 'configure', 'ada', NULL, 'nobody')"
+            )
 
 
 def test_finished_tasks_are_announced_to_those_who_wait_in_notifications_that_fit(

@@ -9,7 +9,7 @@ BEGIN
   PERFORM pg_notify(
     'horsies_' || left(md5(TG_TABLE_SCHEMA), 8) || '_new',
     extract(epoch FROM least(now(), q.earliest))
-      || CASE WHEN q.latest <= now() AND q.lane = q.other_lane THEN '!' || q.lane ELSE '' END || ' ' || q.queue_name
+      || CASE WHEN q.latest <= clock_timestamp() AND q.lane = q.other_lane THEN '!' || q.lane ELSE '' END || ' ' || q.queue_name
   )
   FROM (SELECT added.queue_name, min(added.enqueued_at) AS earliest, max(added.enqueued_at) AS latest, min(added.lane) AS lane,
                max(added.lane) AS other_lane

@@ -1,7 +1,8 @@
 -- Inserts the tasks of one call in the caller's transaction; move: (none) -> PENDING. It is a function because a session plans its INSERT
 -- once, which takes longer than the INSERT itself. No statement is prepared by name, so it works behind poolers.
--- Rows of one transaction share now(), and their ascending ids keep the order. Delays and p_good_for count from the clock, or p_now in
--- tests. Rows keep the version of the partition rule.
+-- Rows of one call share a moment, and their ascending ids keep the order. It is that of the clock, not of the start of the transaction: scan
+-- cursors tell apart moments, and a transaction may send a million tasks. p_now replaces the clock in tests. Rows keep the version of the
+-- partition rule.
 -- p_told: the OID of the table whose workers were just notified: the trigger does not notify again. Tasks with a due time and those of
 -- another table (a schema per tenant) are announced nevertheless, so the table's OID is returned. horsies.quiet is reset before the
 -- function ends, so other INSERTs are announced. `:=` is used because PERFORM would run a statement.
@@ -23,7 +24,7 @@ BEGIN
   INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
                              partition_key, partition_version, max_retries, options, codec)
   SELECT sent.id, p_task_name, p_queue_name, p_lane, p_priority, sent.kwargs,
-         v_now, coalesce(p_due_at, v_now + p_delay, p_now, now()), coalesce(p_good_until, v_now + p_good_for),
+         v_now, coalesce(p_due_at, v_now + p_delay, v_now), coalesce(p_good_until, v_now + p_good_for),
          CASE WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task  -- most queues have no rule and need no call
               THEN horsies_partition_key(queue.partition_by_args, queue.partition_by_task, sent.kwargs, p_task_name, p_codec) END,
          queue.partition_version, p_max_retries, p_options, p_codec

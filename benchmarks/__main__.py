@@ -25,6 +25,7 @@ SCENARIOS = (
     "drain",
     "latency",
     "floor",
+    "bare",
     "listeners",
     "fleet",
     "enqueue",

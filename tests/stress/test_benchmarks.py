@@ -60,6 +60,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("drain", "drain sync, hard mode, 1 process", "tasks/s", COSTS, 17, 8),
         ("latency", "latency idle, commit to user code, p50", "ms", set(), 10, 5),
         ("floor", "floor round trip, busy", "us", {"p99"}, 8, 0),
+        ("bare", "bare lone task, commit to user code, p50", "ms", set(), 6, 0),
         ("listeners", "listeners idle beside a NOTIFY: 1, server CPU", "us", set(), 3, 0),
         ("fleet", "fleet of 1, server CPU per send", "ms", FLEET, 15, 2),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),

@@ -73,8 +73,12 @@ def team(connect: Connect) -> Iterator[Callable[..., Team]]:
     return lambda count=5, **columns: Team(connect(), count, **columns)
 
 
-def test_the_first_three_of_a_team_are_elected(team: Callable[..., Team]) -> None:
-    assert team(5).places() == [0, 1, 2, None, None]
+@pytest.mark.parametrize("places", [[0], [0, 1], [0, 1, 2], [0, 1, None, 2], [0, 1, None, None, 2]])
+def test_the_two_oldest_and_the_youngest_of_a_team_are_elected(
+    team: Callable[..., Team], places: list[int | None]
+) -> None:
+    """Naive: the three oldest, which may have been started together on one machine, and die with it."""
+    assert team(len(places)).places() == places
 
 
 @pytest.mark.parametrize("other", [{"queues": ["default", "mail"]}, {"task_names": ["a", "b"]}])
@@ -86,8 +90,10 @@ def test_workers_that_can_run_other_tasks_elect_their_own(team: Callable[..., Te
 def test_who_does_not_listen_is_not_elected_and_comes_back_to_its_place(team: Callable[..., Team]) -> None:
     ours = team(5)
     assert ours.beat(1, listens=False) is None
-    assert [ours.beat(place) for place in (0, 2, 3, 4)] == [0, 1, 2, None]
-    assert ours.places()[1:] == [1, 2, None, None]
+    assert [ours.beat(place) for place in (0, 2, 3, 4)] == [0, 1, None, 2]
+    assert ours.places()[1:] == [1, None, None, 2]
+    assert ours.beat(4, listens=False) is None
+    assert ours.beat(3) == 2
 
 
 @pytest.mark.parametrize(
@@ -101,12 +107,27 @@ def test_who_was_declared_dead_or_sends_no_heartbeats_is_not_elected(
     assert [ours.beat(place) for place in (1, 2, 3)] == [0, 1, 2]
 
 
-def test_those_behind_an_elected_one_that_stops_are_told_at_once(team: Callable[..., Team]) -> None:
-    ours = team(5)
-    ours.store.stop(ours.ids[1])
-    assert ours.heard() == {2: "place 1", 3: "place 2"}
-    ours.store.stop(ours.ids[4])
-    assert ours.heard() == {}
+@pytest.mark.parametrize(
+    ("count", "stops", "told"),
+    [
+        (5, 0, {1: "place 0", 2: "place 1"}),
+        (5, 1, {2: "place 1"}),
+        (5, 3, {}),
+        (5, 4, {3: "place 2"}),
+        (3, 0, {1: "place 0", 2: "place 1"}),
+        (3, 2, {}),
+        (2, 0, {1: "place 0"}),
+    ],
+)
+def test_those_that_replace_an_elected_one_that_stops_are_told_at_once(
+    team: Callable[..., Team], count: int, stops: int, told: dict[int, str]
+) -> None:
+    ours = team(count)
+    ours.store.stop(ours.ids[stops])
+    assert ours.heard() == told
+    left = [place for place in range(count) if place != stops]
+    assert {place: f"place {ours.beat(place)}" for place in told} == told
+    assert len([place for place in left if ours.beat(place) is not None]) == min(3, len(left))
 
 
 def test_as_many_others_are_woken_as_tasks_wait(team: Callable[..., Team]) -> None:

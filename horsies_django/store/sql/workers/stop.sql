@@ -7,8 +7,9 @@ WITH silent AS (
   SET stopped_at = clock_timestamp(), seen_at = clock_timestamp(), running_sync = 0, running_async = 0
   WHERE worker.id = %(worker)s::uuid
 ), elected AS (
-  SELECT other.id, row_number() OVER (ORDER BY other.id) - 1 AS place, silent.id AS gone
+  SELECT other.id, silent.id AS gone, CASE row_number() OVER (ORDER BY other.id) WHEN 1 THEN 0 WHEN 2 THEN 1 WHEN count(*) OVER () THEN 2 END AS place
   FROM silent JOIN horsies_heartbeats other ON other.team = silent.team
-  WHERE other.role = 'claimer' AND other.died_at IS NULL AND other.id <> silent.id AND other.listens ORDER BY other.id LIMIT 3
+  WHERE other.role = 'claimer' AND other.died_at IS NULL AND other.id <> silent.id AND other.listens
 )
-SELECT pg_notify(%(channel)s::text || '_' || elected.id, 'place ' || elected.place) FROM elected WHERE elected.id > elected.gone
+SELECT pg_notify(%(channel)s::text || '_' || elected.id, 'place ' || elected.place) FROM elected
+WHERE CASE elected.place WHEN 2 THEN elected.id < elected.gone ELSE elected.id > elected.gone END AND elected.place IS NOT NULL

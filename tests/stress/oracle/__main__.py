@@ -23,6 +23,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the weather and the mix of tasks (1)")
     parser.add_argument("--slow", type=float, default=1.0, help="factor on what the tasks take, 3 ms on average (1)")
     parser.add_argument("--every", type=int, help="tasks between two events (a hundredth of the claims, at least 400)")
+    parser.add_argument(
+        "--calm", type=float, default=0.0, help="seconds of work at the end in which nothing happens (0)"
+    )
     parser.add_argument("--cluster-cap", type=int, help="give the whole cluster a cap")
     chosen = parser.parse_args()
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings.oracle"

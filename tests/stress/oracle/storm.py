@@ -28,6 +28,7 @@ STALL_TICKS = 40  # without progress: a pause is over, so that a storm of paused
 RECOVERY_SECONDS = 6.0  # after a worker was lost: until its tasks are rescued and the next one is up
 CHANGE_SECONDS = 0.5
 BACKLOG, CHUNK = 40_000, 5_000
+CALM_BACKLOG = 2_000
 TENANTS = [f"tenant-{number}" for number in range(12)]
 STRIKES = ("stop", "kill", "kill child", "stop group", "kill group")
 CHANGES = ("change", "pause", "override", "change", "resume", "clear", "pause", "change", "override", "resume")
@@ -38,7 +39,10 @@ CAPS = {"tight": (1, 5), "wide": (2, 9), "pausing": (1, 6)}
 
 
 class Shape(NamedTuple):
-    """How large a storm is: tasks, workers, the factor on what tasks take, tasks between events, and the cap of the cluster."""
+    """How large a storm is: tasks, workers, the factor on what tasks take, tasks between events, and the cap of the cluster.
+
+    ``calm``: for how many seconds there is work at its end after everybody has recovered, however fast the tasks ran before.
+    """
 
     claims: int
     workers: int = 3
@@ -46,6 +50,7 @@ class Shape(NamedTuple):
     slow: float = 1.0
     every: int | None = None
     cluster_cap: int | None = None
+    calm: float = 0.0
 
 
 class Storm:
@@ -90,17 +95,27 @@ class Storm:
         return self.calm()
 
     @property
+    def calm_enough(self) -> bool:
+        """Whether the calm at the end has lasted long enough."""
+        return clock() > max((end for _, end in self.disturbed), default=self.began) + self.shape.calm
+
+    @property
     def seen_all(self) -> bool:
         """Whether every kind of strike has happened."""
         return self.happened["strikes"] >= len(STRIKES)
 
     def feed(self) -> int:
-        """Send more when the backlog is low, and beyond the claims until all has been seen. Returns how many are not finished."""
+        """Send more when the backlog is low, and beyond the claims until all has been seen, and the calm after it.
+
+        Returns how many are not finished.
+        """
         left = unfinished()
         while left < BACKLOG and self.sent < self.shape.claims:
             left += self.send(min(CHUNK, self.shape.claims - self.sent))
         if left < self.every and not self.seen_all:
             left += self.send(self.every)
+        if left < CALM_BACKLOG and self.shape.calm and self.seen_all and not self.calm_enough:
+            left += self.send(CALM_BACKLOG)
         return left
 
     def send(self, many: int) -> int:

@@ -12,4 +12,4 @@ WITH silent AS (
   WHERE other.role = 'claimer' AND other.died_at IS NULL AND other.id <> silent.id AND other.listens
 )
 SELECT pg_notify(%(channel)s::text || '_' || elected.id, 'place ' || elected.place) FROM elected
-WHERE CASE elected.place WHEN 2 THEN elected.id < elected.gone ELSE elected.id > elected.gone END AND elected.place IS NOT NULL
+WHERE elected.place < 2 AND elected.id > elected.gone OR elected.place = 2 AND elected.id < elected.gone

@@ -113,12 +113,12 @@ def test_more_tasks_of_one_moment_than_a_batch_takes_all_go_and_those_of_another
     assert left() == set(kept)
 
 
-def entries(conn: psycopg.Connection[Any], kept: Kept) -> int:
-    """Prune, and return how many entries of the index of finished tasks that read."""
+def entries(conn: psycopg.Connection[Any], kept: Kept, many: int = 500) -> int:
+    """Prune in one transaction, and return how many entries of the index of finished tasks that read."""
     query = "SELECT pg_stat_get_xact_tuples_returned('horsies_tasks_finished'::regclass)"
     with conn.transaction():
         ((before,),) = conn.execute(query).fetchall()
-        prune(conn, kept, many=500)
+        prune(conn, kept, many)
         ((after,),) = conn.execute(query).fetchall()
     return int(after - before)
 
@@ -133,6 +133,25 @@ def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Conn
     finished(2 * DAY, 5)
     assert entries(conn, kept) < 30
     assert Task.objects.exclude(queue_name="payments").count() == 0
+
+
+def test_full_batches_do_not_read_again_what_the_batches_before_them_deleted(connect: Connect) -> None:
+    for batch in range(40):
+        finished(9 * DAY - batch * HOUR, 5)
+    assert entries(connect(), EVERYTHING, many=10) < 1_000
+    assert left() == set()
+
+
+def test_a_locked_task_within_a_full_batch_goes_with_a_later_round(connect: Connect) -> None:
+    conn, other = connect(), connect()
+    finished(9 * DAY)
+    (held,) = finished(8 * DAY)
+    finished(7 * DAY, 3)
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
+        assert prune(conn, many=2) == 4
+        assert left() == {held}
+    assert prune(conn) == 1
 
 
 def test_another_set_of_queues_is_swept_from_the_beginning(connect: Connect) -> None:

@@ -3,8 +3,9 @@
 -- p_keep: instead, completed tasks of all queues with this keep_result in their options. Those with a longer one than p_age are left by the
 -- others.
 -- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
--- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. The window
--- stays while batches are full; if rows in it are locked, the next round starts there again.
+-- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. A full batch
+-- may leave some of that time, where the next one begins then; none reads what the batches before it deleted, which stays in the index until
+-- it is vacuumed. If rows of the window are locked, the next round starts there again.
 -- Once a week a round starts at the beginning, for rows that appeared before that point (a long transaction, a restored table, a clock set
 -- back).
 -- Returns how many tasks and attempts were deleted, and whether there may be more.
@@ -58,19 +59,18 @@ BEGIN
     SELECT t.id FROM horsies_tasks t
     WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
       AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own)
-    LIMIT p_many FOR UPDATE SKIP LOCKED);
+    ORDER BY t.finished_at LIMIT p_many FOR UPDATE SKIP LOCKED);
   tasks := cardinality(v_ids);
   attempts := horsies_delete_tasks(v_ids);
   more := true;
-  IF tasks < p_many THEN
-    SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t
-    WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
-      AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own);
-    v_state.left_at := least(v_state.left_at, v_left);
-    v_state.reached_at := v_until;
+  IF tasks = p_many THEN
+    v_until := v_until - interval '1 microsecond';
   END IF;
+  SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t
+  WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL
+    AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own);
   UPDATE horsies_prunings p
-  SET reached_at = v_state.reached_at, left_at = v_state.left_at, began_at = v_state.began_at, pruned_at = v_now
+  SET reached_at = v_until, left_at = least(v_state.left_at, v_left), began_at = v_state.began_at, pruned_at = v_now
   WHERE p.key = p_key;
 END
 $$;

@@ -1,8 +1,8 @@
-"""100,000 partitions of one task each, in a queue whose partitions run one task at a time.
+"""100,000 partitions, in a queue whose partitions run one task at a time.
 
-Drained are 100,000 tasks, and a tenth of them, by the async slots of two processes: what a task costs must not grow with the
-number of partitions. A lone task of another partition meets an idle worker, beside 100,000 tasks that are due in a month and
-beside none.
+Drained are 100,000 tasks, one of each partition or ten of each of a tenth of them, by the async slots of two processes: what a
+task costs must not grow with the number of partitions. A lone task of another partition meets an idle worker, beside 100,000
+tasks that are due in a month and beside none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.machine import ALL_ENDED, CHUNK, drained, wait_for
 PARTITIONS, SENDS, WARM = 100_000, 200, 10
 SHAPE = ("--processes=2", "--async-concurrency=200")
 DRAIN, LONE = "large drain", "large lone task"
-DRAINS = {"10,000 partitions": 10, "100,000 partitions": 1}
+DRAINS = {"10,000 partitions": 10, "100,000 partitions": 1}  # tasks of each
 BESIDE = {"no partition": 0, "100,000 partitions": PARTITIONS}
 
 GOALS = (
@@ -39,21 +39,21 @@ def cases(scale: float) -> Sequence[Case]:
     ]
 
 
-def send(n: int, delay_days: int = 0) -> None:
-    """Send so many tasks, each of a partition of its own."""
+def send(n: int, each: int = 1, delay_days: int = 0) -> None:
+    """Send so many tasks, in rounds over as many partitions as make ``each`` of one."""
     task = tasks.anoop_of.with_options(queue="tenants", delay=timedelta(days=delay_days) if delay_days else None)
     for first in range(0, n, CHUNK):
-        task.send_many([{"tenant": number, "ms": 0} for number in range(first, min(first + CHUNK, n))])
+        task.send_many([{"tenant": number % (n // each), "ms": 0} for number in range(first, min(first + CHUNK, n))])
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
         cursor.execute("CHECKPOINT")
 
 
 def drain(name: str, scale: float) -> list[Reading]:
-    """Let a worker drain one task of each partition."""
-    n = max(20, round(PARTITIONS * scale) // DRAINS[name])
+    """Let a worker drain as many tasks, of that many partitions."""
+    n = max(20, round(PARTITIONS * scale))
     with project():
-        send(n)
+        send(n, DRAINS[name])
         with working(*SHAPE) as process:
             wait_for(ALL_ENDED, process=process)
         seconds = drained(n)

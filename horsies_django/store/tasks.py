@@ -285,10 +285,16 @@ def sending(tasks: NewTasks, told: int | None) -> dict[str, Any]:
     """Return the parameters of a statement that sends.
 
     Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
-    INSERT.
+    INSERT. Numbers are texts, too: the driver gives an int a type of its own, which may not be that of the function's parameter.
     """
-    ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
-    return {**tasks._asdict(), "ids": ids, "kwargs": kwargs, "told": told}
+    return {
+        **tasks._asdict(),
+        "ids": "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}",
+        "kwargs": "[" + ",".join(tasks.kwargs) + "]",
+        "priority": str(tasks.priority),
+        "max_retries": str(tasks.max_retries),
+        "told": None if told is None else str(told),
+    }
 
 
 def array_element(text: str) -> str:

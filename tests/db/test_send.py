@@ -18,8 +18,10 @@ from django.db import Error, connection, transaction
 from django.utils import timezone
 
 from horsies_django import TaskSendError, task
+from horsies_django.core.records import NewTasks
 from horsies_django.models import Task
 from horsies_django.store.notify import channel_prefix
+from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import enqueue, options, registry
 from horsies_django.tasks.ids import Clockwork, uuid7
 from tests.apps.project import tasks
@@ -73,6 +75,39 @@ def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connec
     heard = [item.payload.split(" ")[1] for item in ear.notifies(timeout=10, stop_after=2)]
     assert sorted(heard) == ["default", "mail"]
     assert list(ear.notifies(timeout=0)) == []
+
+
+@pytest.mark.parametrize("server_side_binding", [False, True])
+def test_every_option_is_stored_whether_parameters_are_bound_by_the_driver_or_by_the_server(
+    server_side_binding: bool,
+) -> None:
+    aware = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+    other = connection.copy()
+    other.settings_dict["OPTIONS"] = {**connection.settings_dict["OPTIONS"], "server_side_binding": server_side_binding}
+    common: dict[str, Any] = {
+        "task_name": "x",
+        "queue_name": "default",
+        "lane": "sync",
+        "priority": 7,
+        "kwargs": ["{}"],
+    }
+    try:
+        store = TaskStore(other)
+        table = store.send(
+            NewTasks(**common, ids=[uuid7()], due_at=aware, good_for=dt.timedelta(days=36_500), max_retries=3)
+        )
+        store.send(NewTasks(**common, ids=[uuid7()], delay=dt.timedelta(days=2), good_until=aware, now=aware), table)
+        store.send_timed(NewTasks(**common, ids=[uuid7()], options='{"timeout_ms": 500}', codec="plain"), table)
+    finally:
+        other.close()
+    due, delayed, timed = Task.objects.order_by("id").values()
+    assert due["priority"] == 7
+    assert due["max_retries"] == 3
+    assert due["good_until"] > due["enqueued_at"]
+    assert delayed["enqueued_at"] - delayed["sent_at"] == dt.timedelta(days=2)
+    assert delayed["good_until"] == delayed["sent_at"]
+    assert timed["options"] == {"timeout_ms": 500}
+    assert timed["codec"] == "plain"
 
 
 @pytest.mark.promise("S3.12")

@@ -23,6 +23,7 @@ from tests.support.statements import FUNCTIONS, STATEMENTS
 pytestmark = pytest.mark.django_db(transaction=True)
 
 COMMANDS = {"sessions/discard"}  # what PostgreSQL does not prepare
+CALLS = {"tasks/send", "tasks/send_timed"}  # their parameters have the types of the only function of that name
 Connect = Callable[[], psycopg.Connection[Any]]
 
 
@@ -31,7 +32,7 @@ def test_the_statement_can_be_prepared_with_its_parameters_typed(connect: Connec
     text, numbers = load(name), {}
     for parameter in re.findall(r"%\((\w+)\)s", text):
         numbers.setdefault(parameter, f"${len(numbers) + 1}")
-    assert set(re.findall(r"%\((\w+)\)s(?!::)", text)) == set(), "every parameter is cast"
+    assert name in CALLS or not re.findall(r"%\((\w+)\)s(?!::)", text), "every parameter is cast"
     prepared = re.sub(r"%\((\w+)\)s", lambda match: numbers[match[1]], text).replace("%%", "%")
     connect().execute(f"PREPARE checked AS {prepared}".encode())
 

@@ -287,14 +287,9 @@ def sending(tasks: NewTasks, told: int | None) -> dict[str, Any]:
     Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
     INSERT. Numbers are texts, too: the driver gives an int a type of its own, which may not be that of the function's parameter.
     """
-    return {
-        **tasks._asdict(),
-        "ids": "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}",
-        "kwargs": "[" + ",".join(tasks.kwargs) + "]",
-        "priority": str(tasks.priority),
-        "max_retries": str(tasks.max_retries),
-        "told": None if told is None else str(told),
-    }
+    ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
+    numbers = {"priority": str(tasks.priority), "max_retries": str(tasks.max_retries), "told": told and str(told)}
+    return {**tasks._asdict(), "ids": ids, "kwargs": kwargs, **numbers}
 
 
 def array_element(text: str) -> str:

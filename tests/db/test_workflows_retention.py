@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from horsies_django.models import Task, TaskAttempt, TaskStep, WorkflowEdge, Wor
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
+from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db
 
-DAY = dt.timedelta(days=1)
+HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
 
 
 def run(width: int = 5) -> Any:
@@ -53,6 +55,25 @@ def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() ->
     assert rows() == [count // 2 for count in both]
     assert young.get(0).is_ok()
     assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
+
+
+def test_a_call_does_not_read_again_the_runs_that_it_deleted() -> None:
+    for number in range(60):
+        WorkflowRun(
+            id=uuid.uuid4(),
+            name="run",
+            on_error="fail",
+            status="COMPLETED",
+            finished_at=now() - 9 * DAY + number * HOUR,
+        ).save_base(raw=True)
+    with connection.cursor() as cursor:
+        query = "SELECT pg_stat_get_xact_tuples_returned('horsies_workflows_finished'::regclass)"
+        cursor.execute(query)
+        (before,) = cursor.fetchone()
+        assert RetentionStore(connection).prune_runs(DAY, 1_000) == (60, 0, 0, False)
+        cursor.execute(query)
+        assert cursor.fetchone()[0] - before < 400
+    assert not WorkflowRun.objects.exists()
 
 
 def test_steps_are_deleted_with_the_run_of_their_task_and_those_of_younger_runs_stay() -> None:

@@ -1,6 +1,6 @@
 -- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals, tasks, attempts and steps: at most p_many
 -- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also in
--- child runs, stay.
+-- child runs, stay. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
 -- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_tasks_node,
@@ -12,6 +12,7 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_left int := p_many;
   v_root uuid;
+  v_finished timestamptz := '-infinity';
   v_tree uuid[];
   v_ids uuid[];
   v_count int;
@@ -24,8 +25,8 @@ BEGIN
     RETURN;
   END IF;
   WHILE v_left > 0 LOOP
-    SELECT w.id INTO v_root FROM horsies_workflows w
-    WHERE w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT EXISTS (
+    SELECT w.id, w.finished_at INTO v_root, v_finished FROM horsies_workflows w
+    WHERE w.finished_at >= v_finished AND w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT EXISTS (
       WITH RECURSIVE tree (id) AS (
         SELECT w.id UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
       )

@@ -28,6 +28,7 @@ SCENARIOS = (
     "bare",
     "listeners",
     "fleet",
+    "elected",
     "enqueue",
     "recycling",
     "defaults",

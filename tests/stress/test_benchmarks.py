@@ -63,6 +63,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("bare", "bare lone task, commit to user code, p50", "ms", set(), 6, 0),
         ("listeners", "listeners idle beside a NOTIFY: 1, server CPU", "us", set(), 3, 0),
         ("fleet", "fleet of 1, server CPU per send", "ms", FLEET, 15, 2),
+        ("elected", "elected killed: the oldest, next start", "ms", {"workers"}, 6, 5),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
         ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),

@@ -131,7 +131,9 @@ def writes(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Callable[
 def test_ten_thousand_running_tasks_cost_one_row_per_process_and_beat(
     worker: Start, writes: Callable[[], list[Any]]
 ) -> None:
-    worker("--processes=1", "--async-concurrency=10000", "--max-tasks-per-child=0").ready()
+    worker(
+        "--processes=1", "--async-concurrency=10000", "--max-tasks-per-child=0", HORSIES_TEST_SNAPSHOT_MS="3000"
+    ).ready()
     points.stays.send_many([{}] * 10_000)
     wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 10_000, "all of them run")
     before = len(writes())

@@ -40,7 +40,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def send(n: int, each: int = 1, delay_days: int = 0) -> None:
-    """Send so many tasks, in rounds over as many partitions as make ``each`` of one."""
+    """Send so many tasks, ``each`` to every partition, in rounds over all partitions."""
     task = tasks.anoop_of.with_options(queue="tenants", delay=timedelta(days=delay_days) if delay_days else None)
     for first in range(0, n, CHUNK):
         task.send_many([{"tenant": number % (n // each), "ms": 0} for number in range(first, min(first + CHUNK, n))])

@@ -285,7 +285,7 @@ def sending(tasks: NewTasks, told: int | None) -> dict[str, Any]:
     """Return the parameters of a statement that sends.
 
     Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
-    INSERT. Numbers are texts, too: the driver gives an int a type of its own, which may not be that of the function's parameter.
+    INSERT. Numbers are texts, too: PostgreSQL does not take the integer 100 in a statement for a smallint.
     """
     ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
     numbers = {"priority": str(tasks.priority), "max_retries": str(tasks.max_retries), "told": told and str(told)}

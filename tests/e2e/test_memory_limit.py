@@ -31,8 +31,7 @@ def test_no_task_begins_in_a_child_that_has_reached_the_limit_so_limit_and_task_
     limit = float(re.findall(r"the (\d+) MB", process.log)[0]) + 50
     process = worker("--processes=1", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0").ready()
     told = [tasks.eats_and_tells.send(20).get(60_000).ok_value for _ in range(16)]
-    little = 2  # megabytes that a child takes between its look and the next task
-    assert all(before < limit + little for _, before, _ in told)
+    assert all(before < limit for _, before, _ in told)
     assert all(after < limit + 25 for _, _, after in told)
     children = Counter(pid for pid, _, _ in told)
     assert len(children) >= 16 / 4

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 
+from horsies_django.worker.child.control import Control
+from horsies_django.worker.child.executor import AsyncLane, SyncLane
+from horsies_django.worker.ipc.channel import memory_pair
 from horsies_django.worker.pool.process import PoolProcess
 from horsies_django.worker.pool.recycling import Recycling
+from horsies_django.worker.process.memory import Gauge
 from horsies_django.worker.process.options import WorkerOptions
 
 START = 1_000.0
@@ -91,3 +98,20 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(ch
     assert one.free("sync") == 1
     one.taken = 200
     assert recycling.due([one, *retired[1:]], START + 3_600) == [one]
+
+
+@pytest.mark.promise("S1.28")
+@pytest.mark.parametrize(
+    ("lane", "name", "reply"), [(SyncLane, "add", "ran"), (AsyncLane, "anoop", "done")], ids=["sync", "async"]
+)
+def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_send_it_another_task(
+    lane: Any, name: str, reply: str
+) -> None:
+    (ours, theirs), (_, control) = memory_pair(), memory_pair()
+    full = lane(theirs, [0, 0], Control(control), Gauge(1))
+    kwargs = '{"a": 1}' if name == "add" else "{}"
+    ours.send([(1, kwargs, ("0", f"tests.apps.project.tasks.{name}", 1, "default", "", 1, None))])
+    ours.send(None)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(full.serve).result(30)
+    assert [kind for kind, _ in ours.receive()] == ["full", reply]

@@ -3,11 +3,11 @@
 Each lane has its own channel, so no thread passes messages on to another: a sync task is received by the thread that runs it,
 the event loop reads its own socket, and a long sync task does not delay async tasks.
 
-Jobs arrive in lists of (number, JSON arguments, what CurrentTask takes); ``None`` ends a lane. The sync lane replies
-``("ran", (number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])``
-returns tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its
-memory limit. Numbers increase per lane. ``started[lane]`` is the number of the last task whose user code may have begun; it is
-in shared memory, where the parent reads it if this process dies.
+Jobs arrive in lists of (number, JSON arguments, what CurrentTask takes); ``None`` ends a lane. The sync lane replies ``("ran",
+(number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])`` returns
+tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its memory
+limit, before the reply, after which another task may come. Numbers increase per lane. ``started[lane]`` is the number of the
+last task whose user code may have begun; it is in shared memory, where the parent reads it if this process dies.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class SyncLane:
             self.process_state.leave(name, task_id, reply)
             del self.control.runs["sync", number]
             with self.replying:
-                send_all(self.channel, ("ran", (number, tuple(reply), time.monotonic() - began)))
                 if full := self.gauge.full():
                     send_all(self.channel, ("full", full))
+                send_all(self.channel, ("ran", (number, tuple(reply), time.monotonic() - began)))
 
     def give_back(self) -> None:
         """Return the jobs that have not begun. Called in the control thread while all threads of the lane are busy.
@@ -226,9 +226,9 @@ class AsyncLane:
     def _flush(self) -> None:
         replies, self.replies = self.replies, []
         if replies:
-            self.channel.send(("done", replies))
             if full := self.gauge.full():
                 self.channel.send(("full", full))
+            self.channel.send(("done", replies))
         self.lane_loop.mend()
         if not self.channel.flush():
             self.lane_loop.loop.add_writer(self.channel.fileno(), self._flush_more)

@@ -43,7 +43,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def gone(name: str, scale: float) -> list[Reading]:
-    """Signal some of the workers at once, send a task, and measure how long it takes from the commit to its first line."""
+    """Signal some of the workers at once, send a task, and measure how long it takes from the beginning of the send to its first line."""
     places, number = GONE[name]
     empty_tables()
     with ExitStack() as stack:
@@ -59,8 +59,8 @@ def gone(name: str, scale: float) -> list[Reading]:
         if number == signal.SIGKILL:
             for place in places:
                 workers[place].wait()
-        handle, committed = tasks.moment.send(), time.time()
-        waited = handle.get(60_000).unwrap() - committed
+        began = time.time()
+        waited = tasks.moment.send().get(60_000).unwrap() - began
         if number == signal.SIGSTOP:
             for place in places:
                 workers[place].send_signal(signal.SIGCONT)

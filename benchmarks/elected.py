@@ -43,7 +43,7 @@ def cases(scale: float) -> Sequence[Case]:
 
 
 def gone(name: str, scale: float) -> list[Reading]:
-    """Signal some of the workers at once, send a task, and measure how long it takes from the beginning of the send to its first line."""
+    """Signal some of the workers at once; measure how long a task takes from the beginning of its send to its first line."""
     places, number = GONE[name]
     empty_tables()
     with ExitStack() as stack:

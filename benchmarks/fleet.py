@@ -53,7 +53,7 @@ def measure(scale: float) -> list[Reading]:
                     options = ("--processes=0", "--threads=1", "--loglevel=WARNING")
                     workers.append(stack.enter_context(worker(*options)))
                 wait_for(STARTED, len(workers))
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(SETTLE_SECONDS * min(scale, 1.0))
             readings += send_to(size, workers, max(10, round(SENDS * scale)))
     return readings
 

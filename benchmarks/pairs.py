@@ -1,13 +1,14 @@
 """Drains, waits for results and sends of an earlier checkout and of this one, in turns: whether they have become slower.
 
-``python -m benchmarks.pairs EARLIER [--only=drain,caps,latency,enqueue] [--pairs=20] [--rounds=40] [--scale=1]``, EARLIER being
-the directory of the other checkout. Each checkout's code runs with this Python, with a private server and a worker. A round is a
-fifth of a second or so on one and then on the other, in alternating order, so that both have the same share of the machine's
-better and worse moments: a drain, also under a cap of 3; tasks each sent when the result of the one before is there; or sends in
-a transaction each, without a worker. A pair is some rounds with the same servers and workers, which the next pair starts anew:
-two processes of the same code differ, too. Its ratio is the other one's time over the time of this checkout; another ratio is
-that of the CPU time of worker, children and server, for sends of the sender alone. The bound is the greatest of the ratios that
-their median is above with a confidence of 95 %, whatever the distribution (the sign test): of 20 ratios the sixth from below.
+``python -m benchmarks.pairs EARLIER [--only=drain,caps,workflow,latency,enqueue] [--pairs=20] [--rounds=40] [--scale=1]``,
+EARLIER being the directory of the other checkout. Each checkout's code runs with this Python, with a private server and a worker.
+A round is a fifth of a second or so on one and then on the other, in alternating order, so that both have the same share of the
+machine's better and worse moments: a drain, also under a cap of 3; whole runs of the shapes of ``benchmarks.workflow``; tasks
+each sent when the result of the one before is there; or sends in a transaction each, without a worker. A pair is some rounds
+with the same servers and workers, which the next pair starts anew: two processes of the same code differ, too. Its ratio is the
+other one's time over the time of this checkout; another ratio is that of the CPU time of worker, children and server, for sends
+of the sender alone. The bound is the greatest of the ratios that their median is above with a confidence of 95 %, whatever the
+distribution (the sign test): of 20 ratios the sixth from below.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ SHAPES = {  # by name: the kind, the worker's shape, and the tasks per round
     HARD_4: ("drain", HARD_4, 400),
     ASYNC_2: ("drain", ASYNC_2, 4_000),
     "caps, drain sync under a cap of 3": ("caps", HARD_4, 300),
+    "workflow, 1 to 100 to 1": ("workflow", "1 to 100 to 1", 204),
+    "workflow, 10 nodes": ("workflow", "10 nodes", 200),
+    "workflow, 100 to 100": ("workflow", "100 to 100", 200),
+    "workflow, map": ("workflow", "map", 1_000),
     "latency, from a send to its result": ("latency", "drain sync, hard mode, 1 process", 40),
     "enqueue, one by one": ("enqueue", HARD_4, 150),
 }
@@ -40,21 +45,25 @@ import sys
 import time
 from contextlib import ExitStack
 from benchmarks import meters
-from benchmarks.machine import ALL_ENDED, drained, own_server, prepare, wait_for, worker
+from benchmarks.machine import ALL_ENDED, completed, drained, own_server, prepare, wait_for, worker
 kind, name, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with own_server() as url, ExitStack() as stack:
     prepare(url)
-    from django.db import connection
-    from benchmarks import drain
+    from django.db import connection, transaction
+    from benchmarks import drain, workflow
     from benchmarks.caps.running import FREE
     from benchmarks.load import tasks
     from horsies_django.store.queues import QueueStore
-    shape = next(shape for shape in drain.SHAPES if shape.name == name)
-    task = tasks.noop if shape.lane == "sync" else tasks.anoop
+    shapes = workflow.SHAPES if kind == "workflow" else drain.SHAPES
+    shape = next(shape for shape in shapes if shape.name == name)
+    if kind == "workflow":
+        task, options, environment = None, workflow.DEFAULTS, workflow.KEPT
+    else:
+        task, options, environment = tasks.noop if shape.lane == "sync" else tasks.anoop, shape.options, shape.environment
     if kind == "caps":
         limits = FREE | {"max_concurrency": 3}
         QueueStore(connection).configure("default", limits, action="queue.set", actor="benchmarks", create=True)
-    process = stack.enter_context(worker(*shape.options, wait=False, **shape.environment)) if kind != "enqueue" else None
+    process = stack.enter_context(worker(*options, wait=False, **environment)) if kind != "enqueue" else None
     if kind == "latency":
         task.send(0).get(60_000)
     def cpu():
@@ -64,15 +73,26 @@ with own_server() as url, ExitStack() as stack:
             return time.process_time() - before
         costs = meters.read(process.pid).since(before, 1)
         return sum(cost for name, cost in costs.items() if "CPU" in name) / 1e6
+    def runs():
+        sent = 0
+        while sent < n:
+            sent += workflow.sent(shape, n / workflow.ELEMENTS)
+        return sent
     while True:
         with connection.cursor() as cursor:
-            cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
+            cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_task_steps, "
+                           "horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_workflow_signals")
         if kind in ("drain", "caps"):
             task.send_many([{"n": number} for number in range(n)])  # one transaction: the worker sees all of it at once
         before, began = cpu(), time.perf_counter()
         if kind in ("drain", "caps"):
             wait_for(ALL_ENDED, process=process)
             seconds = drained(n)
+        elif kind == "workflow":
+            with transaction.atomic():
+                sent = runs()
+            wait_for(workflow.RUNS_ENDED, process=process)
+            seconds = completed(sent, workflow.DRAINED) * n / sent
         else:
             for number in range(n):
                 handle = task.send(number)

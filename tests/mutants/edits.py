@@ -194,8 +194,8 @@ EDITS = (
         18,
         "what a pass took ahead is not counted in its next round",
         f"{FUNCTIONS}/partitions/horsies_partition_capacity.sql",
-        " - coalesce(loads.ahead, 0) AS here,",
-        " AS here,",
+        " - l.ahead),",
+        "),",
         ("tests/db/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),
     ),
 )

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.pairs import lower_bound
 from tests.support.workers import ROOT
 
-ONLY = "--only=drain,caps,latency,enqueue"
+ONLY = "--only=drain,caps,workflow,latency,enqueue"
 pytestmark = pytest.mark.stress
 
 
@@ -35,5 +35,5 @@ def test_a_checkout_is_compared_with_itself() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=290, check=False)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["name"].rpartition(", ")[2] for line in lines] == ["before", "now", "ratio", "ratio of CPU time"] * 5
+    assert [line["name"].rpartition(", ")[2] for line in lines] == ["before", "now", "ratio", "ratio of CPU time"] * 9
     assert all(line["value"] > 0 for line in lines)

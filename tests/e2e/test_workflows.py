@@ -117,12 +117,12 @@ def test_a_cancelled_run_stops_its_running_task(worker: Start) -> None:
 
 
 def test_a_run_that_another_transaction_holds_is_advanced_soon_after(worker: Start) -> None:
-    worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
     flow = Workflow("held")
     flow.returns(flow.add(flows.plus, flow.add(flows.number, 1)))
     handle = flow.send()
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT FROM horsies_workflows FOR UPDATE")
+        worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
         other = connection.copy()
         try:
             with other.cursor() as reader:

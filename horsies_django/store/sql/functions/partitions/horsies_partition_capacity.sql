@@ -1,6 +1,6 @@
 -- Returns the partitions of candidates and their rooms: parts (the index of each candidate's partition, 0 for none), rooms (on this worker)
 -- and everyone (on all workers: the partition's cap, and its limit per worker times the number of living workers).
--- It asks queue by queue, not in one statement for all, whose temporary tables would take more memory than PostgreSQL keeps from pass to pass.
+-- It asks queue by queue: the temporary tables of one statement for all take half a megabyte, which some sessions get anew for each pass.
 -- Locks: none; exact only under the queues' advisory locks. Index: horsies_tasks_holding.
 CREATE FUNCTION horsies_partition_capacity(p_limits horsies_limits[], p_queues int[], p_keys text[], p_worker uuid, p_claimed boolean,
                               p_now timestamptz, OUT parts int[], OUT rooms int[], OUT everyone int[])

@@ -65,6 +65,7 @@ class Case:
         if claimed := self.task["status"] == "CLAIMED":
             yield self.silent_holder() or self.buffered()
         yield from self.expired()
+        yield from self.run_stands()
         for name in ("cluster", "queue"):
             yield from self.paused(name)
         if not claimed:
@@ -124,6 +125,15 @@ class Case:
         if until and moment(until) <= self.now:
             text = f"Its good_until passed at {self.at(until)}: it will not run, and becomes EXPIRED when a worker finds it."
             yield Reason(ReasonCode.EXPIRED, text, {"good_until": until})
+
+    def run_stands(self) -> Iterator[Reason]:
+        """Its run does not let it start: it is paused, or it starts no more tasks."""
+        if run := self.facts.get("run"):
+            text = "starts no more tasks: it was cancelled, stopped or continued."
+            if paused := run["status"] == "PAUSED":
+                text = "is paused. None of its tasks start until it is resumed."
+            text = f"Its run, {run['name']} {run['workflow_id']}, {text}"
+            yield Reason(ReasonCode.RUN_PAUSED if paused else ReasonCode.RUN_ENDED, text, run)
 
     def paused(self, level: str) -> Iterator[Reason]:
         row = self.facts.get(level)

@@ -107,5 +107,5 @@ class HealthStore:
         return [ScheduleHealth(*row) for row in rows]
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
-        """Return how many seconds the oldest due task of each queue has waited, leaving out parked tasks."""
+        """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""
         return dict(run(self.connection, "monitoring/waits", {"names": list(queues)}))

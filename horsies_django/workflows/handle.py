@@ -152,7 +152,7 @@ class WorkflowHandle(Generic[T]):
         return [Change(entry.at, entry.actor, entry.action, entry.reason, entry.after or {}) for entry in entries]
 
     def pause(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """Start no other node; running tasks end, waiting ones are withdrawn unless tried before. False: it was not running."""
+        """Start nothing, also no retry of a task, until the run is resumed; running tasks end. False: it was not running."""
         return operations.control(self.workflow_id, "pause", actor=actor, reason=reason)
 
     def resume(self, *, actor: str = "code", reason: str | None = None) -> bool:

@@ -116,6 +116,26 @@ def test_a_cancelled_run_stops_its_running_task(worker: Start) -> None:
     wait_until(lambda: not WorkflowNode.objects.filter(finished_at=None).exists(), "its nodes have ended")
 
 
+def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_its_run_is_paused(worker: Start) -> None:
+    """Naive: the worker gives it back, and claims it again."""
+    process = worker("--processes=1").ready()
+    child = tasks.pid.send().get().ok_value
+    os.kill(child, signal.SIGSTOP)
+    flow = Workflow("paused")
+    flow.returns(flow.add(flows.number, 4))
+    handle = flow.send()
+    task = Task.objects.filter(workflow_id=handle.workflow_id)
+    wait_until(lambda: task.get().status == "RUNNING", "the task is dispatched")
+    assert handle.pause()
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: task.get().status == "PENDING", "it was given back")
+    assert tasks.add.send(5).get().ok_value == 5  # which comes after it
+    assert (task.get().status, task.get().claim_generation) == ("PENDING", 1)
+    assert "1 given back" in process.log
+    handle.resume()
+    assert handle.get(timeout_ms=30_000).ok_value == 4
+
+
 def test_a_run_that_another_transaction_holds_is_advanced_soon_after(worker: Start) -> None:
     flow = Workflow("held")
     flow.returns(flow.add(flows.plus, flow.add(flows.number, 1)))

@@ -1,7 +1,7 @@
 -- Returns the first p_want claimable, due tasks of a queue and lane, in order (priority, enqueued_at, id), locked, as parallel arrays.
 -- keys are the partitions under the rule in force; stale: the row has the key of an older rule; late: past its good_until. Tasks of the
--- partitions in p_but are left out; so are, with p_wanted.grace, tasks that p_wanted.taker does not know and that have been due for less. due:
--- when the next task becomes due, if fewer than p_want were found.
+-- partitions in p_but are left out; so are tasks that their run does not let start, and, with p_wanted.grace, tasks that p_wanted.taker does
+-- not know and that have been due for less. due: when the next task becomes due, if fewer than p_want were found.
 -- p_ranges: where to look, see horsies_first_waiting; NULL: everywhere. firsts: with p_ranges, the time of the first task of each priority
 -- that was reached (at most now), and "end" if the scan reached the end. Tasks that another pass is claiming count, because they may come
 -- back.
@@ -50,6 +50,7 @@ BEGIN
         AND (p_but IS NULL OR t.partition_version IS DISTINCT FROM p_limits.partition_version OR coalesce(t.partition_key <> ALL (p_but), true))
         AND (p_wanted.grace IS NULL OR t.enqueued_at <= p_wanted.now - p_wanted.grace OR t.good_until <= p_wanted.now
              OR horsies_worker_knows(t.task_name, t.options, p_wanted.taker))
+        AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
       ORDER BY t.enqueued_at, t.id LIMIT p_want - v_found FOR NO KEY UPDATE SKIP LOCKED
     ) AS c;
     IF v_some.ids IS NOT NULL THEN

@@ -1,5 +1,5 @@
--- Returns how many claimable tasks of some queues and a lane are due, at most p_most. The first task of each priority is probed, so tasks
--- that are due in the future cost one probe.
+-- Returns how many claimable tasks of some queues and a lane are due, at most p_most, without those that their run does not let start. The
+-- first task of each priority is probed, so tasks that are due in the future cost one probe.
 -- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_count_due(p_lane text, p_queues text[], p_most int) RETURNS int LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -22,7 +22,8 @@ BEGIN
         v_due := v_due + (SELECT count(*) FROM (
           SELECT FROM horsies_tasks t
           WHERE t.queue_name = v_queue AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at <= v_now
-            AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked LIMIT p_most - v_due) AS w);
+            AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+            AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node)) LIMIT p_most - v_due) AS w);
         IF v_due >= p_most THEN
           RETURN v_due;
         END IF;

@@ -1,4 +1,5 @@
--- Returns the first claimable task of a queue and lane after priority p_beyond, in order (priority, enqueued_at), whether it is due or not.
+-- Returns the first claimable task of a queue and lane after priority p_beyond, in order (priority, enqueued_at), whether it is due or not;
+-- tasks that their run does not let start are left out. They are announced when it does.
 -- p_ranges: where to look, as [{"low", "high", "since"}, ...] in order of priority: from priority low to high, no claimable task is left
 -- that became due before since (an epoch; NULL: any may be left). Tasks from p_behind on are read in any case, because one came back there.
 -- A range that starts where the last scan found a task skips the dead index entries before it; see docs/explanation/the-pass.md. The ranges
@@ -14,6 +15,7 @@ BEGIN
     WHERE t.queue_name = p_queue AND t.lane = p_lane AND t.priority > p_beyond AND t.priority >= r.low AND t.priority <= r.high
       AND t.enqueued_at >= least(coalesce(to_timestamp(r.since), '-infinity'), p_behind)
       AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+      AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
     ORDER BY t.priority, t.enqueued_at LIMIT 1
   ) AS f LIMIT 1;
 END

@@ -1,5 +1,5 @@
--- Returns whether a queue has a claimable task that is due. It reads the first task of each lane and priority, so tasks that are due in the
--- future cost one probe.
+-- Returns whether a queue has a claimable task that is due and that its run lets start. It reads the first such task of each lane and
+-- priority, so tasks that are due in the future cost one probe.
 -- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_has_waiting_task(p_wanted horsies_wanted, p_queue text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
@@ -19,6 +19,7 @@ BEGIN
         SELECT t.priority, t.enqueued_at INTO v_priority, v_moment FROM horsies_tasks t
         WHERE t.queue_name = p_queue AND t.lane = v_lane AND t.priority > v_priority
           AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+          AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
         ORDER BY t.priority, t.enqueued_at LIMIT 1;
       END IF;
       EXIT WHEN v_priority IS NULL;

@@ -3,8 +3,8 @@
 -- It does what horsies_settle and horsies_claim would do, or nothing: fit is false if p_queue, the queue of a settled task or the cluster has
 -- a limit, if p_queue has no row, or if the worker was declared dead. A change of limits locks their table exclusively, and a statement takes its
 -- snapshot after its locks, which the transaction keeps: no limit is missed, and none appears between the two statements.
--- Tasks past their good_until are left to a whole pass (again). Tasks that are due in the future are walked over. missed: outcomes that
--- were not written. in_runs: see horsies_settle.
+-- Tasks past their good_until are left to a whole pass (again). Tasks that are due in the future, or that their run does not let start, are
+-- walked over. missed: outcomes that were not written. in_runs: see horsies_settle.
 -- Moves PENDING -> RUNNING and RUNNING -> COMPLETED, CANCELLED.
 -- Locks: task rows, skipping locked ones. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_short_pass(p_worker uuid, p_channel text, p_outcomes jsonb, p_queue text, p_sync int, p_async int,
@@ -68,6 +68,7 @@ BEGIN
       SELECT t.id, t.good_until <= v_now AS late FROM horsies_tasks t
       WHERE t.queue_name = p_queue AND t.lane = l.lane AND t.enqueued_at <= v_now
         AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+        AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
       ORDER BY t.priority, t.enqueued_at, t.id LIMIT l.slots FOR NO KEY UPDATE SKIP LOCKED) AS f
     WHERE l.slots > 0
   ), claimed AS (

@@ -1,5 +1,5 @@
 -- Starts prefetched tasks of a worker if the claim is still its own, the lease has not ended, good_until has not passed, and queue and
--- partition have room (only running tasks count in soft mode). Other tasks expire or are released.
+-- partition have room (only running tasks count in soft mode), and their run lets them start. Other tasks expire or are released.
 -- Moves CLAIMED -> RUNNING, PENDING (late ones expire). Each array has the order of p_starts; a task in none of them belongs to another
 -- worker now, or its row is locked.
 -- Locks: task rows, skipping locked ones; the caller holds the advisory locks. Index: primary key, horsies_tasks_holding,
@@ -12,6 +12,7 @@ DECLARE
   v_queues int[];
   v_keys text[];
   v_late boolean[];
+  v_lanes text[];
   v_rooms int[];
   v_parts int[];
   v_part_rooms int[];
@@ -24,6 +25,7 @@ BEGIN
     FROM jsonb_array_elements(p_starts) WITH ORDINALITY AS w (value, place)
   ), held AS MATERIALIZED (
     SELECT t.id, t.claim_generation, t.queue_name, t.good_until,
+           CASE WHEN t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node) THEN 'sync' ELSE 'none' END AS lane,
            horsies_partition_key(l.partition_by_args, l.partition_by_task, t.kwargs, t.task_name, t.codec) AS key, l.ordinality AS queue
     FROM horsies_tasks t JOIN unnest(v_limits) WITH ORDINALITY AS l ON l.queue_name = t.queue_name
     WHERE t.id = ANY (ARRAY(SELECT wanted.id::uuid FROM wanted)) AND t.claimed_by = p_wanted.worker AND t.status = 'CLAIMED'
@@ -31,8 +33,8 @@ BEGIN
     FOR NO KEY UPDATE OF t SKIP LOCKED
   )
   SELECT array_agg(h.id ORDER BY w.place), array_agg(h.queue::int ORDER BY w.place), array_agg(h.key ORDER BY w.place),
-         array_agg(coalesce(h.good_until <= p_wanted.now, false) ORDER BY w.place)
-  INTO v_ids, v_queues, v_keys, v_late
+         array_agg(coalesce(h.good_until <= p_wanted.now, false) ORDER BY w.place), array_agg(h.lane ORDER BY w.place)
+  INTO v_ids, v_queues, v_keys, v_late, v_lanes
   FROM wanted w JOIN held h ON h.id = w.id::uuid AND h.claim_generation = w.generation;
   v_count := cardinality(v_ids);
   IF v_count IS NULL THEN
@@ -43,7 +45,7 @@ BEGIN
   SELECT a.parts, a.rooms, a.everyone INTO v_parts, v_part_rooms, v_everyone
   FROM horsies_partition_capacity(v_limits, v_queues, v_keys, p_wanted.worker, false, p_wanted.now) AS a;
   SELECT a.verdicts INTO v_verdicts
-  FROM horsies_allot(v_queues, array_fill('sync'::text, ARRAY[v_count]), v_parts, v_late, array_fill(NULL::int, ARRAY[v_count]),
+  FROM horsies_allot(v_queues, v_lanes, v_parts, v_late, array_fill(NULL::int, ARRAY[v_count]),
                      v_everyone, v_rooms, v_part_rooms, CASE p_caps.cluster WHEN 0 THEN 0 ELSE v_count END, v_count, 0, 0) AS a;
 
   UPDATE horsies_tasks t SET status = 'RUNNING', started_at = p_wanted.now, claim_expires_at = NULL

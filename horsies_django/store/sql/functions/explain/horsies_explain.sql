@@ -28,6 +28,7 @@ BEGIN
     RETURN NULL;
   END IF;
   v_now := clock_timestamp();
+  v_task.enqueued_at := least(v_task.enqueued_at, v_task.next_retry_at);  -- a pause of its run postpones a retry
   v_facts := jsonb_build_object('now', v_now, 'bound', p_bound,
     'task', to_jsonb(v_task) - ARRAY['kwargs', 'options', 'result', 'partition_key', 'partition_version']
       || jsonb_build_object(
@@ -50,6 +51,11 @@ BEGIN
       RETURN v_facts;
     END IF;
     p_claimed := false;  -- a start counts running tasks only
+  END IF;
+  IF v_task.workflow_id IS NOT NULL AND NOT horsies_may_start(v_task.workflow_id, v_task.node) THEN
+    v_facts := v_facts || jsonb_build_object('run', (
+      SELECT jsonb_build_object('workflow_id', w.id, 'name', w.name, 'status', w.status, 'error_code', w.error_code)
+      FROM horsies_workflows w WHERE w.id = v_task.workflow_id));
   END IF;
 
   SELECT q.* INTO v_queue FROM horsies_queues q WHERE q.name = v_task.queue_name;

@@ -1,4 +1,5 @@
--- Returns how many seconds the oldest due task of each queue has waited. Parked tasks are left out: they wait for their own partition.
+-- Returns how many seconds the oldest due task of each queue has waited. Parked tasks are left out, which wait for their own partition, and
+-- those that their run does not let start.
 -- It reads the first task of each lane and priority, which is the oldest, however many tasks wait.
 -- Locks: none. Index: horsies_tasks_claim, in its order.
 CREATE FUNCTION horsies_longest_waits(p_names text[]) RETURNS TABLE (queue_name text, seconds float8) LANGUAGE plpgsql VOLATILE
@@ -13,6 +14,7 @@ BEGIN
     WITH RECURSIVE step (lane, priority, moment) AS (
       (SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
        WHERE t.queue_name = q.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+         AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
        ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1)
       UNION ALL
       SELECT next.lane, next.priority, next.enqueued_at
@@ -20,6 +22,7 @@ BEGIN
         SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
         WHERE t.queue_name = q.name AND (t.lane, t.priority) > (step.lane, step.priority)
           AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+          AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
         ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1
       ) AS next
     )

@@ -1,5 +1,5 @@
 -- Unparks the first tasks of partitions that have room again: in each lane as many as permits became free, because either lane may have a
--- slot. Returns how many.
+-- slot. Tasks that their run does not let start would not use the permit. Returns how many.
 -- Call it under the queue's advisory lock: tasks that another pass is parking are visible only then.
 -- Locks: the rows that it unparks, skipping locked ones. Index: horsies_tasks_parked.
 CREATE FUNCTION horsies_unpark(p_queue text, p_keys text[], p_counts int[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
@@ -21,6 +21,7 @@ BEGIN
       SELECT h.id FROM horsies_tasks h
       WHERE h.queue_name = p_queue AND h.partition_key = freed.key AND h.lane = lanes.lane
         AND h.claimed_by IS NULL AND h.finished_at IS NULL AND h.parked
+        AND (h.workflow_id IS NULL OR horsies_may_start(h.workflow_id, h.node))
       ORDER BY h.priority, h.enqueued_at, h.id LIMIT freed.permits FOR NO KEY UPDATE SKIP LOCKED
     ) AS head));
   GET DIAGNOSTICS v_count = ROW_COUNT;

@@ -1,6 +1,6 @@
 -- Pauses, resumes or cancels a run; waits for its lock. Returns its status before and after; NULL if there is no such run.
 -- Nothing changes a run that is COMPENSATING.
--- Moves RUNNING -> PAUSED and withdraws its untried tasks; PAUSED -> RUNNING; RUNNING, PAUSED -> CANCELLED with its nodes and tasks, or
+-- Moves RUNNING -> PAUSED and withdraws its tasks; PAUSED -> RUNNING; RUNNING, PAUSED -> CANCELLED with its nodes and tasks, or
 -- COMPENSATING if nodes that have an undo may have begun.
 -- Locks: the row of the run, then task rows. Index: primary key.
 CREATE FUNCTION horsies_control_run(p_workflow uuid, p_verb text, p_max_bytes int, p_channel text, p_now timestamptz,
@@ -20,6 +20,7 @@ BEGIN
   ELSIF p_verb = 'resume' AND before = 'PAUSED' THEN
     after := 'RUNNING';
     UPDATE horsies_workflows w SET status = after, error_code = NULL WHERE w.id = p_workflow;
+    PERFORM horsies_unhold(p_workflow, p_channel);
     PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
   ELSIF p_verb = 'cancel' AND before IN ('RUNNING', 'PAUSED') THEN
     after := CASE WHEN EXISTS (

@@ -88,6 +88,7 @@ BEGIN
   UPDATE horsies_workflows w
   SET status = 'RUNNING', finished_at = NULL, advanced_at = NULL, error_node = NULL, error_code = NULL, result = NULL
   WHERE w.id = p_workflow;
+  PERFORM horsies_unhold(p_workflow, p_channel);
   PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
   verdict := 'RETRIED';
 END

@@ -1,6 +1,9 @@
--- Withdraws the tasks of a run that no worker has tried yet: their rows are deleted, and their nodes wait to be sent again.
+-- Withdraws the tasks of a run that no worker has tried yet: their rows are deleted, and their nodes wait to be sent again. p_number: of this
+-- node only; NULL: of all, because of a pause. Then those that wait for a retry are due in the year 9999, so that scans do not read them
+-- during the pause; see horsies_unhold.
 -- Moves tasks PENDING -> (none); nodes ENQUEUED -> READY.
--- Locks: task rows, skipping locked ones (those start); the caller holds the lock of the run. Index: horsies_tasks_node, primary keys.
+-- Locks: task rows, skipping locked ones (they have started, or horsies_may_start holds them back); the caller holds the lock of the run.
+-- Index: horsies_tasks_node, primary keys.
 CREATE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_many int;
@@ -21,6 +24,12 @@ BEGIN
     FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.status IN ('READY', 'ENQUEUED')
   )
   SELECT coalesce(sum(c.many), 0) INTO v_many FROM counted c;
+  IF p_number IS NULL THEN
+    UPDATE horsies_tasks t SET enqueued_at = '9999-01-01 00:00+00', parked = false
+    WHERE t.id = ANY (ARRAY(
+      SELECT h.id FROM horsies_tasks h
+      WHERE h.workflow_id = p_workflow AND h.status = 'PENDING' AND h.next_retry_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED));
+  END IF;
   RETURN v_many;
 END
 $$;

@@ -1,0 +1,308 @@
+"""What a pause keeps from starting: what comes back to the queue, or was locked at the pause. And what a resume begins."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django import Workflow
+from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.monitoring.explain import explain
+from horsies_django.store.health import HealthStore
+from horsies_django.store.workers import WorkerStore
+from horsies_django.testing import drain
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.apps.project import flows
+from tests.conftest import Claimer, limit, put
+from tests.db.drives import Engine
+from tests.db.graphs import AGAIN
+from tests.db.test_elections import Team
+from tests.db.test_pass import done
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Claimers = Callable[..., Claimer]
+Connect = Callable[[], psycopg.Connection[Any]]
+LEASE = dt.timedelta(minutes=5)
+
+
+def whole(worker: Claimer) -> list[Claim]:
+    return worker.run_pass(sync=9).claims
+
+
+def short(worker: Claimer) -> list[Claim]:
+    passed = worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(9), [])
+    assert passed is not None
+    return list(passed.claims)
+
+
+def ahead(worker: Claimer) -> list[Claim]:
+    return worker.run_pass(wanted=Wanted(prefetch=9, lease=LEASE)).prefetched
+
+
+def one(name: str = "one", **options: Any) -> WorkflowHandle[Any]:
+    """Send a run of one task."""
+    flow = Workflow(name)
+    flow.add(flows.number.with_options(**options) if options else flows.number, 1)
+    return flow.send()
+
+
+def again(worker: Claimer, *claims: Claim) -> None:
+    """Let tasks fail and be retried at once."""
+    error = json.dumps({"err": {"error_code": "AGAIN", "message": "no", "data": None, "exception": None}})
+    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "FAILED", error, "AGAIN") for claim in claims])
+
+
+def left_over(worker: Claimer, **options: Any) -> WorkflowHandle[Any]:
+    """Return a paused run whose task came back: the child process died before it began the task."""
+    handle = one(**options)
+    claims = worker.run_pass(sync=9).claims
+    assert handle.pause()
+    worker.run_pass(releases=claims)
+    assert Task.objects.get(workflow_id=handle.workflow_id).status == "PENDING"
+    return handle
+
+
+def alter(handle: WorkflowHandle[Any], **columns: Any) -> None:
+    WorkflowRun.objects.filter(pk=handle.workflow_id).update(**columns)
+
+
+def heard(ear: psycopg.Connection[Any]) -> list[str]:
+    """Return what was said until now."""
+    ear.execute("NOTIFY nobody")
+    return [item.payload for item in ear.notifies(timeout=0)]
+
+
+@pytest.mark.parametrize("claim", [whole, short, ahead])
+def test_a_task_that_its_worker_gives_back_during_a_pause_starts_after_the_resume(
+    claimer: Claimers, claim: Callable[[Claimer], list[Claim]]
+) -> None:
+    worker, other = claimer(default=100), claimer()
+    handle = left_over(worker)
+    assert claim(other) == []
+    assert handle.resume()
+    assert [found.id for found in claim(other)] == [Task.objects.get().pk]
+
+
+@pytest.mark.parametrize("claim", [whole, short, ahead])
+def test_a_task_whose_row_was_locked_at_the_pause_starts_after_the_resume(
+    claimer: Claimers, connect: Connect, claim: Callable[[Claimer], list[Claim]]
+) -> None:
+    handle, other, worker = one(), connect(), claimer(default=100)
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks FOR UPDATE")
+        assert handle.pause()
+    assert claim(worker) == []
+    assert handle.resume()
+    assert len(claim(worker)) == 1
+
+
+@pytest.mark.parametrize("claim", [whole, short, ahead])
+@pytest.mark.parametrize("fails", ["before", "during"])
+def test_a_retry_that_is_due_during_a_pause_starts_after_the_resume(
+    claimer: Claimers, fails: str, claim: Callable[[Claimer], list[Claim]]
+) -> None:
+    worker = claimer(default=100)
+    handle = one(retry_policy=AGAIN)
+    (first,) = whole(worker)
+    if fails == "before":
+        again(worker, first)
+    assert handle.pause()
+    if fails == "during":
+        again(worker, first)
+    assert Task.objects.get().next_retry_at <= dt.datetime.now(dt.UTC)
+    assert claim(worker) == []
+    assert handle.resume()
+    assert [found.attempt for found in claim(worker)] == [2]
+
+
+def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(claimer: Claimers) -> None:
+    handle, worker = one(), claimer()
+    put(1)
+    paused, other = ahead(worker)
+    limit("default", max_concurrency=1)
+    assert handle.pause()
+    passed = worker.run_pass(starts=[paused, other])
+    assert (passed.started, passed.returned) == ([other.id], [paused.id])
+    assert whole(worker) == []
+    handle.resume()
+    worker.run_pass(outcomes=[done(other)])
+    assert [claim.id for claim in whole(worker)] == [paused.id]
+
+
+def test_what_its_dead_worker_had_prefetched_does_not_start_during_a_pause(claimer: Claimers) -> None:
+    handle, dead = one(), claimer()
+    assert len(ahead(dead)) == 1
+    assert handle.pause()
+    WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=9)
+    assert Task.objects.get().status == "PENDING"
+    assert whole(claimer()) == []
+    handle.resume()
+    assert drain() == 1
+
+
+def test_a_lease_that_ends_during_a_pause_starts_nothing(claimer: Claimers) -> None:
+    handle, dead, worker = one(), claimer(), claimer()
+    assert len(ahead(dead)) == 1
+    assert handle.pause()
+    Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
+    assert worker.run_pass(sync=9, expired_leases=True).claims == []
+    assert Task.objects.get().status == "PENDING"
+
+
+def test_an_element_of_a_map_that_comes_back_during_a_pause_starts_after_the_resume(claimer: Claimers) -> None:
+    worker = claimer()
+    flow = Workflow("map")
+    flow.returns(flow.map(flows.plus, a=[1, 2, 3]))
+    handle = flow.send()
+    claims = worker.run_pass(sync=2).claims
+    assert handle.pause()
+    worker.run_pass(releases=claims)
+    assert whole(worker) == []
+    assert Task.objects.count() == 2
+    handle.resume()
+    drain()
+    assert handle.get(0).ok_value == [2, 3, 4]
+
+
+def test_the_retry_of_a_paused_run_lets_its_postponed_tasks_start(connect: Connect) -> None:
+    worker = Engine(connect())
+    flow = Workflow("pauses", on_error="pause")
+    flow.add(flows.number.with_options(retry_policy=AGAIN), 1, name="tried")
+    flow.add(flows.number, 1, name="fails")
+    handle = flow.send()
+    tried, fails = worker.take()
+    worker.settle(tried, code="AGAIN")
+    worker.settle(fails, code="BROKEN")
+    worker.advance()
+    assert (handle.status(), worker.take()) == ("PAUSED", [])
+    handle.retry()
+    worker.run_all()
+    assert handle.status() == "COMPLETED"
+
+
+def test_scans_do_not_meet_the_retries_of_a_paused_run(claimer: Claimers) -> None:
+    """Naive: they stay where they are due, and each claim walks over all of them until the run is resumed."""
+    worker = claimer()
+    limit("default", partition_by_args=["n"], partition_max_concurrency=1)
+    handle = one(retry_policy=AGAIN)
+    again(worker, *whole(worker))
+    Task.objects.update(parked=True)
+    assert handle.pause()
+    due = "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND (parked OR enqueued_at <= now() + interval '9 years')"
+    with connection.cursor() as cursor:
+        cursor.execute(due)
+        assert cursor.fetchall() == [(0,)]
+    handle.resume()
+    task = Task.objects.get()
+    assert (task.enqueued_at, task.parked, task.retry_count) == (task.next_retry_at, False, 1)
+
+
+def test_a_resume_wakes_workers_for_what_came_back_before(claimer: Claimers, connect: Connect) -> None:
+    """Naive: the task lies behind their scan cursors, and waits for the next poll."""
+    worker, ear = claimer(), connect()
+    handle = left_over(worker)
+    ear.execute(f"LISTEN {worker.channel}_new")
+    handle.resume()
+    (said,) = heard(ear)
+    moment, queue = said.split(" ")
+    assert (float(moment), queue) == (Task.objects.get().enqueued_at.timestamp(), "default")
+
+
+def test_the_task_of_a_paused_run_wakes_nobody(claimer: Claimers, connect: Connect) -> None:
+    """Naive: each permit that becomes free, and each full worker, wakes others for it as long as the pause lasts."""
+    limit("default", max_concurrency=2)
+    worker, ear = claimer(), connect()
+    team = Team(connect(), 2)
+    handle = left_over(worker)
+    ear.execute(f"LISTEN {worker.channel}_new")
+    put(1)
+    (claim,) = whole(worker)
+    heard(ear)
+    worker.run_pass(outcomes=[done(claim)])
+    assert (heard(ear), team.pass_on()) == ([], None)
+    handle.resume()
+    assert team.pass_on() == 1
+
+
+def test_the_task_of_a_paused_run_is_no_long_wait(claimer: Claimers) -> None:
+    worker = claimer()
+    handle = left_over(worker)
+    store = HealthStore(connection)
+    assert store.waits(["default"]) == {}
+    handle.resume()
+    assert [*store.waits(["default"])] == ["default"]
+
+
+def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
+    """Naive: the task of the paused run comes first and keeps the permit, and the partition stands still until a sweep."""
+    limit("default", partition_by_args=["n"], partition_max_concurrency=1)
+    worker = claimer()
+    running = put(1, kwargs=['{"n": 1}'])
+    (first,) = whole(worker)
+    left = one()
+    put(1, kwargs=['{"n": 1}'])
+    assert whole(worker) == []
+    assert Task.objects.filter(parked=True).count() == 2
+    alter(left, status="PAUSED")  # while another transaction holds the row
+    worker.run_pass(outcomes=[done(first)])
+    (claim,) = whole(worker)
+    assert claim.id not in {*running, Task.objects.get(workflow_id=left.workflow_id).pk}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"status": "CANCELLED", "error_code": "WORKFLOW_CANCELLED"},
+        {"status": "COMPENSATING"},
+        {"on_error": "stop", "error_code": "BROKEN"},
+        {"status": "COMPLETED", "continued_as": "0190163d-8694-739b-aea5-966c26f8ad91"},
+    ],
+)
+def test_what_a_run_has_left_when_it_ended_does_not_start(claimer: Claimers, columns: dict[str, Any]) -> None:
+    worker = claimer(default=100)
+    handle = one()
+    alter(handle, **columns)
+    assert (whole(worker), short(worker), ahead(worker)) == ([], [], [])
+    assert [reason.code for reason in explain(Task.objects.get().pk).reasons][0] == "RUN_ENDED"
+
+
+def test_the_tasks_of_a_run_that_was_deleted_by_hand_start(claimer: Claimers) -> None:
+    handle = one()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM horsies_workflows WHERE id = %s", [handle.workflow_id])
+    assert len(whole(claimer())) == 1
+
+
+def test_after_a_stop_the_callbacks_start(claimer: Claimers) -> None:
+    worker = claimer(default=100)
+    handle = one()
+    alter(handle, on_error="stop", error_code="BROKEN")
+    WorkflowNode.objects.update(rule="finished")
+    assert len(short(worker)) == 1
+
+
+def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers) -> None:
+    worker = claimer()
+    left = left_over(worker)
+    text = str(explain(Task.objects.get().pk))
+    assert (
+        f"RUN_PAUSED: Its run, one {left.workflow_id}, is paused. None of its tasks start until it is resumed." in text
+    )
+    assert left.cancel()
+    later = one("later", retry_policy=AGAIN)
+    again(worker, *whole(worker))
+    due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+    task = Task.objects.filter(workflow_id=later.workflow_id)
+    task.update(next_retry_at=due, enqueued_at=due)
+    assert later.pause()
+    reasons = explain(task.get().pk).reasons
+    assert [reason.code.value for reason in reasons] == ["RUN_PAUSED", "NO_LIVE_WORKER", "RETRY_WAITING"]
+    assert dt.datetime.fromisoformat(reasons[-1].details["due_at"]) == due

@@ -87,8 +87,8 @@ class WorkflowNode(ReadOnlyRow):
 
     ``open``, ``ok`` and ``bad`` count its upstream nodes that have not finished, completed, and ended otherwise. ``inputs`` says
     which results become which arguments. A map, and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``,
-    ``items_ok`` and ``items_bad``. Only waits have ``on_timeout``. ``undo`` is the task that undoes this node, ``undoes`` the
-    node that this one undoes.
+    ``items_ok`` and ``items_bad``. Only waits have ``on_timeout``; ``due_at`` is also when the delay of a task ends. ``undo`` is
+    the task that undoes this node, ``undoes`` the node that this one undoes.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "number")

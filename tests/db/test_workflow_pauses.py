@@ -306,3 +306,47 @@ def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers
     reasons = explain(task.get().pk).reasons
     assert [reason.code.value for reason in reasons] == ["RUN_PAUSED", "NO_LIVE_WORKER", "RETRY_WAITING"]
     assert dt.datetime.fromisoformat(reasons[-1].details["due_at"]) == due
+
+
+# delays
+
+
+def delayed() -> Workflow:
+    flow = Workflow("delayed")
+    flow.add(flows.number.with_options(delay=3_600), 1, name="node")
+    flow.map(flows.plus.with_options(delay=3_600), a=[1, 2, 3], name="map")
+    return flow
+
+
+def moments() -> set[dt.datetime]:
+    return set(Task.objects.values_list("enqueued_at", flat=True))
+
+
+def test_a_pause_does_not_begin_a_delay_anew() -> None:
+    handle = delayed().send()
+    (before,) = moments()
+    assert handle.pause()
+    assert not Task.objects.exists()
+    assert handle.resume()
+    assert moments() == {before}
+    assert Task.objects.count() == 4
+
+
+def test_a_delay_that_ended_during_a_pause_is_over() -> None:
+    handle = delayed().send()
+    assert handle.pause()
+    WorkflowNode.objects.update(due_at=dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
+    resumed = dt.datetime.now(dt.UTC)
+    assert handle.resume()
+    assert min(moments()) >= resumed  # not earlier, where scans do not look any more
+    assert drain() == 4
+
+
+def test_a_retry_of_the_run_begins_a_delay_anew() -> None:
+    flow = Workflow("again", on_error="stop")
+    flow.add(flows.number.with_options(delay=3_600), 1)
+    handle = flow.send()
+    (before,) = moments()
+    assert handle.cancel()
+    handle.retry()
+    assert Task.objects.get(status="PENDING").enqueued_at > before

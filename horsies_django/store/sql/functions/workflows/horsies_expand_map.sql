@@ -1,5 +1,6 @@
 -- Sends some of the tasks of a map, from its cursor on. Raises HW001 if there is no list to map over, or if an element was redacted.
--- An element that has a task already is passed over: after a retry or a pause, a map is expanded again.
+-- An element that has a task already is passed over: after a retry or a pause, a map is expanded again. A delay counts from the first
+-- element that was sent, for all.
 -- Moves its node READY -> ENQUEUED once every element has its task, READY -> COMPLETED if it has no elements. moved: whether it is final.
 -- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
 CREATE FUNCTION horsies_expand_map(p_run horsies_workflows, p_number bigint, p_many int, p_max_bytes int, p_now timestamptz,
@@ -37,6 +38,7 @@ BEGIN
     END IF;
   END IF;
   v_node.total := coalesce(v_node.total, jsonb_array_length(v_list));
+  v_node.due_at := coalesce(v_node.due_at, coalesce(p_now, now()) + v_node.delay);
   v_kwargs := horsies_node_kwargs(v_node, p_max_bytes);
   v_from := v_node.expanded;
   v_until := least(v_from + p_many, v_node.total);
@@ -50,7 +52,7 @@ BEGIN
                              partition_key, partition_version, max_retries, options, codec, workflow_id, node, node_index)
   SELECT horsies_uuid7(e.place), v_node.task_name, v_node.queue_name, v_node.lane, v_node.priority,
          horsies_stored_arguments(e.kwargs, v_node.codec),
-         v_now, coalesce(p_now, now()) + coalesce(v_node.delay, '0'), least(v_node.good_until, p_run.good_until),
+         v_now, greatest(coalesce(p_now, now()), v_node.due_at), least(v_node.good_until, p_run.good_until),
          CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
               THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, e.kwargs, v_node.task_name, NULL) END,
          q.partition_version, v_node.max_retries, v_node.options, v_node.codec, p_run.id, p_number, e.place
@@ -69,7 +71,7 @@ BEGIN
   ON CONFLICT (workflow_id, node, node_index) WHERE workflow_id IS NOT NULL DO NOTHING;
   GET DIAGNOSTICS many = ROW_COUNT;
   UPDATE horsies_workflow_nodes n
-  SET total = v_node.total, expanded = v_until, in_flight = n.in_flight + many
+  SET total = v_node.total, due_at = v_node.due_at, expanded = v_until, in_flight = n.in_flight + many
   WHERE n.workflow_id = p_run.id AND n.number = p_number;
   moved := horsies_close_maps(p_run.id, ARRAY[p_number], v_now) <> '{}';
 END

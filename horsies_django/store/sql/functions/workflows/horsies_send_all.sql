@@ -1,10 +1,12 @@
 -- Sends the tasks of ready nodes, of several runs, with the results that are their arguments. Raises an error if one of them cannot be sent.
+-- due_at keeps when the delay of a node ends: a task that a pause withdrew does not wait anew.
 -- Moves nodes READY -> ENQUEUED; tasks (none) -> PENDING. Returns how many.
 -- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys.
 CREATE FUNCTION horsies_send_all(p_workflows uuid[], p_numbers bigint[], p_max_bytes int, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_start timestamptz := coalesce(p_now, now());
   v_many int;
 BEGIN
   WITH made AS (
@@ -12,7 +14,7 @@ BEGIN
                                partition_key, partition_version, max_retries, options, codec, workflow_id, node, node_index)
     SELECT horsies_uuid7(p.place::int), n.task_name, n.queue_name, n.lane, n.priority,
            horsies_stored_arguments(k.kwargs, n.codec),
-           v_now, coalesce(p_now, now()) + coalesce(n.delay, '0'), least(n.good_until, w.good_until),
+           v_now, greatest(v_start, coalesce(n.due_at, v_start + n.delay)), least(n.good_until, w.good_until),
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
                 THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name, NULL) END,
            q.partition_version, n.max_retries, n.options, n.codec, w.id, n.number, 0
@@ -23,7 +25,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs) AS k
     RETURNING id, workflow_id, node
   )
-  UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED', task_id = made.id
+  UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED', task_id = made.id, due_at = coalesce(n.due_at, v_start + n.delay)
   FROM made WHERE n.workflow_id = made.workflow_id AND n.number = made.node;
   GET DIAGNOSTICS v_many = ROW_COUNT;
   RETURN v_many;

@@ -213,7 +213,8 @@ class Drive:
             yield
 
     def row(self, task: uuid.UUID) -> Any:
-        query = "SELECT t.status, t.workflow_id, t.node, t.node_index FROM horsies_tasks t WHERE t.id = %s"
+        query = """SELECT t.status, t.workflow_id, t.node, t.node_index, w.status FROM horsies_tasks t
+                   JOIN horsies_workflows w ON w.id = t.workflow_id WHERE t.id = %s"""
         return self.looker.execute(query, [task]).fetchone()
 
     def path(self, run: uuid.UUID) -> Path:
@@ -239,8 +240,9 @@ class Drive:
                 self.skip,
                 self.die,
                 self.cancel_task,
+                self.give_back,
             ],
-            [12, 6, 2, 1, 2, 1, 0.3, 0.4, 0.4],
+            [12, 6, 2, 1, 2, 1, 0.3, 0.4, 0.4, 0.6],
         )[0]
         self.done.append(what.__name__)
         what(self.dice.choice(self.engines))
@@ -272,7 +274,8 @@ class Drive:
             assert claim.id not in self.owner, "two engines run the same attempt"
             assert claim.id not in self.settled, "a finished task runs again"
             self.owner[claim.id] = engine
-            _, run, node, index = self.row(claim.id)
+            _, run, node, index, status = self.row(claim.id)
+            assert status not in ("PAUSED", "CANCELLED"), f"a task of a run that is {status} starts"
             place = (self.path(run), node, index)
             engine.claims.append((claim, place))
             self.check_arguments(claim, place)
@@ -332,9 +335,12 @@ class Drive:
     # what people do
 
     def control(self, engine: Engine) -> None:
-        """Pause or resume."""
+        """Pause, perhaps while another transaction holds tasks, or resume."""
         if self.dice.chance(0.4):
-            self.handle.pause()
+            with engine.conn.transaction():
+                if self.dice.chance(0.5):
+                    engine.conn.execute("SELECT FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE")
+                self.handle.pause()
         else:
             self.resume()
 
@@ -370,6 +376,18 @@ class Drive:
                 self.settled.add(claim.id)
                 self.fates[place] = Fate("FAILED")
         engine.start()
+
+    def give_back(self, engine: Engine) -> None:
+        """Give tasks back that have not begun, as when a child process dies."""
+        back = [claim for claim, _ in engine.claims if claim.id not in engine.growing and self.dice.chance(0.5)]
+        TaskStore(engine.conn).run_pass(engine.id, engine.channel, QUEUES, releases=back)
+        for claim, place in engine.claims:
+            if claim in back:
+                del self.owner[claim.id]
+                if self.row(claim.id)[0] == "CANCELLED":
+                    self.settled.add(claim.id)
+                    self.fates[place] = Fate("CANCELLED")
+        engine.claims = [pair for pair in engine.claims if pair[0] not in back]
 
     def cancel_task(self, engine: Engine) -> None:
         """Cancel a waiting task by hand."""

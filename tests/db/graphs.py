@@ -27,11 +27,11 @@ def graph_of(dice: Dice, size: int, *, depth: int = 0, on_error: str | None = No
     graph.max_in_flight = dice.choice([None, None, 1, 3])
     graph.callbacks = dice.chance(0.2) and size > 2
     members = size - (dice.randint(1, 3) if graph.callbacks else 0)
-    for number in range(max(members, 1)):
+    for number in range(members):
         graph.spots[number] = spot_of(dice, graph, number, size, depth)
     for number in range(len(graph.spots), size):
         rule = dice.choice(["succeeded", "failed", "finished"])
-        graph.spots[number] = Spot(number, upstream=frozenset(range(max(members, 1))), rule=rule)
+        graph.spots[number] = Spot(number, upstream=frozenset(range(members)), rule=rule)
     graph.output = dice.choice([None, *graph.spots])
     return graph
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, get_workflow, quorum
+from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, get_handle, get_workflow, quorum
 from horsies_django.conf import config
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
@@ -217,6 +217,48 @@ def test_batches_call_back() -> None:
         batch.on_finish(flows.number, 1, name="end")
         found = statuses(run(batch))
         assert {name for name in ("good", "bad", "end") if found[name] == "COMPLETED"} == ran
+
+
+@pytest.mark.parametrize("members", [None, []])
+def test_an_empty_batch_is_a_success_and_no_failure(members: list[int] | None) -> None:
+    """A loop that yields nothing, and a map over nothing."""
+    batch = Batch("nothing to do")
+    if members is not None:
+        batch.map(flows.plus, a=members, name="map")
+    batch.on_success(flows.number, 1, name="good")
+    batch.on_failure(flows.number, 1, name="bad")
+    batch.on_finish(flows.number, 1, name="end")
+    outer = Workflow("outer")
+    outer.add(batch, name="batch")
+    handle, nested = run(batch), run(outer)
+    child = WorkflowRun.objects.get(parent_id=nested.workflow_id)
+    for one in (handle, get_workflow(child.id)):
+        assert one.status() == "COMPLETED"
+        found = statuses(one)
+        found.pop("map", None)
+        assert found == {"good": "COMPLETED", "bad": "SKIPPED", "end": "COMPLETED"}
+        assert one.results()["bad"].err_value.error_code == "UPSTREAM_SKIPPED"
+    only_failure = Batch("nothing failed")
+    only_failure.on_failure(flows.number, 1)
+    assert run(only_failure).status() == "COMPLETED"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired"])
+def test_a_member_of_a_batch_that_never_ran_is_a_failure(how: str) -> None:
+    batch = Batch("one is missing")
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
+    batch.add(flows.number.with_options(good_until=past if how == "expired" else None), 1, name="member")
+    batch.add(flows.number, 2)
+    batch.on_success(flows.number, 1, name="good")
+    batch.on_failure(flows.number, 1, name="bad")
+    batch.on_finish(flows.number, 1, name="end")
+    handle = batch.send()
+    if how == "cancelled":
+        get_handle(WorkflowNode.objects.get(name="member").task_id).cancel()
+    drain(raise_errors=False)
+    expected = {"member": how.upper(), "number": "COMPLETED", "good": "SKIPPED", "bad": "COMPLETED", "end": "COMPLETED"}
+    assert statuses(handle) == expected
+    assert handle.status() == "FAILED"
 
 
 def test_a_running_task_adds_nodes() -> None:

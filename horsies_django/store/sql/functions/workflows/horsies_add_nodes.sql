@@ -1,5 +1,5 @@
 -- Inserts nodes and their edges. p_nodes: a list of objects as Node.json() in workflows/nodes.py writes them; "after": upstream nodes.
--- Nodes without upstream nodes are READY, the others PENDING. With p_added_by, by a running task, all are ADDED: they are counted when the
+-- Nodes without upstream nodes are READY, the others PENDING; what runs after a failure is SKIPPED in a batch without members. With p_added_by, by a running task, all are ADDED: they are counted when the
 -- run is advanced, under its lock. A node whose name this adder has used already is not inserted again. Returns the numbers inserted.
 -- Values of inputs are in p_values. good_for counts from p_now.
 -- Locks: none but the new rows. Index: horsies_workflow_nodes_name.
@@ -22,14 +22,14 @@ BEGIN
       signal, signal_key, due_at, on_timeout, permission, undo, codec, finished_at)
     SELECT p_workflow, n.number, p_added_by, n.name, n.kind,
            CASE WHEN p_added_by >= 0 THEN 'ADDED' WHEN n.kind = 'input' THEN 'COMPLETED'
-                WHEN coalesce(jsonb_array_length(n.after), 0) = 0 THEN 'READY' ELSE 'PENDING' END,
+                WHEN jsonb_array_length(n.after) > 0 THEN 'PENDING' WHEN n.rule = 'failed' THEN 'SKIPPED' ELSE 'READY' END,
            coalesce(n.task, ''), coalesce(n.queue, ''), coalesce(n.lane, ''), coalesce(n.priority, 100), coalesce(n.max_retries, 0),
            n.options, coalesce(n.kwargs, '{}'), n.inputs, n.over, n.graph,
            CASE WHEN n.kind = 'input' THEN coalesce(p_values -> n.name, n.value, 'null') ELSE n.value END,
            coalesce(n.rule, 'all'), n.needs, coalesce(n.allow_failed, false), n.when_node, n.when_path, n.delay,
            coalesce(n.good_until, v_now + n.good_for), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0, 0,
            n.signal, n.signal_key, n.due_at, n.on_timeout, n.permission, n.undo, n.codec,
-           CASE WHEN p_added_by < 0 AND n.kind = 'input' THEN v_now END
+           CASE WHEN p_added_by < 0 AND (n.kind = 'input' OR n.rule = 'failed' AND n.after IS NULL) THEN v_now END
     FROM node n
     ON CONFLICT (workflow_id, added_by, name) DO NOTHING
     RETURNING number

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -20,7 +20,7 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
-from horsies_django.workflows import checks, types
+from horsies_django.workflows import checks, mixups, types
 from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
 from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum, T
@@ -29,7 +29,8 @@ from horsies_django.workflows.undo import take_undo
 from horsies_django.workflows.waits import Waits
 
 MOST_NODES = 1_000_000
-TASKS = "add() and map() take a task, the name of one, or a Workflow"
+TASKS = "add() takes a task, the name of one, or a Workflow"
+MAPPED = "map() runs a task per element, which may add a workflow by current_task().workflow.add(): it takes a task or its name"
 
 
 class Workflow(Waits, Generic[T]):
@@ -58,6 +59,7 @@ class Workflow(Waits, Generic[T]):
         self.nodes: list[Node] = []
         self.output: Node[T] | None = None
         self.problems: list[str] = []
+        self.outer: set[Workflow] = set()  # those that have this one as a node, or continue as it
         self._names: Counter[str] = Counter()
         self._given: set[str] = set()
 
@@ -86,14 +88,12 @@ class Workflow(Waits, Generic[T]):
             node = self._node(what.name, name, "workflow")
             embed(self, node, what, args, kwargs)
         else:
-            task, options = self._task(what)
+            task, how = self._task(what)
             node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "task")
-            self._prepare(node, task, options)
-            checks.take_arguments(self, node, args, kwargs)
-        self._join(node, after, join, allow_failed=allow_failed, when=when)
-        checks.judge_inputs(self, node)
-        take_undo(self, node, undo)
-        return node
+            self._prepare(node, task, how)
+            options = mixups.given(after=after, join=join, allow_failed=allow_failed, when=when, name=name, undo=undo)
+            checks.take_arguments(self, node, args, kwargs, options)
+        return self._join(node, after, join, allow_failed=allow_failed, when=when, undo=undo)
 
     def map(
         self,
@@ -114,25 +114,13 @@ class Workflow(Waits, Generic[T]):
         the same for every element. The node completes if all its tasks do; its value is the list of their values. Its ``undo``
         runs once per element.
         """
-        task, options = self._task(what)
+        task, how = self._task(what, MAPPED)
         node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "map")
-        self._prepare(node, task, options)
+        self._prepare(node, task, how)
         node.over = next(iter(kwargs), None)
-        checks.take_arguments(self, node, (), kwargs)
-        self._join(node, after, join, allow_failed=allow_failed, when=when)
-        checks.judge_inputs(self, node)
-        take_undo(self, node, undo)
-        return node
-
-    @overload
-    def input(self, name: str, annotation: type[N]) -> Node[N]: ...
-    @overload
-    def input(self, name: str, annotation: Any = ...) -> Node: ...
-    def input(self, name: str, annotation: Any = Any) -> Node:
-        """Add an input, whose value another workflow gives when this one is a node of it."""
-        node = self._node(name, name, "input")
-        node.type = types.plain(annotation)
-        return node
+        options = mixups.given(after=after, join=join, allow_failed=allow_failed, when=when, name=name, undo=undo)
+        checks.take_arguments(self, node, (), kwargs, options)
+        return self._join(node, after, join, allow_failed=allow_failed, when=when, undo=undo)
 
     def continue_as(
         self,
@@ -153,12 +141,11 @@ class Workflow(Waits, Generic[T]):
         """
         node = self._node(name, name, "continue")
         follow(self, node, what, kwargs)
-        self._join(node, after, join, allow_failed=allow_failed, when=when)
-        checks.judge_inputs(self, node)
-        return node
+        return self._join(node, after, join, allow_failed=allow_failed, when=when)
 
     def returns(self, node: Node[T]) -> None:
         """Let the value of a node be the value of the workflow."""
+        self.change("a value")
         if self.owns(node, "returns()"):
             checks.judge_kept(self, "returns()", node)
             self.output = node
@@ -185,6 +172,18 @@ class Workflow(Waits, Generic[T]):
             return True
         self.problems.append(f"{where}: {node!r:.80} is not a node of this workflow; use what its add() returned")
         return False
+
+    def note(self, problem: str) -> None:
+        """Note a problem, also for the workflows that contain this one."""
+        self.problems.append(problem)
+        for flow in self.outer:
+            flow.note(problem)
+
+    def change(self, what: str) -> None:
+        """Note that this workflow gets something new if another one contains it already, with the graph that it had."""
+        while self.outer:  # it is told once
+            flow = self.outer.pop()
+            flow.note(f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is complete")
 
     def finish(self) -> None:
         """Complete the graph before it is sent."""
@@ -224,17 +223,14 @@ class Workflow(Waits, Generic[T]):
         if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= 200 or not given.isprintable()):
             self.problems.append(f"a node's name must be a str of 1 to 200 printable characters, not {given!r:.80}")
             given = None
-        name = given
-        if name is None:
-            wanted = wanted[:180]
+        name, wanted = given, wanted[:180]
+        while name is None or (given is None and name in self._given):
             self._names[wanted] += 1
             name = wanted if self._names[wanted] == 1 else f"{wanted}-{self._names[wanted]}"
-            while name in self._given:
-                self._names[wanted] += 1
-                name = f"{wanted}-{self._names[wanted]}"
-        elif name in self._given:
+        if given in self._given:
             self.problems.append(f"the name {name!r} is used for two nodes: give one of them another")
         self._given.add(name)
+        self.change(f"the node {name!r:.80}")
         node = Node(self, len(self.nodes), name, kind)
         self.nodes.append(node)
         return node
@@ -276,7 +272,8 @@ class Workflow(Waits, Generic[T]):
         *,
         allow_failed: bool,
         when: Any,
-    ) -> None:
+        undo: Any = None,
+    ) -> Node:
         several = isinstance(after, Iterable) and not isinstance(after, str | Node)
         node.after(*(after if several else [after]))
         node.allow_failed = bool(allow_failed)
@@ -295,6 +292,9 @@ class Workflow(Waits, Generic[T]):
             node.rule, node.needs = "quorum", 1
         elif join != "all":
             self.problems.append(f"{node.name}: join must be 'all', 'any' or quorum(n), not {join!r:.80}")
+        checks.judge_inputs(self, node)
+        take_undo(self, node, undo)
+        return node
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, {len(self.nodes)} nodes>"

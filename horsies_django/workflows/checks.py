@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_origin
 
@@ -13,11 +13,14 @@ from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.jsontext import write_json
 from horsies_django.core.options import drops_result
-from horsies_django.workflows import types
+from horsies_django.workflows import mixups, types
 from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.results import Results
 
 LONGEST_PATH = 10_000
+MOST_LEVELS = (
+    100  # of workflows in one another: PostgreSQL begins all of them in one another, and its stack ends near 190
+)
 ON_ERROR = ("fail", "stop", "pause")
 
 
@@ -32,11 +35,16 @@ def has_nodes(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(each, Node) for each in value)
 
 
-def take_arguments(flow: Any, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Give a node its arguments: constants are encoded, nodes become inputs."""
+def take_arguments(
+    flow: Any, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], options: Collection[str]
+) -> None:
+    """Give a node its arguments: constants are encoded, nodes become inputs. ``options`` were given beside them."""
     if node.task is None:
         return
     codec = node.task.arguments
+    if unclear := mixups.unclear(node, len(args), options):
+        flow.problems += unclear
+        return
     try:
         given = codec.bind(tuple(args), kwargs)
     except CodecError as error:
@@ -54,7 +62,7 @@ def take_arguments(flow: Any, node: Node, args: Sequence[Any], kwargs: Mapping[s
     try:
         node.kwargs = codec.encode_values(constants)
     except CodecError as error:
-        flow.problems.append(f"{node.name}: {error}")
+        flow.problems.append(f"{node.name}: {mixups.why_not(error, constants)}")
 
 
 def take_elements(flow: Any, node: Node, elements: Any) -> None:
@@ -72,7 +80,7 @@ def take_elements(flow: Any, node: Node, elements: Any) -> None:
         try:
             stored.append(json.loads(node.task.arguments.encode_values({node.over: element}))[node.over])
         except CodecError as error:
-            flow.problems.append(f"{node.name}: element {place}: {error}")
+            flow.problems.append(f"{node.name}: element {place}: {mixups.why_not(error, {node.over: element})}")
             return
     node.value = write_json(stored)
 

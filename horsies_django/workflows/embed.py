@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from horsies_django.core.codec import CodecError, shape_of
 from horsies_django.core.codec.jsontext import write_json
 from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.workflows import checks, types
+from horsies_django.workflows import checks, mixups, types
 from horsies_django.workflows.nodes import Node
+
+MOST_LEVELS = (
+    100  # of workflows in one another: PostgreSQL begins them in one another, too, and its stack ends near 190
+)
 
 
 def embed(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -82,6 +86,19 @@ def take_graph(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: M
             try:
                 constants[name] = shape_of(inputs[name].type, name).encode(value, name)
             except (CodecError, TaskDefinitionError) as error:
-                flow.problems.append(f"{node.name}: {error}")
+                flow.problems.append(f"{node.name}: {mixups.why_not(error, {name: value})}")
     node.kwargs = write_json(constants)
     node.graph, node.graph_hash = child.json(), child.hash()
+    node.levels += max((each.levels for each in child.nodes), default=1)
+    child.outer.add(flow)
+
+
+def level_problems(nodes: Iterable[Node]) -> list[str]:
+    """Return the problem of nodes with too many workflows in one another."""
+    levels = max((node.levels for node in nodes), default=1)
+    if levels <= MOST_LEVELS:
+        return []
+    return [
+        f"its workflows are nested {levels} levels deep, and {MOST_LEVELS} are possible: let a task of the innermost one add the "
+        "rest by current_task().workflow.add(...)"
+    ]

@@ -19,7 +19,7 @@ from horsies_django.tasks.enqueue import taken
 from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
-from horsies_django.workflows.embed import judge_name
+from horsies_django.workflows.embed import judge_name, level_problems
 from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.send import path_problem
 
@@ -35,6 +35,10 @@ class RunningWorkflow(Workflow):
         super().__init__("the workflow of the current task")
         self.current = current
         self.place: Place | None = None  # of the task, once it was looked up
+
+    def note(self, problem: str) -> None:
+        """Raise WorkflowDefinitionError for a problem with a node that is inserted already."""
+        raise WorkflowDefinitionError(self.name, [problem])
 
     def add(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
         """Add a node, as ``Workflow.add`` does, and insert it."""
@@ -99,7 +103,7 @@ class RunningWorkflow(Workflow):
         raise WorkflowError("the workflow of the current task is running: add() and map() insert their nodes at once")
 
     def _insert(self, node: Node, successor: Workflow | None = None) -> Node:
-        problems = [*self.problems, *checks.node_problems(node)]
+        problems = [*self.problems, *checks.node_problems(node), *level_problems([node])]
         if problems:
             self.problems = []
             raise WorkflowDefinitionError(self.name, problems)

@@ -62,6 +62,7 @@ class Node(Generic[V]):
         self.value: str | None = None
         self.graph: str | None = None
         self.graph_hash = ""
+        self.levels = 1  # of the workflows in one another that it runs, with its own
         self.undo: str | None = None  # JSON, of the task that undoes it, without its options
         self.undo_options: str | None = None
         self.wait: Any = None  # a Wait, of a timer, a signal or a gate
@@ -81,6 +82,8 @@ class Node(Generic[V]):
 
     def after(self, *nodes: Node) -> Node[V]:
         """Let this node wait for others, whose results it does not take. Return this node."""
+        if nodes:
+            self.flow.change(f"an edge to {self.name!r}")
         for node in nodes:
             if self.flow.owns(node, f"{self.name}: after()"):
                 self.upstream.add(node.number)

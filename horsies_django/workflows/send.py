@@ -19,6 +19,7 @@ from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
 from horsies_django.workflows import checks
 from horsies_django.workflows.database import writing
+from horsies_django.workflows.embed import level_problems
 from horsies_django.workflows.handle import WorkflowHandle, codec_of
 
 CHUNK = 5_000  # nodes per INSERT
@@ -30,7 +31,7 @@ def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
     """Send a workflow and return its handle. Raises WorkflowDefinitionError, TaskSendError, WorkflowError."""
     refuse_context(flow, from_async=from_async)
     flow.finish()
-    problems = [*flow.problems, *checks.graph_problems(flow)]
+    problems = [*flow.problems, *checks.graph_problems(flow), *level_problems(flow.nodes)]
     problems += [
         f"its input {node.name!r} has no value: only a node of another workflow gets one"
         for node in flow.nodes

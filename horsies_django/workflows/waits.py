@@ -1,15 +1,15 @@
-"""Nodes that wait: timers, signals and gates."""
+"""Nodes without a task: inputs, and those that wait: timers, signals and gates."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.options import LONGEST_DELAY
-from horsies_django.workflows import types
-from horsies_django.workflows.nodes import Condition, Join, Node, Quorum
+from horsies_django.workflows import mixups, types
+from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum
 
 OnTimeout = Literal["fail", "skip", "complete"]
 ON_TIMEOUT = get_args(OnTimeout)
@@ -50,8 +50,20 @@ class Waits:
     def _node(self, wanted: str, given: str | None, kind: str) -> Node:
         raise NotImplementedError
 
-    def _join(self, node: Node, after: Any, join: str | Quorum, *, allow_failed: bool, when: Any) -> None:
+    def _join(self, node: Node, after: Any, join: str | Quorum, *, allow_failed: bool, when: Any) -> Node:
         raise NotImplementedError
+
+    @overload
+    def input(self, name: str, annotation: type[N]) -> Node[N]: ...
+    @overload
+    def input(self, name: str, annotation: Any = ...) -> Node: ...
+    def input(self, name: str, annotation: Any = Any) -> Node:
+        """Add an input, whose value another workflow gives when this one is a node of it."""
+        node = self._node(name, name, "input")
+        node.type = types.plain(annotation)
+        if name in mixups.OPTIONS:
+            self.problems.append(f"no value can be given to the input {name!r}: add() has an option of that name")
+        return node
 
     def sleep(
         self,
@@ -199,5 +211,4 @@ class Waits:
         node.wait = wait
         if node.kind == "timer":
             node.type = type(None)
-        self._join(node, after, join, allow_failed=allow_failed, when=when)
-        return node
+        return self._join(node, after, join, allow_failed=allow_failed, when=when)

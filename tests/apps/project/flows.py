@@ -74,6 +74,11 @@ def page(language: str, pages: int) -> dict[str, str | int]:
 
 
 @task
+def planned(when: str, name: str = "nobody") -> str:
+    return f"{when} {name}"
+
+
+@task
 def grows(n: int) -> int:
     for place in range(n):
         current_task().workflow.add(number, place)
@@ -115,6 +120,19 @@ def grows_and_fails(n: int) -> int:
     if current_task().attempt == 1:
         raise ValueError("once more")
     return n
+
+
+@task
+def adds_and_changes() -> str:
+    """Add a workflow, change it then, and return what that says."""
+    inner = Workflow("inner")
+    inner.add(number, 1)
+    current_task().workflow.add(inner)
+    try:
+        inner.add(number, 2)
+    except WorkflowDefinitionError as error:
+        return str(error)
+    return "changed"
 
 
 @task

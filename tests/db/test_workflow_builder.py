@@ -1,0 +1,153 @@
+"""What the builder of workflows refuses, with what to write instead, and the limits of what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from horsies_django import Workflow, WorkflowDefinitionError, get_workflow
+from horsies_django.models import WorkflowNode, WorkflowRun
+from horsies_django.testing import drain
+from tests.apps.project import flows
+
+pytestmark = pytest.mark.django_db
+
+
+def statuses(handle: Any) -> dict[str, str]:
+    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
+    return {node.name: node.status for node in nodes}
+
+
+def run(flow: Workflow) -> Any:
+    handle = flow.send()
+    drain(raise_errors=False)
+    return handle
+
+
+def problems_of(flow: Workflow) -> list[str]:
+    with pytest.raises(WorkflowDefinitionError) as raised:
+        flow.send()
+    return raised.value.problems
+
+
+def test_a_workflow_per_element_is_refused_with_what_to_write_instead() -> None:
+    child = Workflow("child")
+    child.add(flows.number, child.input("n", int))
+    flow = Workflow("map")
+    flow.map(child, n=[1, 2])  # type: ignore[arg-type]
+    (problem,) = problems_of(flow)
+    assert "may add a workflow by current_task().workflow.add()" in problem
+    assert problem.endswith("it takes a task or its name, not Workflow")
+
+
+def test_nodes_inside_of_other_values_are_refused_as_such() -> None:
+    """Also deep in an argument, in a table, in an element of a map, and in the input of a workflow."""
+    child = Workflow("child")
+    child.add(flows.total_list, child.input("values", list[int]))
+    flow = Workflow("nested")
+    node = flow.add(flows.number, 1)
+    flow.add(flows.total_list, [[node]], name="list")
+    flow.add(flows.act, value={"a": [node]}, name="dict")
+    flow.map(flows.plus, a=[1, [node]], name="map")
+    flow.add(child, values={"a": node}, name="child")
+    problems = problems_of(flow)
+    assert [problem.partition(":")[0] for problem in problems] == ["list", "dict", "map", "child"]
+    said = "has nodes inside: a node is an argument by itself, or in one list of nodes"
+    assert all(problem.endswith(said) for problem in problems), problems
+
+
+def test_an_option_that_is_a_parameter_too_is_refused_unless_that_has_its_place() -> None:
+    """Naive: the node is called so, and the parameter keeps its default."""
+    flow = Workflow("options")
+    flow.add(flows.planned, "tomorrow", name="ada")
+    flow.add(flows.planned, when="tomorrow")
+    flow.map(flows.planned, when=["today", "tomorrow"])
+    assert [problem for problem in problems_of(flow) if "parameter" in problem] == [
+        "ada: name= is an option of add(), and tests.apps.project.flows.planned has a parameter 'name': give it by position, "
+        "or rename it",
+        "planned: when= is an option of add(), and tests.apps.project.flows.planned has a parameter 'when': give it by position, "
+        "or rename it",
+        "planned-2: when= is an option of map(), and tests.apps.project.flows.planned has a parameter 'when': rename it",
+    ]
+    flow = Workflow("by position")
+    flow.returns(flow.add(flows.planned, "tomorrow", "ada", name="both"))
+    assert run(flow).get(0).ok_value == "tomorrow ada"
+
+
+def test_an_input_that_add_would_take_for_an_option_is_refused() -> None:
+    child = Workflow("child")
+    child.add(flows.planned, child.input("name", str))
+    outer = Workflow("outer")
+    outer.add(child, name="ada")
+    assert "ada: no value can be given to the input 'name': add() has an option of that name" in problems_of(outer)
+
+
+@pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])
+@pytest.mark.parametrize("how", ["add", "continue_as"])
+def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(change: str, how: str) -> None:
+    """Naive: the other one keeps the graph as it was, and the rest never runs."""
+    late = Workflow("late")
+    first, second = late.add(flows.number, 1, name="first"), late.add(flows.number, 2, name="second")
+    middle, outer = Workflow("middle"), Workflow("outer")
+    getattr(middle, how)(late)
+    if how == "add":
+        outer.add(middle)
+    changes: dict[str, Callable[[], Any]] = {
+        "add": lambda: late.add(flows.number, 3),
+        "map": lambda: late.map(flows.number, n=[3]),
+        "sleep": lambda: late.sleep(0),
+        "after": lambda: second.after(first),
+        "returns": lambda: late.returns(first),
+    }
+    changes[change]()
+    for flow in (middle, outer) if how == "add" else (middle,):
+        (problem,) = problems_of(flow)
+        assert problem.startswith("'late' got ")
+        assert problem.endswith("after it was added to 'middle': add it when it is complete")
+    complete = Workflow("complete")
+    complete.add(late)
+    assert run(complete).status() == "COMPLETED"
+    late.add(flows.number, 4, name="later")  # what was sent stays as it is
+    assert "later" in statuses(run(late))
+
+
+def test_a_workflow_that_changes_after_a_running_task_added_it_is_refused_at_the_change() -> None:
+    flow = Workflow("grows")
+    flow.returns(flow.add(flows.adds_and_changes))
+    message = run(flow).get(0).ok_value
+    assert "'inner' got the node 'number-2' after it was added to 'the workflow of the current task'" in message
+
+
+def nested(levels: int, task: Any = flows.number) -> Workflow:
+    inner = Workflow("level 1")
+    inner.returns(inner.add(task, 7))
+    for level in range(2, levels + 1):
+        outer = Workflow(f"level {level}")
+        outer.returns(outer.add(inner))
+        inner = outer
+    return inner
+
+
+def test_workflows_in_workflows_run_to_the_depth_that_is_allowed_and_none_is_sent_below_it() -> None:
+    """Naive: they are sent, and the innermost ones fail with the stack of the database."""
+    assert run(nested(100)).get(0).ok_value == 7
+    assert problems_of(nested(101)) == [
+        "its workflows are nested 101 levels deep, and 100 are possible: let a task of the innermost one add the rest by "
+        "current_task().workflow.add(...)"
+    ]
+
+
+def test_operations_reach_the_innermost_of_many_workflows() -> None:
+    handle = nested(100, flows.broken).send()
+    innermost = get_workflow(WorkflowRun.objects.get(name="level 1").id)
+    assert handle.pause()
+    assert innermost.status() == "PAUSED"
+    assert handle.resume()
+    drain(raise_errors=False)
+    assert (handle.status(), innermost.status()) == ("FAILED", "FAILED")
+    handle.retry()
+    assert innermost.status() == "RUNNING"
+    assert handle.cancel()
+    assert innermost.status() == "CANCELLED"

@@ -15,6 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 from horsies_django.conf import LARGEST_LIMIT, Config, QueueConfig, config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import refuse_who, text_problem
 from horsies_django.models import Queue
 from horsies_django.models.moments import aware
 from horsies_django.store.base import migrated
@@ -111,6 +112,7 @@ def override(
     """
     if not limits:
         raise QueueError(f"queue {name!r}: an override needs at least one of {', '.join(LIMITS)}")
+    refuse_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
     if not reason.strip():
         raise QueueError(f"queue {name!r}: an override needs a reason")
     refuse_until(name, until)
@@ -199,15 +201,26 @@ def _is_whole(value: object) -> bool:
 
 def _find(name: str) -> Queue | None:
     alias = config().database
+    if text_problem("name", name, 100):
+        return None
     with migrated(connections[alias]):
         return Queue.objects.using(alias).filter(name=name).first()
 
 
-def _change(name: str, columns: Mapping[str, Any], **how: Any) -> list[str]:
+def _unknown(name: str) -> QueueError:
+    return QueueError(
+        f"there is no queue {name!r:.200} in the database; declare it in HORSIES['QUEUES'] and run 'migrate'"
+    )
+
+
+def _change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
+    refuse_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
+    if text_problem("name", name, 100):
+        raise _unknown(name)
     store = QueueStore(connections[config().database])
     for left in reversed(range(TRIES)):
         try:
-            changed = store.configure(name, columns, **how)
+            changed = store.configure(name, columns, actor=actor, reason=reason, **how)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
                 raise
@@ -218,8 +231,6 @@ def _change(name: str, columns: Mapping[str, Any], **how: Any) -> list[str]:
                 ) from error
             continue
         if changed is None:
-            raise QueueError(
-                f"there is no queue {name!r} in the database; declare it in HORSIES['QUEUES'] and run 'migrate'"
-            )
+            raise _unknown(name)
         return changed
     raise AssertionError("unreachable")

@@ -19,6 +19,7 @@ from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
+from horsies_django.core.texts import refuse_who, text_problem
 from horsies_django.models import Schedule
 from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
@@ -182,6 +183,7 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
     Raises ScheduleError if the schedule does not exist or its task cannot be sent, TaskSendError if the database refuses it.
     """
     found, wrong = read_definition(_find(name).definition)
+    refuse_who(ScheduleError, f"the task of the schedule {name!r} was not sent", actor, reason)
     if found is None:
         raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
     try:
@@ -227,13 +229,18 @@ def _find(name: str) -> Schedule:
 
 
 def _row(name: str) -> Schedule | None:
+    if text_problem("name", name, LONGEST_NAME):
+        return None
     alias = config().database
     with migrated(connections[alias]):
         return Schedule.objects.using(alias).filter(name=name).first()
 
 
-def _change(name: str, **how: Any) -> list[str]:
-    changed = ScheduleStore(connections[config().database]).change(name, **how)
+def _change(name: str, *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
+    refuse_who(ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason)
+    changed = None
+    if text_problem("name", name, LONGEST_NAME) is None:
+        changed = ScheduleStore(connections[config().database]).change(name, actor=actor, reason=reason, **how)
     if changed is None:
         raise ScheduleError(f"there is no schedule {name!r}")
     return changed

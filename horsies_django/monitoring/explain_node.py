@@ -9,6 +9,7 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.core.explanations import NodeExplanation, NodeReasonCode
 from horsies_django.core.node_reasoning import node_reasoned
+from horsies_django.core.texts import text_problem
 from horsies_django.monitoring.explain import explain, timing
 from horsies_django.store.explanations import ExplanationStore
 from horsies_django.workflows.handle import WorkflowHandle
@@ -44,7 +45,7 @@ def find_node(run: uuid.UUID, node: str | int) -> int:
 
     nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=run)
     found = []
-    if isinstance(node, str) and "\x00" not in node:
+    if text_problem("node", node, 200) is None:
         found = list(nodes.filter(name=node).order_by("number").values_list("number", flat=True)[:2])
     if not found and str(node).isdecimal() and int(node) < 2**63:
         found = list(nodes.filter(number=int(node)).values_list("number", flat=True))

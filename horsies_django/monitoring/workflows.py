@@ -12,6 +12,7 @@ from django.db.models.functions import Cast, Coalesce
 
 from horsies_django.conf import config
 from horsies_django.core.status import UNFINISHED_RUNS
+from horsies_django.core.texts import text_problem
 from horsies_django.models import WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.workflows import Progress
 from horsies_django.workflows.database import reading
@@ -155,7 +156,7 @@ def keyed(alias: str, key: str) -> list[uuid.UUID]:
     To be read again by id, in an order that no index has: that of an index could tempt the planner to read all runs.
     """
     found = WorkflowRun.objects.using(alias).filter(key=key).values_list("pk", flat=True)
-    return [] if "\x00" in key else list(found[:SAME_KEY])
+    return [] if text_problem("key", key, 255) else list(found[:SAME_KEY])
 
 
 def newest(

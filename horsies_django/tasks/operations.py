@@ -9,6 +9,7 @@ from django.db import connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskCopied, TaskNotRetryable
+from horsies_django.core.texts import refuse_who
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7
@@ -21,8 +22,11 @@ def cancel(
 
     "CANCELLED": it had not started and never will. "REQUESTED": it is running and was asked to stop
     (``current_task().cancel_requested``, a CancelledError in async code); with ``terminate`` its process is killed if it does not
-    stop. "FINISHED": it had already finished. With an ``actor``, the operation is audited with ``reason``.
+    stop. "FINISHED": it had already finished. With an ``actor``, the operation is audited with ``reason``. Raises ValueError if
+    these cannot be stored.
     """
+    if actor is not None:
+        refuse_who(ValueError, "no task was cancelled", actor, reason)
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)
@@ -39,9 +43,10 @@ def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None, again: b
 
     A task that waits for a retry becomes due now. A task that failed, expired or was cancelled is sent again under a new id, with
     the same arguments and options; the old task is unchanged. Raises LookupError if there is no such task, TaskNotRetryable for
-    one that completed, has not finished, or was redacted, and TaskCopied for one that has already been sent again, unless
-    ``again``.
+    one that completed, has not finished, or was redacted, TaskCopied for one that has already been sent again, unless ``again``,
+    and ValueError for an actor or a reason that cannot be stored.
     """
+    refuse_who(ValueError, f"task {task_id} was not run again", actor, reason)
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)

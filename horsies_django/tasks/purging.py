@@ -10,6 +10,7 @@ from django.db import connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import refuse_who
 from horsies_django.store import clock
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.purging import Matched, PurgeStore, Selection
@@ -43,8 +44,10 @@ def purge(chosen: Selection, *, actor: str, reason: str | None = None) -> int:
     """Cancel waiting tasks, or delete finished ones, and return how many.
 
     Works in batches, each of which is a transaction and an entry of the audit, or all in the open transaction, if any. Tasks that
-    a worker has claimed, that are locked, or that belong to workflow runs are left.
+    a worker has claimed, that are locked, or that belong to workflow runs are left. Raises ValueError for an actor or a reason
+    that cannot be stored.
     """
+    refuse_who(ValueError, "no task was purged", actor, reason)
     alias = config().database
     connection = connections[alias]
     store, audit, total = PurgeStore(connection), TaskStore(connection), 0

@@ -9,6 +9,7 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotFinished
 from horsies_django.core.status import TERMINAL
+from horsies_django.core.texts import refuse_who
 from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks.handle import TaskHandle
 
@@ -23,9 +24,10 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
     Returns False if the task is already redacted. Afterwards ``get()`` returns the error RESULT_REDACTED for a completed task,
     and the error of the task without message, data and exception for any other. Runs in the open transaction, if any. Raises
     LookupError if there is no such task, TaskNotFinished while it waits or runs, ValueError for an id that is not a UUID or an
-    empty reason.
+    empty reason, or an actor or a reason that cannot be stored.
     """
     id_ = TaskHandle(task_id).task_id
+    refuse_who(ValueError, f"task {id_} was not redacted", actor, reason)
     if not reason.strip():
         raise ValueError(
             "a redaction needs a reason, which is recorded in the audit and must not contain personal data"

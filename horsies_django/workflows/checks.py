@@ -13,6 +13,7 @@ from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.jsontext import write_json
 from horsies_django.core.options import drops_result
+from horsies_django.core.texts import text_problem
 from horsies_django.workflows import mixups, types
 from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.results import Results
@@ -174,8 +175,8 @@ def graph_problems(flow: Any) -> list[str]:
         problems.append(f"a workflow's name must be a str of 1 to 255 printable characters, not {flow.name!r:.80}")
     if flow.on_error not in ON_ERROR:
         problems.append(f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}")
-    if flow.key is not None and (not isinstance(flow.key, str) or not 1 <= len(flow.key) <= 255):
-        problems.append(f"key must be a str of 1 to 255 characters, not {flow.key!r:.80}")
+    if flow.key is not None and (problem := text_problem("key", flow.key, 255)):
+        problems.append(problem)
     many = flow.max_in_flight
     if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
         problems.append(f"max_in_flight must be an int of at least 1, not {many!r}")

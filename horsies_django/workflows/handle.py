@@ -14,6 +14,7 @@ from horsies_django.core.codec import ResultCodec
 from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import UNFINISHED_NODES
+from horsies_django.core.texts import text_problem
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, decode, id_of
@@ -178,7 +179,8 @@ class WorkflowHandle(Generic[T]):
         from horsies_django.models import WorkflowNode
 
         found = WorkflowNode.objects.using(config().database).filter(workflow_id=self.workflow_id, name=node)
-        numbers = list(found.order_by("added_by").values_list("number", flat=True)[:2])
+        named = found.order_by("added_by").values_list("number", flat=True)[:2]
+        numbers = [] if text_problem("node", node, 200) else list(named)
         if len(numbers) != 1:
             raise LookupError(f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}")
         operations.skip(self.workflow_id, numbers[0], actor=actor, reason=reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 
 from horsies_django.core.errors import WorkflowError
+from horsies_django.core.texts import refuse_who
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.workflows.database import writing
@@ -76,7 +77,8 @@ def skip(run: uuid.UUID, number: int, *, actor: str | None = None, reason: str |
 def note(
     store: WorkflowStore, run: uuid.UUID, action: str, actor: str, reason: str | None, after: dict[str, str]
 ) -> None:
-    """Write an audit entry about a run."""
+    """Write an audit entry about a run. Raises WorkflowError for an actor or a reason that cannot be stored."""
+    refuse_who(WorkflowError, f"run {run} was not changed", actor, reason)
     TaskStore(store.connection).note(run, action, actor, reason, after)
 
 

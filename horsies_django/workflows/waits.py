@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args, overload
 
+from horsies_django.core.texts import text_problem
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.options import LONGEST_DELAY
 from horsies_django.workflows import mixups, types
@@ -127,8 +128,8 @@ class Waits:
             self.problems.append(
                 f"{node.name}: the name of a signal is a str of 1 to 200 printable characters, not {signal!r:.80}"
             )
-        if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= 255 or "\x00" in key):
-            self.problems.append(f"{node.name}: key must be a str of 1 to 255 characters, not {key!r:.80}")
+        if key is not None and (problem := text_problem("key", key, 255)):
+            self.problems.append(f"{node.name}: {problem}")
         delay = None if timeout is None else self._span(node, "timeout", timeout)
         node.type = self._type(node, types.plain(annotation), delay, on_timeout)
         return self._wait(node, Wait(on_timeout, delay, None, signal, key), after, join, allow_failed, when)

@@ -1,0 +1,22 @@
+"""Texts that callers give, and that PostgreSQL has to store: keys, actors and reasons."""
+
+from __future__ import annotations
+
+LONGEST_ACTOR = 255
+LONGEST_REASON = 10_000
+
+
+def text_problem(what: str, value: object, most: int) -> str | None:
+    """Return why a value is no text of 1 to ``most`` characters that PostgreSQL can store, None if it is one."""
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        return f"{what} must be a str of 1 to {most:,} characters, not {value!r:.80}"
+    if "\x00" in value or (not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)):
+        return f"{what} must be a str without NUL bytes and lone surrogates, which PostgreSQL cannot store, not {value!a:.80}"
+    return None
+
+
+def refuse_who(error: type[Exception], refused: str, actor: object, reason: object) -> None:
+    """Raise an error, which says what was ``refused``, for an actor or a reason that cannot be stored. There may be no reason."""
+    problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)
+    if problem := text_problem("actor", actor, LONGEST_ACTOR) or problem:
+        raise error(f"{refused}: {problem}")

@@ -1,0 +1,138 @@
+"""Texts that PostgreSQL cannot store, such as those with NUL bytes, wherever a caller gives an actor, a reason or a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, explain_node, queues, schedules
+from horsies_django.core.errors import QueueError, ScheduleError
+from horsies_django.models import AuditEntry, Task, WorkflowRun
+from horsies_django.monitoring import workflows
+from horsies_django.tasks import operations, purging, redaction
+from horsies_django.workflows.handle import WorkflowHandle
+from tests.apps.project import flows
+
+pytestmark = pytest.mark.django_db
+
+NUL, SURROGATE = "a\x00b", "a\udcffb"
+
+
+def run_of(*tasks: Any) -> WorkflowHandle:
+    flow = Workflow("hostile")
+    for one in tasks or (flows.number,):
+        flow.add(one, 1, name="first")
+    return flow.send()
+
+
+def paused() -> WorkflowHandle:
+    handle = run_of()
+    handle.pause(actor="ada")
+    return handle
+
+
+def cancelled() -> WorkflowHandle:
+    handle = run_of()
+    handle.cancel(actor="ada")
+    return handle
+
+
+def sent() -> Any:
+    return flows.number.send(1).task_id
+
+
+def ended() -> Any:
+    id_ = sent()
+    operations.cancel([id_])
+    return id_
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[..., Any], type[Exception]]] = {
+    "pause of a run": (run_of, lambda run, **how: run.pause(**how), WorkflowError),
+    "resume of a run": (paused, lambda run, **how: run.resume(**how), WorkflowError),
+    "cancel of a run": (run_of, lambda run, **how: run.cancel(**how), WorkflowError),
+    "retry of a run": (cancelled, lambda run, **how: run.retry(**how), WorkflowError),
+    "skip of a node": (paused, lambda run, **how: run.skip("first", **how), WorkflowError),
+    "cancel of a task": (sent, lambda id_, **how: operations.cancel([id_], **how), ValueError),
+    "retry of a task": (ended, lambda id_, **how: operations.retry(id_, **how), ValueError),
+    "redaction": (ended, lambda id_, **how: redaction.redact(id_, **{"reason": "wish", **how}), ValueError),
+    "purge": (sent, lambda _, **how: purging.purge(purging.selection(), **how), ValueError),
+    "pause of a queue": (sent, lambda _, **how: queues.pause("mail", **how), QueueError),
+    "resume of a queue": (sent, lambda _, **how: queues.resume("mail", **how), QueueError),
+    "change of a queue": (sent, lambda _, **how: queues.change("mail", {"priority": 9}, **how), QueueError),
+    "override": (
+        sent,
+        lambda _, **how: queues.override("mail", {"max_concurrency": 1}, **{"reason": "flood", **how}),
+        QueueError,
+    ),
+    "end of an override": (sent, lambda _, **how: queues.clear("mail", **how), QueueError),
+    "change of a schedule": (
+        lambda: schedules.create("tidy", {"task": flows.skips.name, "pattern": "every hour"}, actor="ada"),
+        lambda _, **how: schedules.disable("tidy", **how),
+        ScheduleError,
+    ),
+    "schedule run now": (
+        lambda: schedules.create("tidy", {"task": flows.skips.name, "pattern": "every hour"}, actor="ada"),
+        lambda _, **how: schedules.run_now("tidy", **how),
+        ScheduleError,
+    ),
+    "new schedule": (
+        sent,
+        lambda _, **how: schedules.create("tidy", {"task": flows.skips.name, "pattern": "every hour"}, **how),
+        ScheduleError,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "text", [NUL, SURROGATE, "", 7, "x" * 10_001], ids=["nul", "surrogate", "empty", "int", "long"]
+)
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_changes(change: str, text: Any) -> None:
+    """Naive: an error of the database, or of the driver."""
+    begin, act, error = CHANGES[change]
+    subject = begin()
+    AuditEntry.objects.all().delete()
+    before = state()
+    for how in ({"actor": text}, {"actor": "ada", "reason": text}) if text != "" else ({"actor": text},):
+        with pytest.raises(error, match=r"was (not |purged|cancelled).*: (actor|reason) must be a str") as raised:
+            act(subject, **how)
+        assert not isinstance(raised.value, UnicodeError)
+        assert connection.in_atomic_block  # and usable
+        assert (state(), AuditEntry.objects.count()) == (before, 0)
+
+
+def state() -> list[Any]:
+    tasks = Task.objects.order_by("pk").values_list("pk", "status")
+    return [*tasks, *WorkflowRun.objects.order_by("pk").values_list("pk", "status")]
+
+
+@pytest.mark.parametrize("text", [NUL, SURROGATE], ids=["nul", "surrogate"])
+def test_a_key_or_a_name_that_cannot_be_stored_is_refused_or_not_found(text: str) -> None:
+    flow = Workflow("keyed", key=text)
+    flow.add(flows.number, 1)
+    flow.signal("paid", key=text)
+    with pytest.raises(WorkflowDefinitionError) as raised:
+        flow.send()
+    assert all("key must be a str without NUL bytes and lone surrogates" in one for one in raised.value.problems)
+    assert len(raised.value.problems) == 2
+    handle = run_of()
+    with pytest.raises(LookupError, match="no node named"):
+        handle.skip(text)
+    with pytest.raises(LookupError, match="has no node"):
+        explain_node(handle.workflow_id, text)
+    assert workflows.keyed("default", text) == []
+    with pytest.raises(QueueError, match="there is no queue"):
+        queues.pause(text, actor="ada")
+    for verb in (schedules.enable, schedules.revert, schedules.run_now):
+        with pytest.raises(ScheduleError, match="there is no schedule"):
+            verb(text, actor="ada")
+
+
+def test_a_reason_from_a_shell_that_is_no_utf_8_is_refused_by_the_command() -> None:
+    with pytest.raises(CommandError, match="reason must be a str without NUL bytes and lone surrogates"):
+        call_command("horsies_task", "cancel", str(sent()), "--reason", SURROGATE)

@@ -113,6 +113,9 @@ def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None
 
 
 def said(error: Exception) -> str:
-    """Return the database's message without its context, which contains the text of functions and maybe user data."""
-    diagnosis = getattr(error.__cause__, "diag", None)
-    return getattr(diagnosis, "message_primary", None) or str(error)
+    """Return the database's message without its detail and context, which contain values of rows and the text of functions.
+
+    The error is Django's or the driver's.
+    """
+    diagnosis = getattr(error, "diag", None) or getattr(error.__cause__, "diag", None)
+    return str(getattr(diagnosis, "message_primary", None) or error).strip()

@@ -26,6 +26,7 @@ import psycopg
 from horsies_django.conf import Config, config
 from horsies_django.core.notifications import read_ids
 from horsies_django.core.status import TERMINAL
+from horsies_django.store.base import said
 from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Found, TaskStore
 from horsies_django.store.workers import WaiterStore
@@ -97,9 +98,7 @@ class ResultListener:
             listener.open()
             self._wait(listener, wakeup)
         except psycopg.Error as error:
-            logger.warning(
-                "the connection that waits for results was lost; callers poll instead: %s", str(error).strip()
-            )
+            logger.warning("the connection that waits for results was lost; callers poll instead: %s", said(error))
             self._leave(error)
         except BaseException as error:
             self._leave(RuntimeError(f"the result listener stopped: {error!r}"))

@@ -53,7 +53,8 @@ def drain(
 
     After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as FAILED; its notes contain the
     name and id of the task and the traceback. ``raise_errors=False`` prevents that. Raises ValueError for a queue that is not
-    declared, and for a naive or negative ``until``, and RuntimeError on a running event loop.
+    declared, and for a naive or negative ``until``, RuntimeError on a running event loop, and WorkflowError if the database
+    refuses to advance a run of a workflow, or if another transaction holds its lock for 10 s.
     """
     if in_event_loop():
         raise RuntimeError("drain() was called on a running event loop: use 'await adrain()'")
@@ -138,7 +139,7 @@ def run_due(
 ) -> int:
     """Run due tasks until none is left; return how many ran, and append the final failures."""
     store, channel, task_log = TaskStore(connection, now), channel_prefix(connection), TaskLog()
-    advancer = Advancer(config().max_payload_bytes, now)
+    advancer = Advancer(config().max_payload_bytes, now, strict=True)
     workflows = advancer.store(connection, channel)
     claims: list[Claim] = []
     outcomes: list[Outcome] = []

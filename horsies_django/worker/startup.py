@@ -22,6 +22,7 @@ from horsies_django.conf.paths import path_problems
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
+from horsies_django.store.base import said
 from horsies_django.store.notify import through_pooler
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.schema import unpublished
@@ -70,7 +71,7 @@ class Start:
             action()
         except AWAY as error:
             self.link.disconnect()
-            message = str(error).strip()
+            message = said(error)
             if backoff.exhausted:
                 raise DatabaseGaveUp(
                     f"the database {self.link.alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
@@ -79,9 +80,7 @@ class Start:
             logger.warning("the database %r cannot be reached, next try in %.1f s: %s", self.link.alias, wait, message)
             self.stopping.wait(wait)
         except psycopg.Error as error:
-            raise WorkerStartError(
-                f"the database {self.link.alias!r} refuses this process: {str(error).strip()}"
-            ) from error
+            raise WorkerStartError(f"the database {self.link.alias!r} refuses this process: {said(error)}") from error
         else:
             return True
         return False
@@ -160,7 +159,7 @@ def refuse_unready_project(config: Config) -> None:
     except (OperationalError, InterfaceError):
         raise  # cannot be reached: the caller tries again
     except DatabaseError as error:
-        raise WorkerStartError(f"the database {config.database!r} cannot be used: {str(error).strip()}") from error
+        raise WorkerStartError(f"the database {config.database!r} cannot be used: {said(error)}") from error
     finally:
         connection.close()
         if getattr(connection, "pool", None):

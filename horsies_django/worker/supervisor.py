@@ -17,6 +17,7 @@ from horsies_django import __version__
 from horsies_django.conf import Config
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.options import WIRE
+from horsies_django.store.base import said
 from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Served
 from horsies_django.store.workers import WorkerStore
@@ -101,7 +102,7 @@ class Supervisor:
         rescued = self.outbox.receivers.rescued
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued)
         pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
-        overdue = OverdueWorkflows(Advancer(config.max_payload_bytes, hand_over=self.engine.take_over))
+        overdue = OverdueWorkflows(advancer.twin(self.engine.take_over))
         self.maintenance = MaintenanceThread(
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue
         )
@@ -244,7 +245,7 @@ class Supervisor:
         try:
             self.engine.comparison.settle()
         except psycopg.Error as error:
-            logger.warning("could not write the last outcomes: %s", str(error).strip())
+            logger.warning("could not write the last outcomes: %s", said(error))
 
     def close(self) -> None:
         """Stop the pool, the threads and the connections, and record that the worker stopped."""
@@ -264,7 +265,7 @@ class Supervisor:
             if self.outbox.connection is not None:
                 WorkerStore(self.outbox.connection).stop(self.worker)
         except psycopg.Error as error:
-            logger.warning("could not record that the worker stopped: %s", str(error).strip())
+            logger.warning("could not record that the worker stopped: %s", said(error))
         self.outbox.disconnect()
         self.engine.close()
         self.selector.close()

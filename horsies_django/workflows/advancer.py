@@ -21,6 +21,9 @@ import psycopg
 from django.db import DatabaseError
 from psycopg import Connection, Pipeline
 
+from horsies_django.core.errors import WorkflowError
+from horsies_django.core.repeats import Repeats
+from horsies_django.store.base import said
 from horsies_django.store.workflows import Advanced, WorkflowStore
 
 logger = logging.getLogger("horsies.worker")
@@ -31,6 +34,7 @@ TOGETHER = 8  # runs per round trip
 WAKING = 50  # runs with waits whose time is over, per transaction; see horsies_wake
 FAILED_SECONDS = 5.0  # until a run that could not be advanced is tried again
 BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last one repeats
+BUSY_TRIES = 500  # of a strict advancer, about 10 s
 HALTED = {
     "stop": "workflow run %s: a node failed, and on_error is 'stop'",
     "pause": "workflow run %s: a node failed, and on_error is 'pause'",
@@ -54,18 +58,31 @@ Handed = tuple[uuid.UUID, Debt]
 class Advancer:
     """Keeps what is owed to runs, and advances them. ``max_bytes`` is the most that arguments may take.
 
-    ``hand_over`` gets the runs whose advance takes longer than the connection lets a statement run.
+    ``hand_over`` gets the runs whose advance takes longer than the connection lets a statement run. One that is ``strict`` raises
+    WorkflowError for a run that it cannot advance.
     """
 
     def __init__(
-        self, max_bytes: int, now: datetime | None = None, hand_over: Callable[[Handed], None] | None = None
+        self,
+        max_bytes: int,
+        now: datetime | None = None,
+        hand_over: Callable[[Handed], None] | None = None,
+        strict: bool = False,
     ) -> None:
         self.max_bytes = max_bytes
         self.now = now  # in tests, in place of the database's clock
         self.hand_over = hand_over
+        self.strict = strict
+        self.repeats = Repeats()
         self.handed: deque[Handed] = deque()  # by another thread
         self.owed: dict[uuid.UUID, Debt] = {}
         self.told: set[uuid.UUID] = set()  # runs that got signals, which another worker may have seen meanwhile
+
+    def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
+        """Return an advancer for another thread. What both would log again and again is logged as if one did."""
+        twin = Advancer(self.max_bytes, self.now, hand_over)
+        twin.repeats = self.repeats
+        return twin
 
     def owe(self, tasks: Iterable[Sequence[uuid.UUID]]) -> None:
         """Note finished tasks, each after its run."""
@@ -116,8 +133,9 @@ class Advancer:
             self.debt(run).children |= debt.children
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
-        for start in range(0, len(due), TOGETHER):
-            sent = self.attempt(store, due[start : start + TOGETHER]) or sent
+        together = 1 if self.strict else TOGETHER  # after an error, a transaction of the caller runs no other statement
+        for start in range(0, len(due), together):
+            sent = self.attempt(store, due[start : start + together]) or sent
             if time.monotonic() - now > seconds:
                 break
         return sent
@@ -133,7 +151,7 @@ class Advancer:
         except (psycopg.Error, DatabaseError) as error:
             if getattr(store.connection, "closed", False):
                 raise
-            logger.debug("runs of workflows could not be advanced together: %s", error)
+            logger.debug("runs of workflows could not be advanced together: %s", said(error))
             return False
         for run, advanced in found:
             self.learn(store, run, Debt(), advanced)
@@ -148,11 +166,15 @@ class Advancer:
                 raise
             if len(runs) > 1:
                 return sum(self.attempt(store, [run]) for run in runs) > 0  # all of them, not only until one sent tasks
+            if self.strict:
+                raise WorkflowError(f"workflow run {runs[0]} cannot be advanced: {said(error)}") from error
             if self.hand_over is not None and isinstance(error, psycopg.errors.QueryCanceled):
                 self.hand_over((runs[0], self.owed.pop(runs[0])))
                 return False
-            logger.warning("workflow run %s could not be advanced; trying again: %s", runs[0], str(error).strip())
-            self.debt(runs[0]).at = time.monotonic() + FAILED_SECONDS
+            now = time.monotonic()
+            if (more := self.repeats.told(type(error).__name__, now)) is not None:
+                logger.warning("workflow run %s could not be advanced; trying again: %s%s", runs[0], said(error), more)
+            self.debt(runs[0]).at = now + FAILED_SECONDS
             return False
 
     def advance(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:
@@ -176,6 +198,8 @@ class Advancer:
     def learn(self, store: WorkflowStore, run: uuid.UUID, debt: Debt, advanced: Advanced) -> None:
         """Note what a run still owes, and what its parent and its children are owed."""
         if advanced.busy:
+            if self.strict and debt.tries == BUSY_TRIES:
+                raise WorkflowError(f"workflow run {run} cannot be advanced: another transaction holds its lock")
             again = self.debt(run)
             again.tasks |= debt.tasks
             again.children |= debt.children

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.db.drives import Engine
 from tests.db.graphs import AGAIN
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -522,24 +524,35 @@ def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -
     for place in range(5):
         flow = Workflow(f"run {place}")
         first = flow.add(flows.act, name="first")
-        flow.add(flows.act, when=first.matches("$ == 1"), name="second")
+        flow.add(flows.act, after=first, name="second")
         handles.append(flow.send())
     poisoned = handles[2]
-
-    def path(text: str) -> None:
-        with connection.cursor() as cursor:
-            change = "UPDATE horsies_workflow_nodes SET when_path = %s WHERE when_path IS NOT NULL AND workflow_id = %s"
-            cursor.execute(change, [text, poisoned.workflow_id])
-
-    path("$ ===")
     hand.engine.settle(*hand.engine.take())
-    hand.engine.advancer.turn(hand.engine.workflows)
+    with refused("horsies_workflow_nodes", f"new.workflow_id = '{poisoned.workflow_id}'"):
+        hand.engine.advancer.turn(hand.engine.workflows)
     assert [statuses(handle)["second"] for handle in handles] == ["ENQUEUED"] * 2 + ["PENDING"] + ["ENQUEUED"] * 2
     assert statuses(poisoned)["first"] == "ENQUEUED"
-    path("$ == 1")
     hand.engine.start()
     hand.engine.run_all()
     assert {handle.status() for handle in handles} == {"COMPLETED"}
+
+
+def test_a_kind_of_error_of_many_runs_is_logged_once_without_the_rows(
+    hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Naive: a line of kilobytes for each run, again every 5 s; 300 such runs filled a disk."""
+    for place in range(9):
+        flow = Workflow(f"run {place}")
+        flow.add(flows.act, after=flow.add(flows.act))
+        flow.send()
+    hand.engine.settle(*hand.engine.take())
+    with refused("horsies_workflow_nodes", "true"):
+        hand.engine.advancer.turn(hand.engine.workflows, seconds=60)
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert re.fullmatch(r"workflow run [-0-9a-f]{36} could not be advanced; trying again: refused", record.getMessage())
+    assert not record.exc_info
+    twin = hand.engine.advancer.twin(lambda _: None)
+    assert twin.repeats.kinds == {"RaiseException": (hand.engine.advancer.repeats.kinds["RaiseException"][0], 8)}
 
 
 # retention

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import traceback
+from collections.abc import Callable
+from typing import Any
 
+import psycopg
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
-from horsies_django import RetryPolicy, TaskFailed, TaskResult, queues
+from horsies_django import RetryPolicy, TaskFailed, TaskResult, Workflow, WorkflowError, queues
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import drain
-from tests.apps.project import tasks
+from horsies_django.workflows import advancer
+from tests.apps.project import flows, tasks
+from tests.support.refusing import refused
 
 HOUR = dt.timedelta(hours=1)
 
@@ -42,6 +47,20 @@ class InsideATestCase(TestCase):
         assert handle.get().err_value.exception["type"] == "DataError"  # type: ignore[index]
         assert other.get().ok_value == 1
         assert Group.objects.count() == 0
+
+    def test_a_run_that_the_database_refuses_to_advance_ends_the_drain_with_what_it_said(self) -> None:
+        """Naive: it is tried again and again, and the test never ends."""
+        flow = Workflow("refused")
+        flow.add(flows.number, 1)
+        handle = flow.send()
+        with (
+            refused("horsies_workflow_nodes", f"new.workflow_id = '{handle.workflow_id}'"),
+            pytest.raises(WorkflowError, match=f"^workflow run {handle.workflow_id} cannot be advanced: refused$"),
+            transaction.atomic(),
+        ):
+            drain()
+        drain()
+        assert handle.status() == "COMPLETED"
 
     def test_what_is_scheduled_for_later_stays(self) -> None:
         handle = tasks.add.schedule(3600, 1)
@@ -177,6 +196,25 @@ class InsideATransactionTestCase(TransactionTestCase):
         assert not connection.in_atomic_block
         assert [handle.get().is_ok() for handle in handles] == [True, True, False]
         assert Group.objects.get().name == "committed"
+
+
+def test_a_run_that_another_transaction_holds_ends_the_drain_after_a_while(
+    connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: the test never ends, because the transaction is that of the test itself, say."""
+    monkeypatch.setattr(advancer, "BUSY_TRIES", 3)
+    flow = Workflow("held")
+    flow.add(flows.number, 1)
+    handle = flow.send()
+    other = connect()
+    with other.transaction():
+        other.execute("SELECT FROM horsies_workflows FOR UPDATE")
+        with pytest.raises(
+            WorkflowError, match=f"^workflow run {handle.workflow_id} cannot be advanced: another trans"
+        ):
+            drain()
+    assert drain() == 0
+    assert handle.status() == "COMPLETED"
 
 
 @pytest.mark.django_db

@@ -111,10 +111,10 @@ EDITS = (
         """\
                 if (error.sqlstate or "")[:2] not in POISON:
                     raise
-                logger.exception("the outcome of task %s cannot be stored", outcome.id)
+                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(error))
 """,
         """\
-                logger.exception("the outcome of task %s cannot be stored", outcome.id)
+                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(error))
 """,
         ("tests/worker/test_outbox.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",),
     ),

@@ -20,6 +20,7 @@ import psycopg
 
 from horsies_django.conf import Resilience
 from horsies_django.core.notifications import read_told
+from horsies_django.store.base import said
 from horsies_django.store.notify import Listener
 from horsies_django.worker.process.backoff import Backoff
 
@@ -94,7 +95,7 @@ class NotificationListener:
             self.listener.open()
         except psycopg.Error as error:
             wait = self._wait()
-            logger.warning("LISTEN failed; polling, next try in %.1f s: %s", wait, str(error).strip())
+            logger.warning("LISTEN failed; polling, next try in %.1f s: %s", wait, said(error))
             return
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.receive,))
         self.testing, self.next_at = False, 0.0
@@ -133,7 +134,7 @@ class NotificationListener:
                 handler(told.since)
 
     def _lost(self, descriptor: int, error: psycopg.Error) -> None:
-        logger.warning("the LISTEN connection was lost; polling until it is back: %s", str(error).strip())
+        logger.warning("the LISTEN connection was lost; polling until it is back: %s", said(error))
         self._hang_up(descriptor)
         self.next_at = 0.0
 
@@ -141,7 +142,9 @@ class NotificationListener:
         try:
             self.listener.self_test(connection, prefix)
         except psycopg.Error as error:
-            logger.debug("the engine's connection could not be used for a self-test: %s", error)  # its next pass fails
+            logger.debug(
+                "the engine's connection could not be used for a self-test: %s", said(error)
+            )  # its next pass fails
             self.next_at = time.monotonic() + ANSWER_SECONDS
         else:
             self.testing, self.next_at = True, time.monotonic() + ANSWER_SECONDS

@@ -17,6 +17,7 @@ import psycopg
 from horsies_django.conf import Resilience
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.lanes import LANES
+from horsies_django.store.base import said
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.backoff import Backoff
@@ -52,7 +53,7 @@ class Outage:
 
     def begin(self, error: psycopg.Error, unwritten: int) -> None:
         """Set and log the next try. Raises DatabaseGaveUp if there is none."""
-        message = str(error).strip()
+        message = said(error)
         self.unfit = self.unfit + 1 if (error.sqlstate or "")[:2] in UNFIT else 0
         lost = f"; the outcomes of {unwritten} task(s) are lost with this worker" if unwritten else ""
         if self.unfit == UNFIT_TRIES:

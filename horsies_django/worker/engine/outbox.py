@@ -17,7 +17,7 @@ import psycopg
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import own_retentions
 from horsies_django.core.records import Claim, Outcome, Wanted
-from horsies_django.store.base import OneCursor
+from horsies_django.store.base import OneCursor, said
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
@@ -193,7 +193,7 @@ class Outbox:
             if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
                 self.most = max(1, len(outcomes) // 2)
             raise error
-        logger.error("a batch of %s outcomes was refused; settling them one by one", len(outcomes), exc_info=error)
+        logger.error("a batch of %s outcomes was refused; settling them one by one: %s", len(outcomes), said(error))
         self._settle_singly(outcomes)
 
     def _written(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
@@ -266,7 +266,7 @@ class Outbox:
             except psycopg.Error as error:
                 if (error.sqlstate or "")[:2] not in POISON:
                     raise
-                logger.exception("the outcome of task %s cannot be stored", outcome.id)
+                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(error))
                 message = f"the database refused the result (SQLSTATE {error.sqlstate})"
                 reply = failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
                 outcome = outcome._replace(**reply._asdict())
@@ -283,7 +283,7 @@ class Outbox:
         except psycopg.Error as error:
             if (error.sqlstate or "")[:2] not in POISON:
                 raise
-            logger.exception("its failure cannot be stored either: task %s stays as it is for now", outcome.id)
+            logger.error("its failure cannot be stored either, task %s stays as it is: %s", outcome.id, said(error))
             self.locked.append(self.outcomes.pop(0))
             self.locked_until = time.monotonic() + REFUSED_RETRY_SECONDS
             return None

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Retention
+from horsies_django.store.base import said
 from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
 
 logger = logging.getLogger("horsies.worker")
@@ -56,7 +57,7 @@ class Pruner:
         try:
             RetentionStore(connection).note_retentions(map(OwnRetention, new))
         except psycopg.ProgrammingError as error:
-            logger.error("retention: keep_result cannot be recorded: %s", str(error).strip())
+            logger.error("retention: keep_result cannot be recorded: %s", said(error))
         except psycopg.Error:
             self.noted -= new
             raise
@@ -73,7 +74,7 @@ class Pruner:
                 self.batch = max(1, self.batch // 10)
                 return TICK_INTERVAL_SECONDS
             except psycopg.ProgrammingError as error:  # a privilege is missing: the heartbeat must continue
-                logger.error("retention: rows cannot be deleted: %s", str(error).strip())
+                logger.error("retention: rows cannot be deleted: %s", said(error))
                 self.left.pop(0)
             if self.left and time.monotonic() >= until:
                 return TICK_INTERVAL_SECONDS

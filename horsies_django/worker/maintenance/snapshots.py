@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import psycopg
 
+from horsies_django.store.base import said
 from horsies_django.store.workers import Load, Process, WorkerStore
 
 logger = logging.getLogger("horsies.worker")
@@ -39,7 +40,7 @@ class Snapshots:
                 self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent
             )
         except psycopg.ProgrammingError as error:  # a privilege is missing: the heartbeat must continue
-            logger.error("could not record the worker's state: %s", str(error).strip())
+            logger.error("could not record the worker's state: %s", said(error))
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
         """Return the CPU usage of the processes since the last snapshot, 100 for one full CPU; None for the first snapshot.

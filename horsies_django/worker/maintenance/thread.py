@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+from horsies_django.store.base import said
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.overdue import INTERVAL_SECONDS, OverdueWorkflows
@@ -107,7 +108,7 @@ class MaintenanceThread(threading.Thread):
             done = bool(action())
         except psycopg.Error as error:
             if what not in self.failing:
-                logger.warning("%s failed; trying again until it succeeds: %s", what, str(error).strip())
+                logger.warning("%s failed; trying again until it succeeds: %s", what, said(error))
             self.failing.add(what)
             self.disconnect()
             return False

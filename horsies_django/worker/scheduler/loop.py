@@ -24,6 +24,7 @@ from django.db import DatabaseError, connections
 from horsies_django import schedules
 from horsies_django.conf import Config
 from horsies_django.models import Schedule
+from horsies_django.store.base import said
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.engine.outage import DatabaseGaveUp
@@ -93,7 +94,7 @@ class SchedulerLoop(threading.Thread):
             wait = self.tick(self.connection or self.connect())
         except (psycopg.Error, DatabaseError) as error:
             self.disconnect()
-            problem = str(error).strip()
+            problem = said(error)
             if self.gives_up and self.backoff.exhausted:
                 raise DatabaseGaveUp(f"the database is gone and RESILIENCE allows no further try: {problem}") from error
             wait = self.backoff.failed()

@@ -24,6 +24,7 @@ from horsies_django.core.patterns import RULES
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
 from horsies_django.schedules import task_of
+from horsies_django.store.base import said
 from horsies_django.store.schedules import ScheduleStore, Taken
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7s
@@ -76,12 +77,12 @@ class Scheduler:
         except Exception as error:
             if connection.closed:
                 raise
-            said = str(error).strip()
+            why = said(error)
             if problem is None and isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in REFUSED:
-                self.attend(connection, name, said)
+                self.attend(connection, name, why)
                 return
             unforeseen = not isinstance(error, psycopg.Error)
-            logger.warning("schedule %s: could not send its task, will try again: %s", name, said, exc_info=unforeseen)
+            logger.warning("schedule %s: could not send its task, will try again: %s", name, why, exc_info=unforeseen)
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:

@@ -30,6 +30,7 @@ from horsies_django.tasks import registry
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.process.backoff import Backoff
+from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.shutdown import Shutdown
 
 logger = logging.getLogger("horsies.worker")
@@ -102,7 +103,7 @@ def insert_missing_queues(connection: Any, config: Config, queues: Iterable[str]
             logger.warning(
                 "%s: the settings and the table differ in %s; the table counts: run 'manage.py horsies_queue sync' to write "
                 "the settings into it",
-                "the cluster" if name == CLUSTER else f"queue {name}",
+                "the cluster" if name == CLUSTER else f"queue {shown_name(name)}",
                 ", ".join(f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing),
             )
 

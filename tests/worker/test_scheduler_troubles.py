@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 
 from horsies_django import schedules
 from horsies_django.core.fire_times import Timing
-from horsies_django.models import ScheduleTick, Task
+from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler.scheduler import BUSY_SECONDS, LEFT_SECONDS, LONGEST_WAIT_SECONDS
 from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, fire_times, make, row
 from tests.worker.test_scheduler import clockwork as clockwork
@@ -38,7 +38,7 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     assert (fire_times("broken"), fire_times("sound")) == ([], [NOON + 60 * SECOND])
     assert (row("broken").error, row("broken").next_fire_at) == (None, NOON + 60 * SECOND)
     clockwork.later(NOON + 60 * SECOND + GRACE)
-    assert "unknown" in (row("broken").error or "")
+    assert "was sent 1 argument that it does not take" in (row("broken").error or "")
     assert row("broken").next_fire_at == NOON + 420 * SECOND
     schedules.change("broken", {"kwargs": {}}, actor="ann")
     assert row("broken").error is None
@@ -98,6 +98,21 @@ def test_what_the_code_of_another_release_can_send_is_left_to_it_for_a_while(
     assert row().error is None
     clockwork.later(NOON + 600 * SECOND + GRACE)
     assert row().error
+
+
+def test_the_name_of_a_schedule_forges_no_line(clockwork: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
+    make("damaged")
+    make("late")
+    damage('{"kwargs": {"no": 1}}', "damaged")
+    for name in ("damaged", "late"):
+        Schedule.objects.filter(pk=name).update(name=f"{name}\n[CRITICAL] \x1b[2J{'x' * 200}")
+    clockwork.at(NOON)
+    clockwork.at(NOON + 60 * SECOND)
+    clockwork.later(NOON + 86_400 * SECOND)
+    lines = [line for line in caplog.messages if "CRITICAL" in line]
+    assert len(lines) == 2
+    assert all(line.isprintable() and line.startswith("schedule ") for line in lines)
+    assert all("x" * 200 not in line for line in lines)
 
 
 def test_a_task_that_no_code_has_is_named(clockwork: Clockwork) -> None:

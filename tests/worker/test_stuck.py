@@ -20,9 +20,9 @@ def member() -> PoolProcess:
     return made
 
 
-def runs(member: PoolProcess, number: int, since: float) -> Claim:
+def runs(member: PoolProcess, number: int, since: float, name: str = "tests.nothing") -> Claim:
     """Have a process hold a task that was handed over at a moment."""
-    claim = Claim(uuid.uuid4(), 1, "sync", "tests.nothing", "{}")
+    claim = Claim(uuid.uuid4(), 1, "sync", name, "{}")
     member.held["sync"][number], member.since["sync"][number] = claim, since
     return claim
 
@@ -44,3 +44,12 @@ def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(
         for now in (222.0, 224.0, 225.0):
             watch.look([member], now)
     assert [str(other.id) in line for line in caplog.messages] == [False, True]
+
+
+def test_the_name_of_a_task_that_runs_long_forges_no_line(
+    member: PoolProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs(member, 1, since=100.0, name="a\n[CRITICAL] \x1b[2J")
+    with caplog.at_level(logging.WARNING, "horsies.worker"):
+        StuckWatch(stopped_seconds=10.0, long_seconds=60.0).look([member], 161.0)
+    assert [line.isprintable() for line in caplog.messages] == [True]

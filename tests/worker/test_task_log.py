@@ -12,12 +12,14 @@ import pytest
 from horsies_django import TaskContextFilter
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.tasks.context import CurrentTask, running
-from horsies_django.worker.process.logs import Formatter, one_line
+from horsies_django.worker.process.logs import Formatter, one_line, shown_name
 from horsies_django.worker.process.task_log import (
     MANY,
     Summary,
     TaskLog,
+    label,
     named,
+    tell_expired,
 )
 
 
@@ -141,6 +143,28 @@ def test_some_of_many_tasks_are_named_and_none_that_nobody_knows() -> None:
     assert named([]) == named([Claim(uuid.uuid4(), 1, "", "", "")]) == ""
     assert named([one]) == f" (shop.tasks.pack {one.id} (attempt 3))"
     assert named([one] * 12) == f" ({', '.join([f'shop.tasks.pack {one.id} (attempt 3)'] * 10)}, and 2 more)"
+
+
+FORGED = f"a\n[12:00:00] [worker] [CRITICAL] \x1b[2J\u202e\ud800 {'x' * 200}"
+
+
+def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Naive: only the worker's own formatter escapes it, and handlers of the project write the lines of an attacker."""
+    (one,), log = done(1, FORGED), TaskLog()
+    with caplog.at_level(logging.INFO, "horsies.task"):
+        log.settled([one, failed()._replace(task_name=FORGED, queue_name=FORGED, error_message=None)])
+        log.settled([failed()._replace(task_name=FORGED, status="CANCELLED")])
+        log.settled(done(MANY + 1, FORGED))
+        log.close()
+        tell_expired([one])
+    assert len(caplog.records) > 4
+    for record in caplog.records:
+        names = [value for value in record.__dict__.values() if isinstance(value, str) and "CRITICAL" in value]
+        for text in (record.getMessage(), *names):
+            assert text.isprintable()
+            assert len(text) < 320
+    assert label(one) == f"{shown_name(FORGED)} {one.id} (attempt 3)"
+    assert shown_name("shop.tasks.größe") == "shop.tasks.größe"
 
 
 def record_of(name: str = "shop", **extra: object) -> logging.LogRecord:

@@ -71,6 +71,20 @@ def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
     assert not TaskAttempt.objects.exists()
 
 
+def test_many_unknown_names_are_one_line_of_a_bounded_length(
+    passes: PassRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(15):
+        put(name=f"{number:02}\n[CRITICAL] {'x' * 230}")
+    with caplog.at_level(logging.WARNING, logger="horsies.worker"):
+        passes.run(Wanted(20), SLOTS | {"sync": 20})
+    (line,) = [message for message in caplog.messages if "unknown to this worker" in message]
+    assert line.isprintable()
+    assert line.startswith("releasing 15 task(s) unknown to this worker: 00\\n[CRITICAL] xxx")
+    assert "and 5 more names. Other" in line
+    assert len(line) < 2_500
+
+
 def test_what_is_taken_ahead_goes_back_too(passes: PassRunner) -> None:
     put(3, name=STRANGE)
     (known,) = put(name=KNOWN)

@@ -42,6 +42,7 @@ from horsies_django.worker.ipc.channel import (
     send_all,
     wait_receive,
 )
+from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.memory import Gauge
 
 logger = logging.getLogger("horsies.worker")
@@ -205,7 +206,7 @@ class AsyncLane:
             del self.running[task]
             self._start(job)
         else:
-            logger.error("%s %s could not be run", job[2][1], job[2][0], exc_info=task.exception())
+            logger.error("%s %s could not be run", shown_name(job[2][1]), job[2][0], exc_info=task.exception())
             self._answer(task, job[0], untold(task.exception()), 0.0)
 
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:

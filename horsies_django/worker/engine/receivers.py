@@ -23,6 +23,7 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.signals import HorsiesSignal, task_finished, task_rescued, task_retried, task_started
 from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
+from horsies_django.worker.process.logs import shown_name
 
 logger = logging.getLogger("horsies.signals")
 
@@ -180,4 +181,4 @@ class Receivers:
 
 def describe(event: Event) -> str:
     """Return an event as text."""
-    return f"{event.signal.name} of {event.values['task_name']} {event.values['task_id']}"
+    return f"{event.signal.name} of {shown_name(event.values['task_name'])} {event.values['task_id']}"

@@ -20,6 +20,8 @@ from horsies_django.core.options import WIRE, read_options
 from horsies_django.core.records import Claim
 from horsies_django.tasks import registry
 from horsies_django.worker.child.run_task import Reply, failed
+from horsies_django.worker.process.logs import shown_name
+from horsies_django.worker.process.task_log import NAMED
 
 logger = logging.getLogger("horsies.worker")
 
@@ -48,11 +50,12 @@ class UnknownTasks:
     def met(self, now: float, unknown: Sequence[Claim]) -> None:
         """Leave out unknown tasks for the grace period."""
         self.until = now + self.grace.total_seconds()
-        names = sorted({claim.task_name for claim in unknown})
+        names = sorted({shown_name(claim.task_name) for claim in unknown})
+        more = [f"and {len(names) - NAMED} more names"] if len(names) > NAMED else []
         logger.warning(
             "releasing %s task(s) unknown to this worker: %s. Other workers may run them; tasks that no worker has taken when "
             "they have been due for %.0f s fail (HORSIES['UNKNOWN_TASK_GRACE_MS'])",
-            len(unknown), ", ".join(names), self.grace.total_seconds(),
+            len(unknown), ", ".join(names[:NAMED] + more), self.grace.total_seconds(),
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from horsies_django.conf import Recovery
 from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.workers import Happened, WorkerStore
+from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.task_log import label, named, tell_expired
 
 logger = logging.getLogger("horsies.worker")
@@ -107,7 +108,7 @@ class Reaper:
         for name, over in queues.outlived(self.forget_overrides_after):
             reason = "its time was over" if over else f"no worker served the queue for {self.forget_overrides_after}"
             if queues.configure(name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason):
-                logger.info("queue %s: the override ended, %s", name, reason)
+                logger.info("queue %s: the override ended, %s", shown_name(name), reason)
 
     def sweep(self, queues: QueueStore) -> None:
         """Bring waiting tasks in line with changed limits, for a short time."""

@@ -13,6 +13,7 @@ import psutil
 
 from horsies_django.core.lanes import LANES
 from horsies_django.worker.pool.process import Child, PoolProcess
+from horsies_django.worker.process.logs import shown_name
 
 logger = logging.getLogger("horsies.worker")
 
@@ -52,7 +53,7 @@ class StuckWatch:
                             logger.warning(
                                 "task %s (%s) has been running for more than %.0f s in process %s; "
                                 "if it hangs, cancel it with terminate",
-                                claim.id, claim.task_name, self.long_seconds, member.pid,
+                                claim.id, shown_name(claim.task_name), self.long_seconds, member.pid,
                             )  # fmt: skip
         self.reported = old
 

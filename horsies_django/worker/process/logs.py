@@ -26,6 +26,7 @@ from horsies_django.worker.process.colors import Palette, palette_for
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
 MAX_WAITING = 10_000  # lines that wait to be written; further ones are dropped and counted
 LAST_LINES_SECONDS = 2.0
+NAME_CHARACTERS = 200
 # Characters that could forge or hide log lines: control characters, line separators, direction marks, and surrogates, which
 # cannot be encoded.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -34,6 +35,17 @@ UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2
 def one_line(text: object) -> str:
     """Return a text with control characters escaped, so that it stays on one line."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def shown_name(name: object) -> str:
+    """Return a name or key of a row for a line of any handler: printable, and of 200 characters at most.
+
+    Whoever may write a row chooses its name, which no code has to know.
+    """
+    text = str(name)
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return text if len(text) <= NAME_CHARACTERS else f"{text[: NAME_CHARACTERS - 3]}..."
 
 
 class Formatter(logging.Formatter):

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from horsies_django.core.errors import OutcomeCode
 from horsies_django.core.records import Outcome
-from horsies_django.worker.process.logs import one_line
+from horsies_django.worker.process.logs import one_line, shown_name
 
 logger = logging.getLogger("horsies.task")
 
@@ -102,7 +102,7 @@ class Summary:
     def tell(self, now: float) -> str:
         """Return the summary, with the most frequent names first, and begin the next second."""
         most = self.counted.most_common(NAMED)
-        names = [f"{one_line(name)} {many:,}" for name, many in most]
+        names = [f"{shown_name(name)} {many:,}" for name, many in most]
         if others := len(self.counted) - len(most):
             names.append(f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more names")
         line = f"{self.counted.total():,} tasks completed in {now - self.began:.1f} s: {', '.join(names)}"
@@ -123,7 +123,7 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
         line = "%s skipped itself%s" if skipped else "%s was cancelled%s"
         logger.info(line, what, spent(outcome, "after"), extra=about(outcome))
         return
-    code = one_line(decided.get("code") or outcome.error_code)
+    code = shown_name(decided.get("code") or outcome.error_code)
     why = f"{code}: {one_line(outcome.error_message)}" if outcome.error_message else code
     if "retry" in decided:
         logger.info("%s failed%s: %s; %s", what, after, why, retry_text(decided), extra=about(outcome))
@@ -163,7 +163,7 @@ def traceback_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, 
 
 def label(task: Known) -> str:
     """Return name, id and attempt of a task."""
-    return f"{one_line(task.task_name)} {task.id} (attempt {task.attempt})"
+    return f"{shown_name(task.task_name)} {task.id} (attempt {task.attempt})"
 
 
 def named(tasks: Sequence[Known]) -> str:
@@ -184,7 +184,7 @@ def about(outcome: Outcome) -> dict[str, str | int]:
     """Return the attributes of log records about a task, as set by ``TaskContextFilter``."""
     return {
         "task_id": str(outcome.id),
-        "task_name": outcome.task_name,
-        "queue_name": outcome.queue_name,
+        "task_name": shown_name(outcome.task_name),
+        "queue_name": shown_name(outcome.queue_name),
         "attempt": outcome.attempt,
     }

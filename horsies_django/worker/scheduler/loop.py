@@ -29,6 +29,7 @@ from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.process.backoff import Backoff
+from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.scheduler.scheduler import Scheduler
 
 logger = logging.getLogger("horsies.scheduler")
@@ -123,7 +124,7 @@ class SchedulerLoop(threading.Thread):
             self.declare(missed)  # no record was written for so long that they were disabled
         if time.monotonic() - self.in_touch_since >= GONE_AFTER.total_seconds():
             for name in store.gone(GONE_AFTER, self.actor):
-                logger.warning("schedule %s is no longer in any scheduler's code; disabling it", name)
+                logger.warning("schedule %s is no longer in any scheduler's code; disabling it", shown_name(name))
 
     def sleep(self, seconds: float) -> None:
         """Wait until the time is over, a schedule is changed, or ``stop`` is called."""

@@ -28,6 +28,7 @@ from horsies_django.store.base import said
 from horsies_django.store.schedules import ScheduleStore, Taken
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7s
+from horsies_django.worker.process.logs import one_line, shown_name
 
 logger = logging.getLogger("horsies.scheduler")
 
@@ -82,7 +83,12 @@ class Scheduler:
                 self.attend(connection, name, why)
                 return
             unforeseen = not isinstance(error, psycopg.Error)
-            logger.warning("schedule %s: could not send its task, will try again: %s", name, why, exc_info=unforeseen)
+            logger.warning(
+                "schedule %s: could not send its task, will try again: %s",
+                shown_name(name),
+                one_line(why),
+                exc_info=unforeseen,
+            )
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:
@@ -94,7 +100,7 @@ class Scheduler:
         elif schedule is None:
             if not self.others_may(taken):
                 problem = "; ".join(as_texts(wrong))
-                logger.error("invalid schedule %s: %s", taken.name, problem)
+                logger.error("invalid schedule %s: %s", shown_name(taken.name), one_line(problem))
                 store.advance(
                     taken.name, last_fire_at=None, next_fire_at=None, next_at=None, rules=RULES, error=problem
                 )
@@ -109,9 +115,13 @@ class Scheduler:
                         return
                     problem = error.message if isinstance(error, TaskSendError) else str(error)
             if problem is not None:
-                logger.error("schedule %s: could not send its task, skipping it: %s", taken.name, problem)
+                logger.error(
+                    "schedule %s: could not send its task, skipping it: %s", shown_name(taken.name), one_line(problem)
+                )
             elif found.missed and found.first is not None:
-                logger.warning("schedule %s: missed fire times since %s", taken.name, found.first.isoformat())
+                logger.warning(
+                    "schedule %s: missed fire times since %s", shown_name(taken.name), found.first.isoformat()
+                )
             self.advance(store, taken, timing, found, problem)
 
     def send(self, connection: psycopg.Connection[Any], taken: Taken, schedule: ScheduleConfig, found: Due) -> None:

@@ -348,7 +348,7 @@ def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_i
     for function, words in [
         (returns(Decimal(1)), "got Decimal. Annotate what .*returns"),
         (returns((1, 2)), "a tuple would come back as a list"),
-        (returns({"a": [Group(pk=1)]}), r"result '\[\"a\"\]\[0\]' is a model instance \(Group\): return its pk"),
+        (returns({"a": [Group(pk=1)]}), r"result '\[key 1\]\[0\]' is a model instance \(Group\): return its pk"),
         (returns("\x00"), "NUL byte"),
         (wrong, "expected int, got str"),
         (lambda: coroutine(), "returned coroutine: pass a coroutine function to astep"),

@@ -102,7 +102,7 @@ def test_arguments_that_a_partial_holds_are_not_forgotten() -> None:
         (Model(), "argument 'order' is a model instance (Model): pass order.pk"),
         ([Model()], "argument 'order[0]' is a model instance"),
         (Shop(), "argument 'order': Shop cannot be encoded as JSON: pass a key"),
-        ({"a": {1, 2}}, "argument 'order[\"a\"]': set cannot be encoded"),
+        ({"a": {1, 2}}, "argument 'order[key 1]': set cannot be encoded"),
         ({1: 2}, "a key is of type int"),
         (float("nan"), "argument 'order': NaN is not valid JSON"),
         (b"x", "bytes cannot be encoded"),

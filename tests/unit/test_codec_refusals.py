@@ -123,11 +123,11 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
     (str, "a\x00", "the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (Any, "a\x00", "the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (str, "aé\ud800", "the text has a lone surrogate (character 2), so it is not valid Unicode"),
-    (dict, {"a\x00": 1}, 'the key "a\\u0000": the text has a NUL byte (\\x00), which PostgreSQL cannot hold'),
+    (dict, {"a\x00": 1}, "a key: the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (
         dict[str, int],
         {"\udc80": 1},
-        'the key "\\udc80": the text has a lone surrogate (character 0), so it is not valid',
+        "a key: the text has a lone surrogate (character 0), so it is not valid",
     ),
     (decimal.Decimal, decimal.Decimal("NaN"), "a Decimal must be finite to be encoded"),
     (decimal.Decimal, decimal.Decimal("-Infinity"), "a Decimal must be finite to be encoded"),
@@ -167,7 +167,7 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
     (list[int], {}, "expected list[int], got dict"),
     (tuple[int, str], [1, "a", 2], "expected tuple[int, str], got 3 items instead of 2"),
     (tuple[int, ...], {}, "expected list[int], got dict"),
-    (Point, {"x": 1, "old": 2, "older": 3}, "Point has no field 'old', 'older'"),
+    (Point, {"x": 1, "old": 2, "older": 3}, "the stored object has 2 fields that Point does not have"),
     (Point, {"y": 1}, "the stored object has no 'x', which Point needs"),
     (Point, [1, 2], "expected Point as an object, got list"),
     (int | str, [], "expected int | str, got list"),
@@ -191,5 +191,5 @@ def test_another_class_of_the_same_name_is_told_apart_in_the_message() -> None:
     assert refusal(Point, other()).problem == "expected Point, got another class of that name, elsewhere.Point"
 
 
-def test_a_long_key_is_shortened_in_the_path() -> None:
-    assert refusal(dict[str, int], {"k" * 100: "a"}).path == f'x["{"k" * 37}..."]'
+def test_a_key_is_told_by_its_place() -> None:
+    assert refusal(dict[str, int], {"a": 1, "k" * 100: "a"}).path == "x[key 2]"

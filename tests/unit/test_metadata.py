@@ -60,9 +60,9 @@ def test_the_size_counts_in_bytes_of_its_json() -> None:
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"at": object()}, r"""'metadata\["at"\]': expected plain JSON \(.*\), got object"""),
-        ({"a": {"b": (1, 2)}}, r"""'metadata\["a"\]\["b"\]': a tuple"""),
-        ({"x": float("nan")}, r"""'metadata\["x"\]': NaN is not valid JSON"""),
+        ({"at": object()}, r"""'metadata\[key 1\]': expected plain JSON \(.*\), got object"""),
+        ({"a": {"b": (1, 2)}}, r"""'metadata\[key 1\]\[key 1\]': a tuple"""),
+        ({"x": float("nan")}, r"""'metadata\[key 1\]': NaN is not valid JSON"""),
         ({"x": "\x00"}, "a NUL byte"),
         ({"\ud800": 1}, "surrogate"),
         ({7: 1}, "a key is of type int"),

@@ -155,8 +155,8 @@ class ArgumentsCodec(Compiled):
 
     def _mismatch(self, stored: dict[str, Any]) -> CodecError:
         """Return the error for stored arguments of another signature: the versions of sender and worker differ."""
-        if unknown := sorted(stored.keys() - self._names):
-            return Misbound(self._fit(f"was sent the unknown {listed(unknown)}"), path=unknown[0])
+        if unknown := len(stored.keys() - self._names):  # whose names are data
+            return Misbound(self._fit(f"was sent {unknown} argument{'s' * (unknown > 1)} that it does not take"))
         missing = [name for name in self.signature.parameters if name in self._required - stored.keys()]
         return Misbound(self._fit(f"was sent without the required {listed(missing)}"), path=missing[0])
 

@@ -96,7 +96,8 @@ def canonical(value: Any) -> Any:
     if isinstance(value, dict):
         for key in value:
             check_key(key)
-        return {key: canonical_item(value[key], key_step(key)) for key in sorted(value)}
+        found = {key: canonical_item(item, key_step(place)) for place, (key, item) in enumerate(value.items())}
+        return dict(sorted(found.items()))
     if value is None or isinstance(value, bool | int | float | str):
         return ANY.dump(value)
     if hasattr(value, "_meta") and hasattr(value, "pk"):

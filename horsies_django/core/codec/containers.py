@@ -47,7 +47,7 @@ def dict_shape(item: Shape) -> Shape:
             try:
                 made[key] = convert(each)
             except CodecError as error:
-                error.within(key_step(key))
+                error.within(key_step(len(made)))
                 raise
         return made
 

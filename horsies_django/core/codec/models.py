@@ -6,12 +6,12 @@ Pydantic is never imported here. A project whose annotations are its models has 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from horsies_django.core.codec.jsontext import write_json
-from horsies_django.core.codec.shapes import ANY, CodecError, Shape, key_step, misfit
+from horsies_django.core.codec.shapes import ANY, CodecError, Shape, misfit
 
 
 def is_pydantic(annotation: Any) -> bool:
@@ -96,10 +96,19 @@ class Model:
         except self.invalid as error:
             first, *others = error.errors(include_url=False, include_context=False, include_input=False)
             more = f" (and {len(others)} more)" if others else ""
-            path = "".join(map(step, first["loc"]))
-            raise CodecError(f"{self.name} refused it: {first['msg']}{more}", "value", path) from error
+            declared = frozenset(self._declared())
+            path = "".join(step(part, declared) for part in first["loc"])
+            problem = "its tag is none of those declared" if first["type"] == "union_tag_invalid" else first["msg"]
+            raise CodecError(f"{self.name} refused it: {problem}{more}", "value", path) from error
         except Exception as error:  # validators are user code
             raise CodecError(f"{self.name} refused it: {type(error).__name__}: {error}", "value") from error
+
+    def _declared(self) -> list[str]:
+        """Return the names of all fields, also of models inside; none if pydantic cannot tell them."""
+        try:
+            return list(properties(self.adapter.json_schema()))
+        except Exception:  # of a type without a JSON schema, or user code
+            return []
 
     def _added(self, value: Any) -> list[str]:
         """Return the fields that a subclass has in addition."""
@@ -110,8 +119,16 @@ class Model:
         return sorted(set(getattr(type(value), "model_fields", ())) - known)
 
 
-def step(part: int | str) -> str:
-    """Return one item of pydantic's position of an error as a step of a path."""
+def step(part: int | str, declared: Collection[str]) -> str:
+    """Return one item of pydantic's position of an error as a step of a path; a key that is no declared field is data."""
     if isinstance(part, int):
         return f"[{part}]"
-    return f".{part}" if part.isidentifier() else key_step(part)
+    return f".{part}" if part in declared else "[key]"
+
+
+def properties(schema: Any) -> Iterator[str]:
+    """Yield the names of the fields in a JSON schema, at every level."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", ())
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from properties(part)

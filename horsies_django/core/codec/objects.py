@@ -68,8 +68,10 @@ class Fields:
         """Return the instance with the fields ``stored`` and defaults for missing ones. Raises CodecError."""
         if type(stored) is not dict:
             raise misfit(f"{self.name} as an object", stored)
-        if unknown := stored.keys() - self.record.names:
-            raise CodecError(f"{self.name} has no field {', '.join(map(repr, sorted(unknown)))}")
+        if unknown := len(stored.keys() - self.record.names):  # whose names are data
+            raise CodecError(
+                f"the stored object has {unknown} field{'s' * (unknown > 1)} that {self.name} does not have"
+            )
         if missing := self.record.required - stored.keys():
             raise CodecError(
                 f"the stored object has no {', '.join(map(repr, sorted(missing)))}, which {self.name} needs"

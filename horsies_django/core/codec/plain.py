@@ -79,11 +79,11 @@ def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         check_key(key)
         key = str.__str__(key)
         if key in stored:
-            raise CodecError(f"two keys are {key_step(key)} in JSON", "value")
+            raise CodecError("two keys are the same in JSON", "value")
         try:
             stored[key] = normalized(item, depth)
         except CodecError as error:
-            error.within(key_step(key))
+            error.within(key_step(len(stored)))
             raise
     return stored
 
@@ -198,7 +198,7 @@ class PlainArguments(Compiled):
         if len(args) > len(self._positional) or not given.keys().isdisjoint(kwargs):
             self._refuse_misfit(args, kwargs)
         given.update(kwargs)
-        self._called([], given)
+        self._called([], given, stored=False)
         return given
 
     def encode_values(self, given: Mapping[str, Any]) -> str:
@@ -216,7 +216,7 @@ class PlainArguments(Compiled):
         """Return one argument of those that ``encode_values`` wrote."""
         return stored
 
-    def _called(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _called(self, args: list[Any], kwargs: dict[str, Any], stored: bool = True) -> tuple[list[Any], dict[str, Any]]:
         if self._positional_only and not args and not self.takes_any:
             last = max((place for place, p in enumerate(self._positional_only) if p.name in kwargs), default=-1)
             args, kwargs = [], dict(kwargs)
@@ -224,15 +224,15 @@ class PlainArguments(Compiled):
                 if parameter.name not in kwargs and parameter.default is EMPTY:
                     break
                 args.append(kwargs.pop(parameter.name, parameter.default))
-        self._refuse_misfit(args, kwargs)
+        self._refuse_misfit(args, kwargs, stored)
         return args, kwargs
 
-    def _refuse_misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _refuse_misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any], stored: bool = False) -> None:
         """Raise CodecError, worded like Python's TypeError, for a call that does not fit the signature."""
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise Misbound(self._fit(str(error))) from None
+            raise Misbound(self._fit(unnamed(error) if stored else str(error))) from None
 
     def _fit(self, problem: str) -> str:
         name = self.function.__name__
@@ -242,6 +242,12 @@ class PlainArguments(Compiled):
         """Return the position of a positional argument for messages."""
         many = len(self._positional)
         return self._positional[index] if index < many else f"*{self._rest}[{index - many}]"
+
+
+def unnamed(error: TypeError) -> str:
+    """Return what Python says about a call that was stored, without a name that the function does not have."""
+    unknown = str(error).startswith("got an unexpected keyword argument")
+    return "was sent an argument that it does not take" if unknown else str(error)
 
 
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -10,7 +10,6 @@ float is decoded from both; under ``Any`` such a value is an int.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -156,12 +155,12 @@ def check_key(key: Any) -> None:
         try:
             check_text(key)
         except CodecError as error:
-            raise CodecError(f"the key {json.dumps(key[:40])}: {error.problem}", "value") from None
+            raise CodecError(f"a key: {error.problem}", "value") from None
 
 
-def key_step(key: str) -> str:
-    """Return a key as a step of a path."""
-    return f"[{json.dumps(key if len(key) <= 40 else key[:37] + '...', ensure_ascii=False)}]"
+def key_step(place: int) -> str:
+    """Return the key at a place of an object, counted from 0, as a step of a path. A key is data, which no message shows."""
+    return f"[key {place + 1}]"
 
 
 def check_plain(value: Any, depth: int = 0) -> Any:
@@ -187,12 +186,12 @@ def check_plain(value: Any, depth: int = 0) -> Any:
 
 def _check_items(value: list[Any] | dict[Any, Any], depth: int) -> None:
     if isinstance(value, dict):
-        for key, item in value.items():
+        for place, (key, item) in enumerate(value.items()):
             check_key(key)
             try:
                 check_plain(item, depth)
             except CodecError as error:
-                error.within(key_step(key))
+                error.within(key_step(place))
                 raise
     else:
         for index, item in enumerate(value):

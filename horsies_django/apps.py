@@ -22,14 +22,14 @@ class HorsiesConfig(AppConfig):
     def ready(self) -> None:
         # Only now: these import modules that need the app registry.
         from horsies_django import checks
-        from horsies_django.backends.imports import DjangoTasks
+        from horsies_django.backends.options import named_modules
         from horsies_django.management.migrating import refuse_unpublished
         from horsies_django.queues import declare_queues
         from horsies_django.tasks import registry
 
         if django.VERSION >= (6, 0):
             import_module("django.tasks")  # registers Django's check of TASKS
-        registry.late_imports = DjangoTasks()
+        registry.more_modules = named_modules
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
             register(check, checks.TAG)

@@ -176,7 +176,7 @@ def _import_failure(problem: registry.ImportProblem) -> CheckMessage:
     return _error("E011", message, f"Correct it in {_place(error, problem.module)}.", problem.module)
 
 
-def _place(error: Exception, module: str) -> str:
+def _place(error: BaseException, module: str) -> str:
     """Return the last line of the project's own code that the error went through."""
     paths = sysconfig.get_paths()
     elsewhere = (str(Path(__file__).parent), paths["stdlib"], paths["purelib"], "<frozen ")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
+from django.conf import settings
 from django.utils.module_loading import import_string
 
 from horsies_django.backends.retries import Retries, attempts_problem, backoff_problem, hashable, kinds_of
@@ -40,6 +41,17 @@ def read(given: Any) -> Options:
     timeout = checked(given, "TIMEOUT_MS", None, timeout_problem, problems)
     modules = checked(given, "MODULES", (), modules_problem, problems)
     return Options(Retries(attempts, backoff, kinds_of(retry_on)), timeout, tuple(modules), tuple(problems))
+
+
+def named_modules() -> Iterator[str]:
+    """Yield the modules that the OPTIONS of each HorsiesBackend in ``settings.TASKS`` name."""
+    for params in getattr(settings, "TASKS", {}).values():
+        try:
+            backend = import_string(params["BACKEND"])
+        except (ImportError, KeyError, TypeError, AttributeError):  # Django reports it
+            continue
+        if hasattr(backend, "horsies_options"):
+            yield from read(params.get("OPTIONS", {})).modules
 
 
 def unknown(given: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:

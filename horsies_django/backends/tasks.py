@@ -60,7 +60,7 @@ def declare(task: Any) -> TaskDefinition:
     Raises InvalidTask for a function that cannot be a task, and if another function has its dotted path.
     """
     name = task.module_path
-    known = registry.registered(name)
+    known = registry.find(name)
     if known is not None:
         function = getattr(known.function, "__wrapped__", known.function)
         if known.codec is not None and function is task.func:
@@ -123,7 +123,7 @@ def rebuilt(task: Any, **changes: Any) -> Any:
 
 def find(name: str, task_class: Any) -> Any:
     """Return the task of that dotted path; one without code if there is none (any more), whose call raises LookupError."""
-    if registry.find(name) is not None and name in declared:
+    if registry.find_or_import(name) is not None and name in declared:
         return declared[name]
     placeholder = object.__new__(task_class)
     values: dict[str, Any] = {"func": gone(name), "backend": "default", "takes_context": False}

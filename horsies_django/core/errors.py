@@ -176,6 +176,10 @@ class WorkerStartError(HorsiesError):
     """The worker cannot start; the message says why and what to do."""
 
 
+class StopRequested(BaseException):
+    """A signal arrived before the worker had started. A BaseException, so that imports and retries do not swallow it."""
+
+
 class TaskCancelled(HorsiesError):  # noqa: N818 - requested, not an error
     """Raised by ``current_task().raise_if_cancelled()``: a task that ends with it is CANCELLED."""
 

@@ -1,21 +1,21 @@
 """All tasks of this process by name, and the import of the ``tasks`` modules that define them.
 
-The worker and the checks call ``autodiscover``; nothing is imported when Django starts.
+The worker and the checks call ``autodiscover``; nothing is imported when Django starts, and never because a row names it.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
 
-from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.errors import StopRequested, TaskDefinitionError
 from horsies_django.tasks.definition import TaskDefinition
 
 _tasks: dict[str, TaskDefinition] = {}
@@ -24,25 +24,15 @@ OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
 _discovering = threading.local()
 
 
-class LateImports(Protocol):
-    """Imports tasks that are defined elsewhere than in the ``tasks`` modules of apps."""
-
-    def modules(self) -> Iterable[str]:
-        """Return the modules to import beside the ``tasks`` modules of apps."""
-
-    def load(self, name: str) -> None:
-        """Import the module of a task with that name, if it may be imported. Never raises."""
-
-
-late_imports: LateImports | None = None  # of the package ``backends``, of a floor above; ``apps.py`` sets it
-_not_found: set[str] = set()  # names that were looked for
+# OPTIONS["MODULES"]: of the package ``backends``, of a floor above; ``apps.py`` sets it
+more_modules: Callable[[], Iterable[str]] = tuple
 
 
 class ImportProblem(NamedTuple):
-    """A ``tasks`` module that could not be imported."""
+    """A module of tasks that could not be imported."""
 
     module: str
-    error: Exception
+    error: BaseException
 
 
 def register(task: TaskDefinition) -> None:
@@ -55,17 +45,8 @@ def register(task: TaskDefinition) -> None:
     _tasks[task.name] = task
 
 
-def registered(name: str) -> TaskDefinition | None:
-    """Return the task of that name if its module has been imported, else None."""
-    return _tasks.get(name)
-
-
 def find(name: str) -> TaskDefinition | None:
-    """Return the task of that name, or None. A task of ``django.tasks`` may be imported by its name, once."""
-    if name not in _tasks and late_imports is not None and name not in _not_found:
-        _not_found.add(name)
-        with suppressed_sends():
-            late_imports.load(name)
+    """Return the task of that name if its module has been imported, else None."""
     return _tasks.get(name)
 
 
@@ -107,23 +88,29 @@ def autodiscover() -> list[ImportProblem]:
 
     They are the ``tasks`` modules of the installed apps, and those that OPTIONS["MODULES"] of a backend in TASKS names.
     """
+    return import_all(modules())
+
+
+def import_all(names: Iterable[str]) -> list[ImportProblem]:
+    """Import modules; return those that failed, also one that raises SystemExit. Meanwhile, this thread cannot send."""
     problems = []
     with suppressed_sends():
-        for module in modules():
+        for module in names:
             try:
                 import_module(module)
-            except Exception as error:
+            except (StopRequested, KeyboardInterrupt):  # meant for this process
+                raise
+            except BaseException as error:
                 problems.append(ImportProblem(module, error))
     return problems
 
 
 def modules() -> Iterator[str]:
-    """Yield the modules of tasks."""
+    """Yield the modules of tasks that each worker imports."""
     for config in apps.get_app_configs():
         if config.name != OWN_APP and config.module is not None and module_has_submodule(config.module, "tasks"):
             yield f"{config.name}.tasks"
-    if late_imports is not None:
-        yield from late_imports.modules()
+    yield from more_modules()
 
 
 @contextmanager

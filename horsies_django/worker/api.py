@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 import django
 from django.apps import apps
 
-from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.errors import StopRequested, WorkerStartError
 from horsies_django.worker.process.logs import configure_logging
-from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown, StopRequested
+from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown
 
 logger = logging.getLogger("horsies.worker")
 

@@ -15,7 +15,7 @@ import psycopg
 
 from horsies_django import __version__
 from horsies_django.conf import Config
-from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.errors import StopRequested, WorkerStartError
 from horsies_django.core.options import WIRE
 from horsies_django.store.base import said
 from horsies_django.store.notify import Listener
@@ -40,7 +40,7 @@ from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.stuck import StuckWatch
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.shutdown import Shutdown, StopRequested
+from horsies_django.worker.process.shutdown import Shutdown
 from horsies_django.worker.scheduler.loop import SchedulerLoop
 from horsies_django.worker.startup import Start, durable_behind_pooler, insert_missing_queues, refuse_unready_project
 from horsies_django.workflows.advancer import Advancer

@@ -13,8 +13,8 @@ import pytest
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from horsies_django.backends.imports import DjangoTasks
 from horsies_django.backends.options import read
+from horsies_django.core.errors import StopRequested
 from horsies_django.tasks import registry
 from horsies_django.testing import drain
 from tests.apps.errands import tasks
@@ -104,7 +104,7 @@ def test_decorating_while_apps_load_imports_no_model() -> None:
         "import django\nfrom django.conf import settings\n"
         "settings.INSTALLED_APPS += ['tests.apps.errands.early.Early']\n"
         "django.setup()\n"
-        "from horsies_django.tasks import registry\nprint(registry.registered('tests.apps.errands.elsewhere.far_away').codec)"
+        "from horsies_django.tasks import registry\nprint(registry.find('tests.apps.errands.elsewhere.far_away').codec)"
     )
     assert output(code) == "plain"
 
@@ -113,18 +113,7 @@ def test_decorating_while_apps_load_imports_no_model() -> None:
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the module outside of the tasks modules, as a process does that never imported it."""
     monkeypatch.setattr(registry, "_tasks", {name: task for name, task in registry._tasks.items() if name != FAR})
-    monkeypatch.setattr(registry, "_not_found", set())
-    monkeypatch.setattr(registry, "late_imports", DjangoTasks())
     monkeypatch.delitem(sys.modules, "tests.apps.errands.elsewhere", raising=False)
-
-
-def test_a_task_of_an_installed_app_is_imported_by_its_name(forgotten: None, settings: Any) -> None:
-    assert registry.find(FAR) is None  # the app is not installed
-    registry._not_found.clear()
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
-    found = registry.find(FAR)
-    assert found is not None
-    assert (found.codec, found.function(4) if found.function.__wrapped__(4) == 40 else None) == ("plain", 40)
 
 
 def test_a_module_of_the_options_is_imported_like_the_tasks_of_apps(forgotten: None) -> None:
@@ -136,28 +125,49 @@ def test_a_module_of_the_options_is_imported_like_the_tasks_of_apps(forgotten: N
         assert problem.module == "no.such.module"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["os.system", "tests.apps.errands.elsewhere.no_task", "tests.apps.errands.elsewhere.nothing", "tests.apps.errands.nowhere.x",
-     "tests.apps.errands.traps.go", "no_dots", "..", "a b.c", "tests.apps.errands.elsewhere.far_away.func"],
-)  # fmt: skip
-def test_what_is_no_task_or_belongs_to_no_app_is_not_taken(forgotten: None, settings: Any, name: str) -> None:
-    """Naive: whoever can write a row makes workers import and call any function."""
+@pytest.mark.parametrize("name", [FAR, "tests.apps.errands.leaves.no_task", "os.system"])
+def test_a_name_imports_nothing_and_so_ends_nobody(forgotten: None, settings: Any, name: str) -> None:
+    """Naive: whoever can write a row makes workers import any module of an installed app, one that calls sys.exit as well."""
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
+    before = set(sys.modules)
     assert registry.find(name) is None
-    assert registry.find(name) is None
+    assert registry.find_or_import(name) is None
+    assert set(sys.modules) - before <= {"tests.apps.errands.tasks"}
+
+
+def test_a_module_of_tasks_that_exits_is_a_problem_that_names_it() -> None:
+    with configured(OPTIONS={"MODULES": ["tests.apps.errands.leaves"]}):
+        (problem,) = registry.autodiscover()
+        assert problem.module == "tests.apps.errands.leaves"
+        (message,) = [message for message in run_checks(tags=["horsies"]) if message.obj == problem.module]
+    assert message.id == "horsies.E011"
+    assert "SystemExit: 3" in message.msg
+
+
+@pytest.mark.parametrize("meant", [StopRequested, KeyboardInterrupt])
+def test_what_stops_this_process_is_no_problem_of_the_module_that_is_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meant: type[BaseException]
+) -> None:
+    (tmp_path / "interrupted_jobs.py").write_text(
+        f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(meant):
+        registry.import_all(["interrupted_jobs"])
 
 
 @pytest.mark.django_db
-def test_a_task_that_no_module_of_tasks_imports_runs(forgotten: None, settings: Any) -> None:
+def test_the_result_of_a_task_whose_module_only_workers_import_has_its_task(forgotten: None) -> None:
     from tests.apps.errands.elsewhere import far_away
 
     result = far_away.enqueue(4)
-    del registry._tasks[FAR]
-    registry._not_found.clear()
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
-    drain()
-    result.refresh()
+    with configured(OPTIONS={"MODULES": ["tests.apps.errands.elsewhere"]}):
+        for name in (FAR, "tests.apps.errands.elsewhere"):
+            registry._tasks.pop(name, None)
+            sys.modules.pop(name, None)
+        assert task_backends["default"].get_result(result.id).task.func(4) == 40
+        drain()
+        result.refresh()
     assert result.return_value == 40
 
 

@@ -17,7 +17,7 @@ from horsies_django.models import ScheduleTick, Task, TaskAttempt
 from horsies_django.tasks.operations import retry
 from tests.apps.errands import elsewhere, tasks
 from tests.apps.errands.api import TaskResultStatus
-from tests.conftest import limit, wait_until
+from tests.conftest import limit, put, wait_until
 from tests.support.workers import WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -142,10 +142,14 @@ def test_one_that_failed_is_run_again_from_the_admin_or_the_shell(errands: Start
     assert (again.task.priority, again.args) == (9, ["staff"])
 
 
-def test_a_task_outside_of_the_tasks_modules_is_imported_when_it_comes(errands: Start) -> None:
-    """Naive: the worker takes it for a task of a newer release, and leaves it to others for minutes."""
-    errands("--processes=1")
+def test_a_row_that_names_a_module_which_exits_ends_no_worker_and_delays_no_other_task(errands: Start) -> None:
+    """Naive: the worker imports the module, and ends; or it leaves what it did not know when it started to others for minutes."""
+    process = errands("--processes=1")
+    (id_,) = put(name="tests.apps.errands.leaves.no_task")
+    wait_until(lambda: "unknown to this worker: tests.apps.errands.leaves.no_task" in process.log, "it is given back")
     assert finished(elsewhere.far_away.enqueue(5)).return_value == 50
+    assert Task.objects.get(pk=id_).status == "PENDING"
+    assert process.stop() == 0
 
 
 def test_the_commands_show_them(errands: Start, capsys: pytest.CaptureFixture[str]) -> None:

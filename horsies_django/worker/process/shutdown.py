@@ -23,6 +23,7 @@ from functools import reduce
 from types import FrameType, TracebackType
 from typing import Any
 
+from horsies_django.core.errors import StopRequested
 from horsies_django.worker.ipc.channel import MemoryChannel
 from horsies_django.worker.process.logs import end_process
 
@@ -32,10 +33,6 @@ ALWAYS = (signal.SIGTERM, signal.SIGINT)
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup and shells with background jobs ignore them on purpose
 WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
 LAST_RESORT_SECONDS = 15.0  # longer than a shutdown takes, even if the database does not respond
-
-
-class StopRequested(BaseException):
-    """A signal arrived before the worker had started. A BaseException, so that imports and retries do not swallow it."""
 
 
 class Shutdown:

@@ -102,14 +102,14 @@ def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[st
 
 
 def refuse_suppressed(task: TaskDefinition) -> None:
-    """Raise TaskSendError while Django is loading, or if the task is in the main module."""
+    """Raise TaskSendError while Django is loading, or if no other process can import the task."""
     if not apps.ready or registry.discovering():
         raise refuse(
             f"{task.name} was sent while Django was still loading, or while task modules were being imported. Module-level code "
             "runs again in every process that imports the module: send from a view, a signal or a command instead",
             TaskSendErrorCode.SEND_SUPPRESSED,
         )
-    if problem := registry.main_module_problem([task] if task.name.startswith("__main__.") else []):
+    if problem := registry.unsendable([task]):
         raise refuse(problem)
 
 

@@ -20,6 +20,8 @@ from horsies_django.tasks.definition import TaskDefinition
 
 _tasks: dict[str, TaskDefinition] = {}
 OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
+# Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console in none
+NOWHERE = ("__main__", "django.core.management.commands.shell", "builtins", None)
 
 _discovering = threading.local()
 
@@ -67,20 +69,22 @@ def tasks() -> list[TaskDefinition]:
     return [_tasks[name] for name in names()]
 
 
-def in_main_module() -> list[TaskDefinition]:
-    """Return the tasks defined in the main module of this process."""
-    return [task for task in tasks() if task.function.__module__ == "__main__"]
-
-
-def main_module_problem(found: list[TaskDefinition]) -> str | None:
-    """Return the problem with tasks of the main module, which the processes that run tasks do not import; None without any."""
-    if not found:
+def unimportable(found: Iterable[TaskDefinition]) -> str | None:
+    """Return the problem with tasks of the main module or of a shell, which no other process imports; None without any."""
+    wrong = [task for task in found if task.function.__module__ in NOWHERE]
+    if not wrong:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)
+    in_main = path is not None and any(task.function.__module__ == "__main__" for task in wrong)
     return (
-        f"{', '.join(task.origin for task in found)}: defined in the main module ({path or 'an interactive session'}), which "
+        f"{', '.join(task.origin for task in wrong)}: defined in {f'the main module ({path})' if in_main else 'a shell'}, which "
         "the processes that run tasks do not import: define tasks in the tasks.py of an app in INSTALLED_APPS"
     )
+
+
+def unsendable(found: Iterable[TaskDefinition]) -> str | None:
+    """Do the same for a send: a worker with --processes=0 may run a task of its script that has a name of its own."""
+    return unimportable(task for task in found if task.name == task.origin or task.function.__module__ != "__main__")
 
 
 def autodiscover() -> list[ImportProblem]:

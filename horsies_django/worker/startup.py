@@ -131,7 +131,7 @@ def refuse_settings_without_module() -> None:
 
 def refuse_main_module() -> None:
     """Raise WorkerStartError if tasks are defined in the main module of this process, which no other process imports."""
-    if problem := registry.main_module_problem(registry.in_main_module()):
+    if problem := registry.unimportable(registry.tasks()):
         raise WorkerStartError(problem)
 
 

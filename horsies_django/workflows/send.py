@@ -56,7 +56,7 @@ def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
 
 
 def refuse_context(flow: Any, *, from_async: bool) -> None:
-    """Raise TaskSendError while Django is loading, and in a running event loop."""
+    """Raise TaskSendError while Django is loading, in a running event loop, and for tasks that no other process can import."""
     if not apps.ready or registry.discovering():
         raise refuse(
             f"the workflow {flow.name!r} was sent while Django was still loading, or while task modules were being imported: "
@@ -67,6 +67,8 @@ def refuse_context(flow: Any, *, from_async: bool) -> None:
         raise refuse(
             "send() was called on a running event loop: use 'await flow.asend()'", TaskSendErrorCode.ASYNC_CONTEXT
         )
+    if problem := registry.unsendable(node.task for node in flow.nodes if node.task is not None):
+        raise refuse(problem)
 
 
 def path_problems(flow: Any, store: WorkflowStore) -> list[str]:

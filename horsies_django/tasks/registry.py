@@ -117,6 +117,12 @@ def modules() -> Iterator[str]:
     yield from more_modules()
 
 
+def other_modules() -> list[str]:
+    """Return the modules of the tasks that this process knows, less those that each worker imports, sorted."""
+    known = {task.function.__module__ for task in _tasks.values()}
+    return sorted(known.difference(modules(), NOWHERE))
+
+
 @contextmanager
 def suppressed_sends() -> Iterator[None]:
     """Refuse to send tasks in this thread during the block."""

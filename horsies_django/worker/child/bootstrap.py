@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from horsies_django.worker.process.shutdown import take
 
@@ -50,3 +52,10 @@ def load_project() -> None:
         raise RuntimeError("; ".join(f"importing {item.module}: {item.error!r}" for item in problems)) from problems[
             0
         ].error
+
+
+def load_others(modules: Iterable[str]) -> list[Any]:
+    """Import the other modules whose tasks the worker knows; return an ImportProblem for each that failed."""
+    from horsies_django.tasks import registry
+
+    return registry.import_all(modules)

@@ -16,21 +16,23 @@ import threading
 import traceback
 import warnings
 
-from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_the_way, load_project, state
+from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_the_way, load_others, load_project, state
 from horsies_django.worker.process import kill_timer
 
 ORDER = "HORSIES_FORKSERVER"
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def order(parent_pid: int, deadline_file: str | None = None) -> dict[str, str]:
+def order(parent_pid: int, modules: list[str], deadline_file: str | None = None) -> dict[str, str]:
     """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this module.
 
+    ``modules`` are imported besides those that each worker imports; a child reports those that fail.
     ``deadline_file`` tells the fork server when to exit (``kill_timer.follow``); None means never.
     """
     path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
     pythonpath = os.environ.get("PYTHONPATH")
-    ordered = {"path": path, "parent_pid": parent_pid, "pythonpath": pythonpath, "deadline_file": deadline_file}
+    ordered = {"path": path, "parent_pid": parent_pid, "pythonpath": pythonpath}
+    ordered |= {"modules": modules, "deadline_file": deadline_file}
     return {ORDER: json.dumps(ordered), "PYTHONPATH": os.pathsep.join(path)}
 
 
@@ -83,6 +85,7 @@ def prepare(text: str) -> None:
         adopt_orphans()
     sys.path[:] = ordered["path"]
     load_project()
+    load_others(ordered["modules"])
     import horsies_django.worker.child.executor
     import horsies_django.worker.child.lifecycle
     import horsies_django.worker.child.main

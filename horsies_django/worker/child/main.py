@@ -23,17 +23,21 @@ LEFTOVERS_SECONDS = 2.0  # less than the worker waits before it kills a child
 
 def main(
     options: WorkerOptions,
+    modules: list[str],
     sync: socket.socket,
     async_: socket.socket,
     control: socket.socket,
     started: MutableSequence[int],
     worker_pid: int,
 ) -> None:
-    """Run as a child of the worker ``worker_pid``. Its first message is "ready", "unsafe" or "failed", with the reason."""
+    """Run as a child of the worker ``worker_pid``. Its first message is "ready", "unsafe" or "failed", with the reason.
+
+    ``modules`` are the other modules whose tasks the worker knows.
+    """
     channel = SocketChannel(sync)
     bootstrap.keep_out_of_the_way()
     try:
-        kind, text = prepare(options, worker_pid)
+        kind, text = prepare(options, modules, worker_pid)
     except BaseException:
         kind, text = "failed", traceback.format_exc()
     send_all(channel, (kind, text))
@@ -60,7 +64,7 @@ def main(
     end_in_time("tasks left threads or processes behind that do not end")
 
 
-def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
+def prepare(options: WorkerOptions, modules: list[str], worker_pid: int) -> tuple[str, str]:
     """Make this process fit to run tasks and return its first message; with "ready" comes its memory, where that is limited."""
     from horsies_django.worker.process.logs import configure_logging
     from horsies_django.worker.process.memory import own_memory_mb
@@ -82,6 +86,11 @@ def prepare(options: WorkerOptions, worker_pid: int) -> tuple[str, str]:
     from horsies_django.worker.child import lifecycle, middleware
 
     configure_logging(options.loglevel)
+    for module, error in bootstrap.load_others(modules):
+        logger.error(
+            "the module %s cannot be imported by this child, but by the worker: its tasks fail here with "
+            "WORKER_RESOLUTION_ERROR: %r", module, error,
+        )  # fmt: skip
     middleware.load()
     lifecycle.started(worker_pid)
     if options.max_memory_per_child_mb is None:

@@ -38,13 +38,15 @@ def spawn_child(child: BaseProcess) -> None:
         child.start()
 
 
-def fork_child(child: BaseProcess, deadline_file: str | None) -> None:
+def fork_child(child: BaseProcess, modules: list[str], deadline_file: str | None) -> None:
     """Start a child by the fork server, which is started if there is none, and again if it ends meanwhile.
+
+    A fork server imports ``modules`` besides those that each worker imports.
 
     Raises EOFError or ConnectionError if ``TRIES`` fork servers in a row end.
     """
     forkserver.set_forkserver_preload([fork_server.__name__])
-    ordered = fork_server.order(os.getpid(), deadline_file)
+    ordered = fork_server.order(os.getpid(), modules, deadline_file)
     with main_module_left_out(), environment(ordered):
         for tries_left in reversed(range(TRIES)):
             with short_lived_directory() as directory:

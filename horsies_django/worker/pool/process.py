@@ -19,6 +19,7 @@ from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.lanes import LANES
 from horsies_django.core.metadata import has_metadata
 from horsies_django.core.records import Claim, Outcome, Reply
+from horsies_django.tasks import registry
 from horsies_django.worker.child import main
 from horsies_django.worker.child.interrupts import CALL_BACK, TIMEOUT
 from horsies_django.worker.child.run_task import (
@@ -174,11 +175,12 @@ class Child(PoolProcess):
         started = context.RawArray("Q", len(LANES))
         pairs = [socket.socketpair() for _ in (*LANES, "control")]
         theirs = [pair[1] for pair in pairs]
+        modules = registry.other_modules()
         self.process = context.Process(  # type: ignore[attr-defined]
-            target=main.main, args=(options, *theirs, started, os.getpid()), name="horsies-child", daemon=True
+            target=main.main, args=(options, modules, *theirs, started, os.getpid()), name="horsies-child", daemon=True
         )
         if options.start_method == "forkserver":
-            launch.fork_child(self.process, kill_timer.path if kill_timer else None)
+            launch.fork_child(self.process, modules, kill_timer.path if kill_timer else None)
         else:
             launch.spawn_child(self.process)
         if kill_timer is not None:

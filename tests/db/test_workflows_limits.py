@@ -9,23 +9,20 @@ from typing import Any
 import pytest
 
 from horsies_django import RetryPolicy, Workflow
-from horsies_django.core.records import Outcome
 from horsies_django.models import Task
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 from tests.conftest import Claimer, limit
+from tests.db.drives import ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Claimers = Callable[..., Claimer]
 
 
-def settle(worker: Claimer, claims: list[Any], values: list[Any]) -> None:
-    """Complete tasks with these values, and advance their runs as an engine does."""
-    outcomes = [
-        Outcome(claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}))
-        for claim, value in zip(claims, values, strict=True)
-    ]
+def settle(worker: Claimer, claims: list[Any], values: list[Any], code: str | None = None) -> None:
+    """Complete tasks with these values, or let them fail with a code, and advance their runs as an engine does."""
+    outcomes = [ended(claim, value, code) for claim, value in zip(claims, values, strict=True)]
     advancer = Advancer(1_000_000)
     advancer.owe(worker.run_pass(outcomes=outcomes).in_runs)
     while advancer.owed:

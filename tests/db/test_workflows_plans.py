@@ -33,6 +33,9 @@ POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHE
 ADVANCE = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_advance(%s, ARRAY[%s], '{}', 200, 1000000, %s, NULL)"""
 
+RETRY = """
+EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_retry_run(%s, false, 1000000, %s, NULL)"""
+
 
 def fill(state: str, admin: Any) -> None:
     """Make the tables new, empty with statistics, large with statistics of empty ones, or large with their own.
@@ -132,6 +135,12 @@ def chain(length: int) -> Workflow:
     return flow
 
 
+def read(worker: Claimer, explain: str, params: list[Any]) -> int:
+    """Return how many pages a statement reads."""
+    plan = worker.conn.execute(explain, params).fetchall()[0][0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
 def pages(worker: Claimer, length: int) -> int:
     """Return how many pages the cheapest of some advances of a chain reads. The session keeps the plans of its first advance."""
     run = chain(length).send().workflow_id
@@ -139,8 +148,7 @@ def pages(worker: Claimer, length: int) -> int:
     for _ in range(5):
         (claim,) = worker.run_pass(sync=1).claims
         settle(worker, [claim], [1])
-        plan = worker.conn.execute(ADVANCE, [run, claim.id, worker.channel]).fetchall()[0][0][0]["Plan"]
-        found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+        found.append(read(worker, ADVANCE, [run, claim.id, worker.channel]))
     worker.conn.execute(POSTPONE)
     return min(found)
 
@@ -172,3 +180,42 @@ def test_an_advance_reads_no_more_among_many_tasks_that_finished_since_it_was_pl
     small = pages(worker, 10)
     fill("grown", admin)
     assert pages(worker, 10) < small + 50
+
+
+@pytest.mark.parametrize("state", ["new", "stale", "large"])
+def test_a_retry_of_a_chain_twice_as_long_reads_twice_as_much(
+    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+) -> None:
+    """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the run for each node."""
+    fill(state, connect())
+    worker = claimer()
+    found = []
+    for length in (300, 600):
+        run = chain(length).send()
+        settle(worker, worker.run_pass(sync=1).claims, [None], code="BROKEN")
+        assert run.status() == "FAILED"
+        found.append(read(worker, RETRY, [run.workflow_id, worker.channel]))
+        worker.conn.execute(POSTPONE)
+    assert found[1] < 2.5 * found[0]
+
+
+@pytest.mark.parametrize("state", ["new", "large"])
+def test_a_retry_of_twice_as_many_failed_undos_reads_twice_as_much(
+    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+) -> None:
+    fill(state, connect())
+    worker = claimer()
+    found = []
+    for many in (150, 300):
+        flow = Workflow(f"{many} undos")
+        bad = flow.add(flows.number, 1)
+        for place in range(many):
+            bad = flow.add(flows.number, place, undo=flows.unact, after=bad if place % 50 == 0 else ())
+        run = flow.send()
+        settle(worker, (claims := worker.run_pass(sync=2 * many).claims), [1] * len(claims))
+        while claims := worker.run_pass(sync=2 * many).claims:
+            settle(worker, claims, [1] * len(claims), code="BROKEN")
+        assert run.get(0).err_value.error_code == "COMPENSATION_FAILED"
+        found.append(read(worker, RETRY, [run.workflow_id, worker.channel]))
+        worker.conn.execute(POSTPONE)
+    assert found[1] < 2.5 * found[0]

@@ -19,37 +19,53 @@ BEGIN
   IF v_again = '{}' THEN
     RETURN 'UNDONE';
   END IF;
-  UPDATE horsies_tasks t SET node = NULL
-  WHERE t.workflow_id = p_workflow AND t.node = ANY (v_again) AND t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED';
-  INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
-  WITH RECURSIVE reached (source, number) AS (
-    SELECT a.number, a.number FROM unnest(v_again) AS a (number)
-    UNION
-    SELECT r.source, e.downstream
-    FROM reached r JOIN horsies_workflow_edges e ON e.workflow_id = p_workflow AND e.upstream = r.number
-    WHERE r.number = r.source OR r.number <> ALL (v_again)
+  WITH again AS MATERIALIZED (  -- see horsies_propagate
+    SELECT p_workflow AS workflow_id, unnest(v_again) AS number
+  ), replaced AS MATERIALIZED (
+    SELECT t.id FROM again a JOIN horsies_tasks t ON t.workflow_id = a.workflow_id AND t.node = a.number
+    WHERE t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED'
   )
-  SELECT p_workflow, r.source, r.number FROM reached r WHERE r.number = ANY (v_again) AND r.number <> r.source
+  UPDATE horsies_tasks t SET node = NULL FROM replaced r WHERE t.id = r.id;
+  INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
+  WITH RECURSIVE reached (source, number, again) AS (  -- again: this one failed, too; the search ends at it
+    SELECT a.number, a.number, false FROM unnest(v_again) AS a (number)
+    UNION
+    SELECT r.source, d.number, d.again FROM reached r CROSS JOIN LATERAL (
+      SELECT e.workflow_id, e.downstream FROM horsies_workflow_edges e WHERE e.workflow_id = p_workflow AND e.upstream = r.number OFFSET 0) AS e
+    CROSS JOIN LATERAL (
+      SELECT n.number, n.status IN ('FAILED', 'CANCELLED', 'EXPIRED') AS again FROM horsies_workflow_nodes n
+      WHERE n.workflow_id = e.workflow_id AND n.number = e.downstream OFFSET 0) AS d
+    WHERE NOT r.again
+  )
+  SELECT p_workflow, r.source, r.number FROM reached r WHERE r.again
   ON CONFLICT DO NOTHING;
+  WITH again AS MATERIALIZED (
+    SELECT p_workflow AS workflow_id, unnest(v_again) AS number
+  ), counted AS MATERIALIZED (
+    SELECT a.workflow_id, a.number, count(*) FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED'))::int AS open,
+           count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok, count(*) FILTER (WHERE u.status = 'SKIPPED')::int AS bad
+    FROM again a
+    LEFT JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.downstream = a.number
+    LEFT JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
+    GROUP BY a.workflow_id, a.number
+  ), begun AS MATERIALIZED (
+    SELECT c.*, horsies_begun_total(p_workflow, o.number, o.undo -> 'begun') AS total,
+           (SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = c.workflow_id AND t.node = c.number AND t.advanced_at IS NOT NULL)::int AS done
+    FROM counted c JOIN horsies_workflow_nodes x ON x.workflow_id = c.workflow_id AND x.number = c.number
+    JOIN horsies_workflow_nodes o ON o.workflow_id = x.workflow_id AND o.number = x.undoes
+  )
   UPDATE horsies_workflow_nodes n
-  SET status = CASE WHEN c.open = 0 THEN 'READY' ELSE 'PENDING' END, open = c.open, ok = c.ok, bad = c.bad,
-      finished_at = NULL, error_code = NULL, error = NULL, task_id = NULL, expanded = 0, in_flight = 0, items_bad = 0,
-      total = b.total, items_ok = (
-        SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = n.number AND t.advanced_at IS NOT NULL)::int
-  FROM unnest(v_again) AS a (number)
-  CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE u.number = ANY (v_again))::int AS open, count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok,
-           count(*) FILTER (WHERE u.status <> 'COMPLETED' AND u.number <> ALL (v_again))::int AS bad
-    FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = p_workflow AND u.number = e.upstream
-    WHERE e.workflow_id = p_workflow AND e.downstream = a.number) AS c
-  JOIN horsies_workflow_nodes x ON x.workflow_id = p_workflow AND x.number = a.number
-  JOIN horsies_workflow_nodes o ON o.workflow_id = p_workflow AND o.number = x.undoes
-  CROSS JOIN LATERAL (SELECT horsies_begun_total(p_workflow, o.number, o.undo -> 'begun') AS total) AS b
-  WHERE n.workflow_id = p_workflow AND n.number = a.number;
-  UPDATE horsies_workflow_nodes n SET open = n.open + c.open, bad = n.bad - c.open  -- those that ended otherwise: completed or skipped
-  FROM (SELECT e.downstream AS number, count(*)::int AS open FROM horsies_workflow_edges e
-        WHERE e.workflow_id = p_workflow AND e.upstream = ANY (v_again) GROUP BY e.downstream) AS c
-  WHERE n.workflow_id = p_workflow AND n.number = c.number AND n.number <> ALL (v_again);
+  SET status = CASE WHEN b.open = 0 THEN 'READY' ELSE 'PENDING' END, open = b.open, ok = b.ok, bad = b.bad, total = b.total,
+      finished_at = NULL, error_code = NULL, error = NULL, task_id = NULL, expanded = 0, in_flight = 0, items_ok = b.done, items_bad = 0
+  FROM begun b WHERE n.workflow_id = b.workflow_id AND n.number = b.number;
+  WITH again AS MATERIALIZED (
+    SELECT p_workflow AS workflow_id, unnest(v_again) AS number
+  ), told AS MATERIALIZED (
+    SELECT e.workflow_id, e.downstream AS number, count(*)::int AS open
+    FROM again a JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.upstream = a.number GROUP BY e.workflow_id, e.downstream
+  )
+  UPDATE horsies_workflow_nodes n SET open = n.open + t.open, bad = n.bad - t.open
+  FROM told t WHERE n.workflow_id = t.workflow_id AND n.number = t.number AND n.finished_at IS NOT NULL;  -- those that do not run again
   UPDATE horsies_workflows w
   SET status = 'COMPENSATING', finished_at = NULL, error_code = CASE WHEN w.result #>> '{err,data,node}' IS NULL THEN 'WORKFLOW_CANCELLED'
                                                                      ELSE w.result #>> '{err,data,error_code}' END,

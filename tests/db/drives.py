@@ -429,11 +429,11 @@ class Drive:
             self.renew(child)
 
     def again(self, run: Run) -> set[int]:
-        """Return the failed nodes of a run, and those that were skipped because of them."""
+        """Return the failed nodes of a run, and those that were skipped because of them, not by hand."""
         found = {number for number in run.graph.spots if run.node(number) in BAD}
         while more := {
             spot.number for spot in run.graph.spots.values()
-            if spot.upstream & found and run.node(spot.number) == "SKIPPED" and spot.number not in found
+            if spot.upstream & found and run.node(spot.number) == "SKIPPED" and spot.number not in found | run.skipped
         }:  # fmt: skip
             found |= more
         return found

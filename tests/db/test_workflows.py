@@ -352,6 +352,22 @@ def test_a_node_is_skipped_by_hand() -> None:
         handle.skip("number")
 
 
+def test_a_node_that_was_skipped_by_hand_stays_skipped_when_the_run_is_retried() -> None:
+    flow = Workflow("skip")
+    first = flow.add(flows.odd_fails, 1)
+    second = flow.add(flows.number, 2, after=first, name="second")
+    flow.add(flows.number, 3, after=second, name="third")
+    flow.add(flows.describe, second, allow_failed=True)
+    handle = flow.send()
+    handle.skip("second")
+    drain(raise_errors=False)
+    WorkflowNode.objects.filter(name="odd_fails").update(kwargs={"n": 2})
+    handle.retry()
+    drain()
+    expected = {"odd_fails": "COMPLETED", "second": "SKIPPED", "third": "SKIPPED", "describe": "COMPLETED"}
+    assert statuses(handle) == expected
+
+
 def test_a_key_makes_a_send_idempotent() -> None:
     def build(n: int) -> Workflow:
         tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)

@@ -19,7 +19,7 @@ BEGIN
     'run', to_jsonb(v_run) - ARRAY['key', 'graph_hash', 'result'],
     'error_node', (SELECT e.name FROM horsies_workflow_nodes e WHERE e.workflow_id = p_workflow AND e.number = v_run.error_node),
     'node', to_jsonb(v_node) - ARRAY['options', 'kwargs', 'inputs', 'graph', 'value', 'error', 'undo']
-      || jsonb_build_object('by_hand', v_node.status = 'SKIPPED' AND v_node.error = 'skipped by hand'),
+      || jsonb_build_object('by_hand', v_node.status = 'SKIPPED' AND v_node.error_code IS NOT DISTINCT FROM 'SKIPPED_BY_HAND'),
     'added_by', (SELECT a.name FROM horsies_workflow_nodes a WHERE a.workflow_id = p_workflow AND a.number = v_node.added_by),
     'when_node', (SELECT u.name FROM horsies_workflow_nodes u WHERE u.workflow_id = p_workflow AND u.number = v_node.when_node),
     'undoes', (SELECT u.name FROM horsies_workflow_nodes u WHERE u.workflow_id = p_workflow AND u.number = v_node.undoes),

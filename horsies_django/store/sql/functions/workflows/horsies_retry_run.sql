@@ -1,4 +1,5 @@
--- Runs the failed nodes of a run again, and the nodes that were skipped because of them; keeps what completed. Waits for the lock of the run. A failed map keeps its completed elements. verdict: 'RETRIED', 'NOTHING' (no node failed),
+-- Runs the failed nodes of a run again, and the nodes that were skipped because of them; keeps what completed, and what a person
+-- skipped. Waits for the lock of the run. A failed map keeps its completed elements. verdict: 'RETRIED', 'NOTHING' (no node failed),
 -- 'STOPPING' (tasks are still running since a cancel), 'CHILD' (retry the parent run), or NULL if there is no such run. Of a run that was
 -- compensated, the failed undos run again: else 'UNDONE' or 'UNDOING'. 'CONTINUED': retry its successor. children: runs of failed nodes,
 -- for the caller to retry; a node that waits for others that run again gets a new run, because its inputs may change.
@@ -44,7 +45,8 @@ BEGIN
       SELECT e.workflow_id, e.downstream FROM horsies_workflow_edges e WHERE e.workflow_id = p_workflow AND e.upstream = a.number OFFSET 0) AS e
     CROSS JOIN LATERAL (
       SELECT n.number FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status IN ('SKIPPED', 'PENDING') OFFSET 0) AS d
+      WHERE n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status IN ('SKIPPED', 'PENDING')
+        AND n.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND' OFFSET 0) AS d
   )
   SELECT coalesce(array_agg(a.number), '{}'), coalesce(bool_or(a.failed), false), coalesce(bool_or(EXISTS (
            SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = a.number AND t.finished_at IS NULL)), false)

@@ -20,34 +20,54 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
     A run that has finished, or is being compensated, stays as it is. Raises LookupError if there is no such run.
     """
     with writing() as store:
-        children = store.children(run)
-        before, after = store.control(run, verb)
+        runs, found = [run], []
+        for each in runs:  # grows by the runs inside
+            children = store.children(each)
+            found.append(store.control(each, verb))
+            runs += dict.fromkeys([*children, *store.children(each)])
+        before, after = found[0]
         if before is None:
             raise missing(run)
-        for child in dict.fromkeys([*children, *store.children(run)]):
-            control(child, verb)
         if before != after and actor is not None:
             note(store, run, f"workflow.{verb}", actor, reason, {"before": str(before), "after": str(after)})
         return before != after
 
 
-def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None, nested: bool = False) -> None:
+def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None) -> None:
     """Run the failed nodes of a run again, and those that were skipped because of them; keep what completed.
 
-    Of a run whose nodes were undone, only the failed undos run again. Raises LookupError if there is no such run, WorkflowError
-    if no node failed, if all was undone, if tasks of a cancelled run are still running, or if it is the finished child of
-    another run, which is to be retried instead.
+    So it is with the runs inside, and those that are paused continue. Of a run whose nodes were undone, only the failed undos
+    run again. Raises LookupError if there is no such run, WorkflowError if no node failed, if all was undone, if tasks of a
+    cancelled run are still running, or if it is the finished child of another run, which is to be retried instead.
     """
     with writing() as store:
-        verdict, children = store.retry(run, nested=nested)
+        verdict, children = follow(store, run, nested=False)
         if verdict is None:
             raise missing(run)
         if verdict != "RETRIED":
             raise WorkflowError(f"run {run} was not retried: {REFUSALS[verdict]}")
-        for child in children:
-            retry(child, nested=True)
         if actor is not None:
-            note(store, run, "workflow.retry", actor, reason, {"children": str(len(children))})
+            note(store, run, "workflow.retry", actor, reason, {"children": str(children)})
+
+
+def follow(store: WorkflowStore, run: uuid.UUID, *, nested: bool) -> tuple[str | None, int]:
+    """Retry a run and the runs inside it; return the verdict, and how many runs of failed nodes were retried.
+
+    A run without a failed node is retried if one inside it is. What is paused continues, also if nothing in it has failed.
+    Raises WorkflowError if the run of a failed node cannot be retried.
+    """
+    open_ = store.children(run)
+    verdict, ended = store.retry(run, nested=nested)
+    if verdict not in ("RETRIED", "NOTHING"):
+        return verdict, 0
+    for child in ended:
+        if (refused := follow(store, child, nested=True)[0]) != "RETRIED":
+            raise WorkflowError(f"run {child} was not retried: {REFUSALS[str(refused)]}")
+    if "RETRIED" in [follow(store, child, nested=True)[0] for child in open_]:
+        verdict = "RETRIED"
+    if nested or verdict == "RETRIED":
+        store.control(run, "resume")
+    return verdict, len(ended)
 
 
 REFUSALS = {

@@ -361,6 +361,46 @@ def test_a_retried_child_waits_for_the_nodes_before_it_and_starts_anew(hand: Han
     assert (handle.status(), statuses(handle)["child"]) == ("COMPLETED", "COMPLETED")
 
 
+def test_a_retry_of_a_paused_run_goes_on_with_the_runs_inside_it_at_any_depth(hand: Hand) -> None:
+    """Naive: the runs inside stay paused, and the run waits for them for ever."""
+    inner = Workflow("inner")
+    inner.add(flows.act, after=inner.add(flows.act, name="deep"), name="last")
+    middle = Workflow("middle")
+    middle.add(inner)
+    flow = Workflow("outer", on_error="pause")
+    flow.add(middle)
+    flow.add(flows.act, name="bad")
+    handle = flow.send()
+    hand.engine.advance()
+    assert hand.take() == {"bad", "deep"}
+    hand.end("bad", code="BROKEN")
+    hand.end("deep")
+    assert {run.status for run in WorkflowRun.objects.all()} == {"PAUSED"}
+    handle.retry()
+    assert {run.status for run in WorkflowRun.objects.all()} == {"RUNNING"}
+    hand.take()
+    hand.finish()
+    assert (handle.status(), statuses(handle)) == ("COMPLETED", {"middle": "COMPLETED", "bad": "COMPLETED"})
+
+
+def test_a_retry_runs_what_failed_in_a_run_inside_that_is_paused(hand: Hand) -> None:
+    """Naive: it says that none of its nodes has failed, because that of the run inside has not ended yet."""
+    inner = Workflow("inner", on_error="pause")
+    inner.add(flows.act, name="bad")
+    flow = Workflow("outer")
+    flow.add(inner)
+    handle = flow.send()
+    hand.take()
+    hand.end("bad", code="BROKEN")
+    handle.pause()
+    handle.retry()
+    assert hand.take() == {"bad"}
+    hand.finish()
+    assert handle.status() == "COMPLETED"
+    with pytest.raises(WorkflowError, match="none of its nodes has failed"):
+        handle.retry()
+
+
 def test_a_child_without_an_output_gives_null_and_many_children_start_at_once() -> None:
     """Naive: no result, no argument; or one child per turn."""
     child = Workflow("child")

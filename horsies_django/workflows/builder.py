@@ -22,9 +22,9 @@ from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
 from horsies_django.workflows import checks, mixups, types
 from horsies_django.workflows.embed import embed, follow
-from horsies_django.workflows.handle import WorkflowHandle, codec_of
+from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum, T
-from horsies_django.workflows.send import send_graph
+from horsies_django.workflows.send import handle_of, send_graph
 from horsies_django.workflows.undo import take_undo
 from horsies_django.workflows.waits import Waits
 
@@ -164,7 +164,7 @@ class Workflow(Waits, Generic[T]):
 
     def handle(self, workflow_id: UUID | str) -> WorkflowHandle[T]:
         """Return the handle of a run of this workflow that was sent earlier, in any process."""
-        return WorkflowHandle(workflow_id, codec_of(self.output))
+        return handle_of(self, workflow_id)
 
     def owns(self, node: object, where: str) -> bool:
         """Return whether this is a node of this workflow; note the problem if it is not."""

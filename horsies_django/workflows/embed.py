@@ -32,7 +32,7 @@ def embed(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: Mappin
         flow.problems.append(
             f"{node.name}: a workflow that is a node cannot continue as another run: remove continue_as()"
         )
-    output = child.output
+    output = node.output = child.output
     node.type = type(None) if output is None else types.list_of(output.type) if output.kind == "map" else output.type
 
 

@@ -10,8 +10,6 @@ from typing import Any, Generic, NamedTuple
 from asgiref.sync import sync_to_async
 
 from horsies_django.conf import config
-from horsies_django.core.codec import ResultCodec
-from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
@@ -20,7 +18,7 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, decode, id_of
 from horsies_django.workflows import operations, signals
 from horsies_django.workflows.database import reading
-from horsies_django.workflows.nodes import Node, T
+from horsies_django.workflows.nodes import T
 
 MOST = 2**31 - 1
 
@@ -33,27 +31,6 @@ class Change(NamedTuple):
     action: str
     reason: str | None
     details: Mapping[str, str]
-
-
-class ListCodec:
-    """Decodes the result of a workflow whose output is a map: a list of results of one task."""
-
-    def __init__(self, item: ResultCodec) -> None:
-        self.item = item
-
-    def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
-        """Return the list in an envelope. Raises CodecError."""
-        found = opened(envelope)
-        if "err" in found:
-            return ResultCodec.decode_error(found)
-        return TaskResult(ok=[self.item.decode({"ok": each}).ok_value for each in found["ok"]])
-
-
-def codec_of(output: Node | None) -> Any:
-    """Return the codec for the value of a workflow, None for plain JSON."""
-    if output is None or output.task is None:
-        return None
-    return ListCodec(output.task.result) if output.kind == "map" else output.task.result
 
 
 class RunResult(TaskHandle[T]):
@@ -70,9 +47,12 @@ class WorkflowHandle(Generic[T]):
     Methods that change the run take a ``reason``, which is audited, and raise LookupError if there is no such run.
     """
 
-    def __init__(self, workflow_id: uuid.UUID | str, codec: Any = None) -> None:
+    def __init__(
+        self, workflow_id: uuid.UUID | str, codec: Any = None, codecs: Mapping[int, Any] | None = None
+    ) -> None:
         self.workflow_id = id_of(workflow_id, "workflow")
         self._codec = codec
+        self._codecs = codecs or {}  # of nodes without a task
 
     def get(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
@@ -128,21 +108,25 @@ class WorkflowHandle(Generic[T]):
     def results(self) -> dict[str, TaskResult[Any] | None]:
         """Return the results of all nodes by name, None for those that have not finished; of a map, a list of values.
 
+        Elements of a map that were skipped are left out. Values of tasks have their types; those of workflows, signals and inputs
+        have theirs if the handle is that of ``send`` or of ``Workflow.handle``, else they are plain JSON.
+
         Tasks may add nodes of the same name; the names of the later ones are followed by their number, as in "part (1000002)".
         """
         store = reading()
         found: dict[str, TaskResult[Any] | None] = {}
         for node in store.node_results(self.workflow_id):
             task = registry.find_or_import(node.task_name) if node.task_name else None
-            codec = None if task is None else task.result
+            codec = self._codecs.get(node.number) if task is None else task.result
             name = f"{node.name} ({node.number})" if node.name in found else node.name
             if node.status in UNFINISHED_NODES:
                 found[name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
                 rows = store.map_results(self.workflow_id, node.number, 0, MOST)
-                found[name] = TaskResult(ok=[decode(codec, result).ok for _place, _status, result in rows])
+                ok = [decode(codec, result).ok for _place, status, result in rows if status == "COMPLETED"]
+                found[name] = TaskResult(ok=ok)
             else:
-                found[name] = decode(codec if node.kind == "task" else None, node.result)
+                found[name] = decode(None if node.kind == "map" else codec, node.result)
         return found
 
     def history(self) -> list[Change]:

@@ -63,6 +63,7 @@ class Node(Generic[V]):
         self.graph: str | None = None
         self.graph_hash = ""
         self.levels = 1  # of the workflows in one another that it runs, with its own
+        self.output: Node | None = None  # of a workflow: the node of that workflow whose value is this one's
         self.undo: str | None = None  # JSON, of the task that undoes it, without its options
         self.undo_options: str | None = None
         self.wait: Any = None  # a Wait, of a timer, a signal or a gate

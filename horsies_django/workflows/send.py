@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 from django.apps import apps
 from django.db import DatabaseError, transaction
@@ -20,7 +21,8 @@ from horsies_django.tasks.options import refuse, simulated_now
 from horsies_django.workflows import checks
 from horsies_django.workflows.database import writing
 from horsies_django.workflows.embed import level_problems
-from horsies_django.workflows.handle import WorkflowHandle, codec_of
+from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.values import codec_of, codecs_of
 
 CHUNK = 5_000  # nodes per INSERT
 REMEMBERED = 1_000  # conditions that PostgreSQL accepted before
@@ -52,7 +54,12 @@ def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
                 f"there is a run of {flow.name!r} with the key {flow.key!r} and another graph: {run.id}. Use another key, or "
                 "send the same graph"
             )
-    return WorkflowHandle(run.id, codec_of(flow.output))
+    return handle_of(flow, run.id)
+
+
+def handle_of(flow: Any, id_: UUID | str) -> WorkflowHandle:
+    """Return the handle of a run of a workflow, which knows the types of values. Raises ValueError for an id that is no UUID."""
+    return WorkflowHandle(id_, codec_of(flow.output), codecs_of(flow))
 
 
 def refuse_context(flow: Any, *, from_async: bool) -> None:

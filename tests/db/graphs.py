@@ -47,8 +47,8 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         if source < 0.5 and (lists := [each for each in before if gives(graph.spots[each])]):
             spot.over = dice.choice(lists)
             upstream.add(spot.over)
-        elif source < 0.7 and (several := [each for each in before if graph.spots[each].kind != "map"]):
-            spot.over = tuple(dice.sample(several, min(len(several), 3)))
+        elif source < 0.7 and before:
+            spot.over = tuple(dice.sample(before, min(len(before), 3)))
             upstream.update(spot.over)
         else:
             spot.over = [dice.randrange(4) for _ in range(dice.choice([0, 1, 3, 7]))]
@@ -68,9 +68,8 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         spot.allow_failed = dice.chance(0.3)
     if spot.kind == "task" and upstream and dice.chance(0.5):
         spot.source = dice.choice(sorted(upstream))
-        several = [each for each in sorted(upstream) if graph.spots[each].kind != "map"]
-        if dice.chance(0.3) and several:
-            spot.source = tuple(several)
+        if dice.chance(0.3):
+            spot.source = tuple(sorted(upstream))
     spot.upstream = frozenset(upstream)
     return spot
 

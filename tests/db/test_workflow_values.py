@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from horsies_django import Results, Workflow, get_workflow, task
-from horsies_django.models import WorkflowNode
+from horsies_django import Results, Workflow, WorkflowDefinitionError, get_workflow, task
+from horsies_django.core.codec import shape_of
+from horsies_django.models import Task, WorkflowNode
+from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
+from horsies_django.workflows import results
 from tests.apps.project import flows
 
 pytestmark = pytest.mark.django_db
@@ -40,6 +43,11 @@ def fails_on_four(n: int) -> int:
 @task
 def gather(values: list[int]) -> list[int]:
     return values
+
+
+@task
+def make_of(text: str) -> Invoice:
+    return make(len(text))
 
 
 @task
@@ -119,6 +127,98 @@ def test_elements_that_a_cancel_kept_from_being_sent_are_failures_in_progress() 
     handle = flow.send()
     handle.cancel()
     assert handle.progress() == (3, 0, 3, 0, 0)
+
+
+# lists that contain maps
+
+
+def mixed(flow: Workflow) -> list[Any]:
+    """Return a list of tasks and maps whose values, in order, are 100, 0, 2, 4, 101, 102; one map is empty."""
+    return [
+        flow.add(flows.number, 100),
+        flow.map(flows.odd_skips, n=[0, 1, 2, 3, 4]),
+        flow.map(flows.number, n=[]),
+        flow.map(flows.number, n=flow.map(flows.number, n=[101, 102])),
+    ]
+
+
+def test_a_map_in_a_list_gives_its_elements_in_order() -> None:
+    """Naive: the place of the map is None in the list, and is left out of Results."""
+    flow = Workflow("mixed")
+    nodes = mixed(flow)
+    flow.add(gather, nodes)
+    flow.add(read, nodes)
+    flow.map(flows.plus, a=nodes, b=1000)
+    flow.map(flows.plus, a=[nodes[1], nodes[3]], b=2000, name="maps")
+    handle = run(flow)
+    expected = [100, 0, 2, 4, 101, 102]
+    assert values(handle)["gather"] == expected
+    assert values(handle)["read"] == [6, *expected]
+    assert values(handle)["plus"] == [1000 + n for n in expected]
+    assert values(handle)["maps"] == [2000, 2002, 2004, 2101, 2102]
+
+
+def test_a_map_over_a_list_with_maps_is_sent_in_parts() -> None:
+    """Naive: a part begins again at the first element of each map, or counts those that were passed over."""
+    flow = Workflow("parts", max_in_flight=2)
+    flow.map(flows.plus, a=mixed(flow), b=1000)
+    handle = run(flow)
+    assert values(handle)["plus"] == [1100, 1000, 1002, 1004, 1101, 1102]
+    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="plus")
+    assert (node.total, node.items_ok, handle.status()) == (8, 6, "COMPLETED")
+
+
+def test_results_of_a_list_with_maps_are_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naive: a page ends with a node, begins anew in a map, or an empty page in the middle ends the list."""
+    flow = Workflow("pages")
+    flow.add(read, mixed(flow))
+    handle = run(flow)
+    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="read").number
+    for size in range(1, 10):
+        monkeypatch.setattr(results, "CHUNK", size)
+        assert [*Results(handle.workflow_id, node, "values", shape_of(int, "it"))] == [100, 0, 2, 4, 101, 102]
+
+
+def test_a_list_with_a_map_that_failed_contains_what_completed() -> None:
+    flow = Workflow("failed map")
+    nodes = [flow.map(flows.odd_fails, n=[0, 1, 2]), flow.add(flows.broken), flow.add(flows.number, 5)]
+    flow.add(gather, nodes, allow_failed=True)
+    handle = run(flow)
+    assert (values(handle)["gather"], handle.status()) == ([0, 2, 5], "COMPLETED")
+
+
+def test_a_redacted_element_of_a_map_in_a_list_fails_what_takes_it() -> None:
+    """Naive: only results of plain nodes are looked at, and None takes the place of the element."""
+    flow = Workflow("redacted")
+    nodes = mixed(flow)
+    gate = flow.gate("go")
+    flow.add(gather, nodes, after=gate)
+    flow.map(flows.plus, a=nodes, after=gate)
+    flow.map(flows.plus, a=nodes[1], after=gate, name="map over map")
+    handle = run(flow)
+    redact(
+        Task.objects.get(workflow_id=handle.workflow_id, node=nodes[1].number, node_index=2).pk, actor="x", reason="y"
+    )
+    handle.approve("go")
+    drain(raise_errors=False)
+    found = handle.results()
+    for name in ("gather", "plus", "map over map"):
+        assert found[name].err_value.error_code == "RESULT_REDACTED", name
+
+
+def test_the_elements_of_a_list_with_maps_are_judged_by_their_types() -> None:
+    """Naive: a map in a list is a list[int], or anything."""
+    flow = Workflow("types")
+    numbers = [flow.add(flows.number, 1), flow.map(flows.number, n=[1])]
+    flow.add(gather, numbers)
+    flow.map(flows.plus, a=numbers)
+    flow.add(flows.lengths, numbers, name="list")
+    flow.map(make_of, text=numbers, name="map")
+    with pytest.raises(WorkflowDefinitionError) as raised:
+        flow.send()
+    assert raised.value.problems == [
+        "list: 'values' takes str, but number gives int", "map: 'text' takes str, but number gives int"
+    ]  # fmt: skip
 
 
 # types

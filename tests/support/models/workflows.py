@@ -131,13 +131,19 @@ class Run:
         """Return what a map maps over; None: no list."""
         if isinstance(spot.over, list):
             return spot.over
-        if isinstance(spot.over, tuple):
-            return [self.value(number) for number in spot.over]
         assert spot.over is not None
+        if isinstance(spot.over, tuple):
+            return [each for number in spot.over for each in self.parts(number)]
         if self.graph.spots[spot.over].kind == "map":
-            return [fate.value if fate.status == "COMPLETED" else SKIPPED for fate in self.fates(spot.over)]
+            return self.parts(spot.over)
         found = self.value(spot.over)
         return found if isinstance(found, list) else None
+
+    def parts(self, number: int) -> list[Any]:
+        """Return what a node gives to a map over several nodes: its value, or the elements of a map."""
+        if self.graph.spots[number].kind != "map":
+            return [self.value(number)]
+        return [fate.value if fate.status == "COMPLETED" else SKIPPED for fate in self.fates(number)]
 
     def fates(self, number: int) -> list[Fate]:
         """Return what becomes of the tasks of a map."""
@@ -160,13 +166,18 @@ class Run:
         """Return the arguments of the task of a node; not of one with a quorum, which depend on who came first."""
         if spot.source is None:
             return {}
-        many = spot.source if isinstance(spot.source, tuple) else (spot.source,)
-        values = [self.value(number) for number in many if self.node(number) == "COMPLETED"]
         if isinstance(spot.source, tuple):
-            return {"value": values}
+            return {"value": [value for number in spot.source for value in self.given(number)]}
+        values = self.given(spot.source)
         if self.graph.spots[spot.source].kind == "map":
-            return {"value": self.value(spot.source) if self.many(spot.source) else []}
+            return {"value": values}
         return {"value": values[0]} if values else {}
+
+    def given(self, number: int) -> list[Any]:
+        """Return the values that a node adds to a list: one if it completed, of a map those of its elements that did."""
+        if self.graph.spots[number].kind == "map":
+            return self.value(number) if self.many(number) else []
+        return [self.value(number)] if self.node(number) == "COMPLETED" else []
 
     def fatal(self) -> set[int]:
         """Return the failed nodes without a node that depends on them and ran nevertheless."""

@@ -2,6 +2,6 @@
 -- Locks: none. Index: primary keys, horsies_tasks_node.
 SELECT r.place, r.status, r.result::text
 FROM horsies_workflow_nodes n
-CROSS JOIN LATERAL horsies_results(n.workflow_id, n.inputs -> %(parameter)s::text, %(from)s::int, %(many)s::int) AS r
+CROSS JOIN LATERAL horsies_results(n.workflow_id, n.inputs -> %(parameter)s::text, %(from)s::bigint, %(many)s::int) AS r
 WHERE n.workflow_id = %(workflow)s::uuid AND n.number = %(node)s::bigint
 ORDER BY r.place

@@ -1,22 +1,38 @@
--- Returns the results of upstream nodes in order, for a list of nodes or for a map: those at the places from p_from on, p_many at most.
+-- Returns the results of upstream nodes in order, for a list of nodes or for a map: those at the places from p_from on, p_many at most. A map
+-- gives the results of its tasks, also in a list. A place is the number of the node in the list, above 32 bits for the task of a map, so
+-- that reading on from one needs no sizes of the maps before it.
 -- Locks: none. Index: primary keys, horsies_tasks_node.
-CREATE FUNCTION horsies_results(p_workflow uuid, p_spec jsonb, p_from int, p_many int)
-RETURNS TABLE (place int, status text, result jsonb, redacted boolean) LANGUAGE plpgsql STABLE
+CREATE FUNCTION horsies_results(p_workflow uuid, p_spec jsonb, p_from bigint, p_many int)
+RETURNS TABLE (place bigint, status text, result jsonb, redacted boolean) LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  v_left int := p_many;
+  v_node record;
+  v_found record;
+  v_many int;
 BEGIN
-  IF p_spec ? 'nodes' THEN
-    RETURN QUERY
-    SELECT (n.place - 1)::int, r.status, r.result, r.redacted
-    FROM jsonb_array_elements_text(p_spec -> 'nodes') WITH ORDINALITY AS n (number, place)
-    CROSS JOIN LATERAL horsies_node_result(p_workflow, n.number::bigint) AS r
-    WHERE n.place > p_from AND (p_many IS NULL OR n.place <= p_from + p_many)
-    ORDER BY n.place;
-  ELSE
-    RETURN QUERY
-    SELECT t.node_index, t.status::text, t.result, t.redacted_at IS NOT NULL
-    FROM horsies_tasks t
-    WHERE t.workflow_id = p_workflow AND t.node = (p_spec ->> 'node')::bigint AND t.node_index >= p_from
-    ORDER BY t.node_index LIMIT p_many;
-  END IF;
+  FOR v_node IN
+    SELECT n.number::bigint, (n.place - 1) << 32 AS place
+    FROM jsonb_array_elements_text(coalesce(p_spec -> 'nodes', jsonb_build_array(p_spec -> 'node'))) WITH ORDINALITY AS n (number, place)
+    WHERE n.place > p_from >> 32 ORDER BY n.place
+  LOOP
+    v_found := horsies_node_result(p_workflow, v_node.number);
+    IF v_found.kind = 'map' THEN
+      RETURN QUERY
+      SELECT v_node.place + t.node_index, t.status::text, t.result, t.redacted_at IS NOT NULL FROM horsies_tasks t
+      WHERE t.workflow_id = p_workflow AND t.node = v_node.number AND t.node_index >= p_from - v_node.place
+      ORDER BY t.node_index LIMIT v_left;
+      GET DIAGNOSTICS v_many = ROW_COUNT;
+      v_left := v_left - v_many;
+    ELSIF v_node.place >= p_from THEN
+      place := v_node.place;
+      status := v_found.status;
+      result := v_found.result;
+      redacted := v_found.redacted;
+      RETURN NEXT;
+      v_left := v_left - 1;
+    END IF;
+    EXIT WHEN v_left <= 0;
+  END LOOP;
 END
 $$;

@@ -651,6 +651,8 @@ class Migration(migrations.Migration):
                 ("due_at", models.DateTimeField(null=True, verbose_name="waits until")),
                 ("on_timeout", models.CharField(max_length=8, null=True, verbose_name="after the timeout")),
                 ("permission", models.CharField(max_length=255, null=True, verbose_name="permission")),
+                ("opening", models.IntegerField(db_default=0, default=0, verbose_name="times it began to wait")),
+                ("decided_by", models.TextField(null=True, verbose_name="decided by")),
                 ("undo", models.JSONField(null=True, verbose_name="undo")),
                 ("undoes", models.BigIntegerField(null=True, verbose_name="undoes node")),
                 ("task_id", models.UUIDField(null=True, verbose_name="task or run")),
@@ -780,7 +782,6 @@ class Migration(migrations.Migration):
                 ("key", models.CharField(max_length=255, null=True, verbose_name="key")),
                 ("data", models.JSONField(verbose_name="data")),
                 ("actor", models.TextField(verbose_name="by")),
-                ("reason", models.TextField(null=True, verbose_name="reason")),
                 (
                     "sent_at",
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),

@@ -124,6 +124,7 @@ FUNCTIONS = (
     "workflows/horsies_control_run",
     "workflows/horsies_retry_run",
     "workflows/horsies_skip_node",
+    "workflows/horsies_decide",
     "workflows/horsies_owed",
     "workflows/horsies_open_calls",
     "workflows/horsies_prune_runs",

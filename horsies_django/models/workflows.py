@@ -130,6 +130,8 @@ class WorkflowNode(ReadOnlyRow):
     due_at = models.DateTimeField(_("waits until"), null=True)
     on_timeout = models.CharField(_("after the timeout"), max_length=8, null=True)  # noqa: DJ001 - NULL: not a wait
     permission = models.CharField(_("permission"), max_length=255, null=True)  # noqa: DJ001 - NULL: not a gate
+    opening = models.IntegerField(_("times it began to wait"), default=0, db_default=0)
+    decided_by = models.TextField(_("decided by"), null=True)  # noqa: DJ001 - NULL: nobody decided
     undo = StoredJSON(_("undo"), null=True)
     undoes = models.BigIntegerField(_("undoes node"), null=True)
     task_id = models.UUIDField(_("task or run"), null=True)
@@ -174,7 +176,7 @@ class WorkflowNode(ReadOnlyRow):
 
 
 class WorkflowSignal(ReadOnlyRow):
-    """A signal to a run, or a decision about a gate.
+    """A signal to a run.
 
     ``seen_at`` is set once the run was advanced after it, ``used_at`` once ``node`` took it.
     """
@@ -185,7 +187,6 @@ class WorkflowSignal(ReadOnlyRow):
     key = models.CharField(_("key"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
     data = StoredJSON(_("data"))
     actor = models.TextField(_("by"))
-    reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: no reason was given
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     seen_at = models.DateTimeField(_("seen"), null=True)
     node = models.BigIntegerField(_("taken by node"), null=True)

@@ -82,14 +82,13 @@ class WaitOverview(NamedTuple):
 
 
 class SignalOverview(NamedTuple):
-    """A signal to a run, or a decision about a gate, that no node has taken. ``data`` is plain JSON."""
+    """A signal to a run that no node has taken. ``data`` is plain JSON."""
 
     id: int
     name: str
     key: str | None
     sent_at: dt.datetime
     actor: str
-    reason: str | None
     data: Any
 
 

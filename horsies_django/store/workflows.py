@@ -169,21 +169,30 @@ class WorkflowStore:
     def signal(
         self,
         workflow: uuid.UUID,
-        kind: str,
         name: str,
         key: str | None,
         data: str,
         actor: str,
-        reason: str | None,
     ) -> tuple[str | None, list[str]]:
-        """Insert a signal, ``data`` as JSON, for nodes of a kind; return the verdict and the names that there are."""
-        params = {"workflow": workflow, "kind": kind, "name": name, "key": key, "data": data, "actor": actor}
-        verdict, names = run(self.connection, "workflows/signal", {**params, "reason": reason, **self.shared})[0]
+        """Insert a signal, ``data`` as JSON; return the verdict and the names that there are."""
+        params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor}
+        verdict, names = run(self.connection, "workflows/signal", {**params, **self.shared})[0]
         return verdict, names or []
 
-    def permissions(self, workflow: uuid.UUID, gate: str) -> list[str]:
-        """Return the permissions that the gates of a name ask for."""
-        return [row[0] for row in run(self.connection, "workflows/permissions", {"workflow": workflow, "gate": gate})]
+    def decide(
+        self,
+        workflow: uuid.UUID,
+        number: int,
+        opening: int,
+        permission: str | None,
+        approved: bool,
+        by: str,
+        reason: str | None,
+    ) -> bool:
+        """Decide about one opening of a gate; ``permission`` is the one that was checked. Return whether it did."""
+        params = {"workflow": workflow, "number": number, "opening": opening, "permission": permission}
+        told = {"approved": approved, "by": by, "reason": reason}
+        return bool(run(self.connection, "workflows/decide", {**params, **told, **self.shared})[0][0])
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
         """Return the runs among these that have signals which no advance has seen."""
@@ -193,10 +202,14 @@ class WorkflowStore:
         """Return the unfinished child runs of a run."""
         return [row[0] for row in run(self.connection, "workflows/children", {"workflow": workflow})]
 
-    def grow(self, task: uuid.UUID, attempt: int, nodes: str) -> list[int] | None:
-        """Add nodes, a JSON list, for a running task; return the numbers of new ones, None if it does not run any more."""
-        rows = run(self.connection, "workflows/grow", {"task": task, "attempt": attempt, "nodes": nodes})
-        return rows[0][0] if rows else None
+    def grow(self, task: uuid.UUID, attempt: int, nodes: str) -> list[list[int] | None]:
+        """Add nodes, a JSON list, for a running task; return one item, the numbers of new ones.
+
+        The item is None if a gate and a signal would have one name. The list is empty if the attempt does not run any more.
+        """
+        return [
+            row[0] for row in run(self.connection, "workflows/grow", {"task": task, "attempt": attempt, "nodes": nodes})
+        ]
 
     def named(self, workflow: uuid.UUID, added_by: int, name: str) -> int | None:
         """Return the number of the node that a node added under a name."""

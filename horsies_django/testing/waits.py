@@ -16,8 +16,9 @@ def signal(handle: WorkflowHandle, name: str, data: Any = None, *, key: str | No
 
 
 def open_gate(handle: WorkflowHandle, name: str, reason: str | None = None) -> None:
-    """Approve a gate of a run, also before it opens, whatever its permission; the next ``drain()`` continues the run.
+    """Approve an open gate of a run, whatever its permission; the next ``drain()`` continues the run.
 
-    Raises LookupError if there is no such gate, WorkflowError if it has finished. To reject it, use ``handle.reject``.
+    Raises LookupError if there is no such gate, WorkflowError if it is not open: ``drain()`` what comes before it first. To
+    reject it, use ``handle.reject``.
     """
     handle.approve(name, actor="test", reason=reason)

@@ -23,6 +23,7 @@ MOST_LEVELS = (
     100  # of workflows in one another: PostgreSQL begins all of them in one another, and its stack ends near 190
 )
 ON_ERROR = ("fail", "stop", "pause")
+WAITERS = ("gate", "signal")
 
 
 def close_to(name: str, names: Iterable[str]) -> str:
@@ -190,9 +191,19 @@ def graph_problems(flow: Any) -> list[str]:
         for node in flow.nodes
         if node.upstream & ends
     ]
+    named = {
+        kind: {one.wait.signal for one in flow.nodes if one.kind == kind and isinstance(one.wait.signal, str)}
+        for kind in WAITERS
+    }
+    problems += [both(name) for name in sorted(named["gate"] & named["signal"])]
     for node in flow.nodes:
         problems += node_problems(node)
     return problems
+
+
+def both(name: str) -> str:
+    """Return the problem of a run in which a gate and a signal have the same name."""
+    return f"{name!r} is the name of a gate and of a signal: give one of them another, so that no message looks like a decision"
 
 
 def node_problems(node: Node) -> list[str]:

@@ -122,11 +122,13 @@ class RunningWorkflow(Workflow):
                     node.wait = node.wait._replace(signal=node.name)
             node.number = store.number()
             added = store.grow(task, attempt, f"[{node.json()}]")
-            if added is None:
+            if not added:
                 raise WorkflowError(
                     f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes"
                 )
-            if not added:  # an earlier attempt did
+            if added[0] is None:
+                raise WorkflowDefinitionError(self.name, [f"{node.name}: {checks.both(node.wait.signal)}"])
+            if not added[0]:  # an earlier attempt did
                 number = store.named(place.workflow, place.node, node.name)
                 assert number is not None
                 node.number = number

@@ -16,7 +16,7 @@ from horsies_django.core.texts import text_problem
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, decode, id_of
-from horsies_django.workflows import operations, signals
+from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import T
 
@@ -177,16 +177,18 @@ class WorkflowHandle(Generic[T]):
         """
         signals.signal(self.workflow_id, name, data, key=key, actor=actor)
 
-    def approve(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
-        """Approve a gate, by its name. A Django ``user`` is the actor, and must have the permission of the gate.
+    def approve(self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+        """Approve the open gate of a name, or of a number if several have the name. It counts for this opening of the gate only.
 
-        Raises PermissionDenied, LookupError if there is no such gate, WorkflowError if it has finished or the run has ended.
+        A Django ``user`` is the actor; they must be active and have the permission of the gate. Code that decides without a user
+        names an ``actor``. Raises PermissionDenied, LookupError if there is no such gate, WorkflowError if it is not open: not
+        yet, or because it was decided, its time is over or the run has ended.
         """
-        signals.decide(self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason)
+        gates.decide(self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason)
 
-    def reject(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
-        """Reject a gate, which fails with GATE_REJECTED; otherwise as ``approve``."""
-        signals.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
+    def reject(self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+        """Reject the open gate of a name, which fails with GATE_REJECTED; otherwise as ``approve``."""
+        gates.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
 
     async def astatus(self) -> str:
         """Return the status from async code."""
@@ -236,11 +238,15 @@ class WorkflowHandle(Generic[T]):
         """Send a signal from async code."""
         await sync_to_async(self.signal)(name, data, key=key, actor=actor)
 
-    async def aapprove(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+    async def aapprove(
+        self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None
+    ) -> None:
         """Approve a gate from async code."""
         await sync_to_async(self.approve)(gate, user=user, actor=actor, reason=reason)
 
-    async def areject(self, gate: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+    async def areject(
+        self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None
+    ) -> None:
         """Reject a gate from async code."""
         await sync_to_async(self.reject)(gate, user=user, actor=actor, reason=reason)
 

@@ -1,24 +1,22 @@
-"""Signals to runs, and decisions about gates. Used by handles, the admin and ``horsies_workflow``.
+"""Signals to runs. Used by handles, the admin and ``horsies_workflow``.
 
 A signal is a row that is inserted in the caller's transaction, without the lock of the run. Workers give it to a node.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
 from typing import Any
-
-from django.core.exceptions import PermissionDenied
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, shape_of
 from horsies_django.core.codec.jsontext import write_json
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
+from horsies_django.core.texts import LONGEST_ACTOR, text_problem
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.options import simulated_now
 from horsies_django.workflows.database import writing
-from horsies_django.workflows.operations import missing, note
+from horsies_django.workflows.operations import missing
 
 
 def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
@@ -26,62 +24,28 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
 
     Raises LookupError if there is no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
     """
-    check("name", name, 200)
-    if key is not None:
-        check("key", key, 255)
+    given = [("name", name, 200), ("actor", actor, LONGEST_ACTOR), *([] if key is None else [("key", key, 255)])]
+    if problem := next(filter(None, (text_problem(*one) for one in given)), None):
+        raise WorkflowError(problem)
     text = encoded(name, data)
     with writing(simulated_now.get()) as store:
-        send(store, run, "signal", name, text, key=key, actor=actor)
+        send(store, run, name, text, key=key, actor=actor)
 
 
-def decide(
-    run: uuid.UUID, gate: str, *, approved: bool, user: Any = None, actor: str = "code", reason: str | None = None
-) -> None:
-    """Approve or reject a gate, and note it in the audit. A ``user`` must have its permission, and is the actor then.
-
-    Raises LookupError if there is no such run or gate, PermissionDenied, and WorkflowError if the decision comes too late.
-    """
-    check("gate", gate, 200)
-    with writing(simulated_now.get()) as store:
-        if user is not None:
-            actor = user.get_username()
-            for permission in store.permissions(run, gate):
-                if not user.has_perm(permission):
-                    raise PermissionDenied(f"{actor} does not have the permission {permission} of the gate {gate!r}")
-        text = json.dumps({"approved": approved, "by": actor, "reason": reason})
-        send(store, run, "gate", gate, text, actor=actor, reason=reason)
-        note(store, run, "workflow.approve" if approved else "workflow.reject", actor, reason, {"gate": gate})
-
-
-def send(
-    store: WorkflowStore,
-    run: uuid.UUID,
-    kind: str,
-    name: str,
-    data: str,
-    *,
-    actor: str,
-    key: str | None = None,
-    reason: str | None = None,
-) -> None:
-    """Insert a signal; ``kind`` is the kind of the nodes that take it. Raises LookupError, WorkflowError."""
-    verdict, names = store.signal(run, kind, name, key, data, actor, reason)
-    what, verb, other = (
-        ("signal", "signal", "gate: approve or reject it")
-        if kind == "signal"
-        else ("gate", "approve or reject", "signal")
-    )
+def send(store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str) -> None:
+    """Insert a signal, ``data`` as JSON. Raises LookupError, WorkflowError."""
+    verdict, names = store.signal(run, name, key, data, actor)
     if verdict is None:
         raise missing(run)
     if verdict == "UNKNOWN":
-        there = f"its {what}s are {', '.join(map(repr, names))}" if names else f"it has no {what}s"
-        raise LookupError(f"no node of run {run} waits for the {what} {name!r}; {there}")
+        there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
+        raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}")
     if verdict == "ENDED":
-        raise WorkflowError(f"run {run} has ended: there is nothing to {verb}")
-    if verdict == "KIND":
-        raise WorkflowError(f"{name!r} of run {run} is not a {what} but a {other}")
+        raise WorkflowError(f"run {run} has ended: there is nothing to signal")
+    if verdict == "GATE":
+        raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
     if verdict == "FINISHED":
-        raise WorkflowError(f"the nodes of run {run} that waited for the {what} {name!r} have all finished")
+        raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
 
 
 def encoded(name: str, data: Any) -> str:
@@ -97,9 +61,3 @@ def encoded(name: str, data: Any) -> str:
             f"HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
         )
     return text
-
-
-def check(what: str, value: object, most: int) -> None:
-    """Raise WorkflowError unless a value is a str of at most so many characters."""
-    if not isinstance(value, str) or not 1 <= len(value) <= most or "\x00" in value:
-        raise WorkflowError(f"{what} must be a str of 1 to {most} characters, not {value!r:.80}")

@@ -190,7 +190,7 @@ def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
         place = page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft")
         playwright.expect(shipped).to_have_attribute("aria-label", "ship, task, pending")
         order.signal("paid")
-        order.approve("approve the shipping")
+        order.approve("approve the shipping", actor="ada")
         drain(raise_errors=False, until=dt.timedelta(days=2))
         playwright.expect(shipped).to_have_attribute(
             "aria-label", re.compile("ship, task, completed, took .*"), timeout=20_000

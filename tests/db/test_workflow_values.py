@@ -199,7 +199,7 @@ def test_a_redacted_element_of_a_map_in_a_list_fails_what_takes_it() -> None:
     redact(
         Task.objects.get(workflow_id=handle.workflow_id, node=nodes[1].number, node_index=2).pk, actor="x", reason="y"
     )
-    handle.approve("go")
+    handle.approve("go", actor="ada")
     drain(raise_errors=False)
     found = handle.results()
     for name in ("gather", "plus", "map over map"):

@@ -82,19 +82,24 @@ class Waits:
 
     def signal(self) -> None:
         sent = Sent(self.dice.choice("ab"), self.dice.choice([None, "x", "y"]), len(self.line.sent), self.now)
-        self.send(sent, lambda: self.handle.signal(sent.name, sent.value, key=sent.key))
+        self.send(sent)
 
     def decide(self) -> None:
         gates = [node.signal for node in self.line.nodes if node.kind == "gate"]
         if gates:
-            name, approved = self.dice.choice(gates), self.dice.chance(0.6)
-            sent = Sent(name or "", None, {"by": "code", "reason": None}, self.now, approved)
-            self.send(sent, lambda: (self.handle.approve if approved else self.handle.reject)(sent.name))
+            name, approved = self.dice.choice(gates) or "", self.dice.chance(0.6)
+            counts = self.line.decide(name, approved, {"by": "ada", "reason": None}, self.now)
+            try:
+                (self.handle.approve if approved else self.handle.reject)(name, actor="ada")
+            except WorkflowError:
+                assert not counts
+            else:
+                assert counts
 
-    def send(self, sent: Sent, send: Callable[[], None]) -> None:
+    def send(self, sent: Sent) -> None:
         """Send a signal, which is refused if no node will ever take it; the tables may know that later than the model."""
         try:
-            send()
+            self.handle.signal(sent.name, sent.value, key=sent.key)
         except (WorkflowError, LookupError):
             assert not self.line.takes(sent.name)
         else:

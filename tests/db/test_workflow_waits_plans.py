@@ -85,7 +85,7 @@ def test_waits_are_begun_found_and_ended_through_indexes(
     handle = flow.send()
     handle.signal("go", 1)
     engine.run_all()
-    handle.approve("approve")
+    handle.approve("approve", actor="ada")
     while engine.workflows.wake(50, 200) or engine.advancer.find(engine.workflows, None, 100):
         engine.advance()
     assert {node.status for node in WorkflowNode.objects.filter(workflow_id=handle.workflow_id)} == {"COMPLETED"}

@@ -20,7 +20,7 @@ from horsies_django.admin.workflows.cells import SHAPES
 from horsies_django.admin.workflows.picture import reading
 from horsies_django.admin.workflows.picture.cards import clock
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
-from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
+from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.desk.test_admin import body, client_with
@@ -348,7 +348,7 @@ def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(b
         html = body(client, node_url(handle, 0))
         assert f"You need the permission {lacked} to decide." in html
         assert "<textarea" not in html
-    handle.approve("approve")
+    handle.approve("approve", actor="ada")
     drain()
     assert "Waiting for a decision" not in body(boss, url(handle, "picture"))
     assert "Waiting for a decision" not in body(boss, node_url(handle, 0))
@@ -362,7 +362,9 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, afte
     assert "csrfmiddlewaretoken" in html
     for address in (url(handle, "approve"), url(handle, "reject")):
         assert f'action="{address}"' in html
-    response = client.post(url(handle, verb), {"node": "0", "reason": "The stock was counted."}, follow=True)
+    response = client.post(
+        url(handle, verb), {"node": "0", "opening": "1", "reason": "The stock was counted."}, follow=True
+    )
     user = response.context["user"].get_username()
     (message,) = messages(response)
     assert "gate: approve" in message
@@ -370,11 +372,11 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason(verb: str, afte
     assert (entry.actor, entry.reason) == (user, "The stock was counted.")
     drain()
     assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, number=0).status == after
-    assert [row[:1] + row[3:6] for row in table(body(client, url(handle)), "horsies-signals")] == [
-        ["approve", user, "The stock was counted.", "approve"]
+    assert [(row[0], row[2], row[4]) for row in table(body(client, url(handle)), "horsies-gates")] == [
+        ("approve", "horsies.configure_queue", user)
     ]
-    response = client.post(url(handle, verb), {"node": "approve"})
-    assert "has ended" in response.content.decode()
+    response = client.post(url(handle, verb), {"node": "0", "opening": "1"})
+    assert f"was already decided by {user} at" in response.content.decode()
 
 
 def test_nobody_decides_without_the_permission_of_the_gate_or_about_what_is_no_gate(boss: Client) -> None:
@@ -384,11 +386,16 @@ def test_nobody_decides_without_the_permission_of_the_gate_or_about_what_is_no_g
         client_with("view_workflowrun", "operate_workflow"),
     ):
         for verb in ("approve", "reject"):
-            assert client.post(url(handle, verb), {"node": "0"}).status_code == 403
-    assert not WorkflowSignal.objects.exists()
-    assert "waits for the gate" in boss.post(url(handle, "approve"), {"node": "ship"}).content.decode()
-    assert "has no node" in boss.post(url(handle, "approve"), {"node": "7"}).content.decode()
-    assert Client(enforce_csrf_checks=True).post(url(handle, "approve"), {"node": "0"}).status_code == 403
+            assert client.post(url(handle, verb), {"node": "0", "opening": "1"}).status_code == 403
+    assert not AuditEntry.objects.filter(action__startswith="workflow.").exists()
+    for number in ("1", "7"):
+        answer = boss.post(url(handle, "approve"), {"node": number, "opening": "1"}).content.decode()
+        assert f"has no gate with the number {number}" in answer
+    for wrong in ({"node": "0"}, {"node": "0", "opening": "x"}, {"node": "9" * 30, "opening": "1"}):
+        assert boss.post(url(handle, "approve"), wrong).status_code == 200
+    assert (
+        Client(enforce_csrf_checks=True).post(url(handle, "approve"), {"node": "0", "opening": "1"}).status_code == 403
+    )
     drain()
     assert handle.status() == "RUNNING"
 
@@ -405,14 +412,14 @@ def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none
     for number in (4711, 4712):
         handle.signal("paid", {"card": number}, key=f"order {number}", actor=EVIL)
     rows = table(body(boss, url(handle)), "horsies-signals")
-    assert [row[5] for row in rows] == ["not yet", "not yet"]
+    assert [row[4] for row in rows] == ["not yet", "not yet"]
     drain()
     rows = table(body(boss, url(handle)), "horsies-signals")
-    assert [(row[0], row[1], row[5]) for row in rows] == [
+    assert [(row[0], row[1], row[4]) for row in rows] == [
         ("paid", "order 4712", "■ Unused"),
         ("paid", "order 4711", "paid"),
     ]
-    assert "4712" in rows[0][6]
+    assert "4712" in rows[0][5]
     with CaptureQueriesContext(connection) as captured:
         html = body(client_with("view_workflowrun"), url(handle))
     assert "card" not in html

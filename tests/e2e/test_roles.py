@@ -213,20 +213,20 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
     handle = build().send()
     waits = Workflow("waits")
     first = waits.signal("go")
-    waits.gate("approve", after=first, timeout=60)
+    waits.gate("approve", timeout=60)
     waits.add(flows.anything, first, after=waits.sleep(0))
     waiting = waits.send()
     waiting.signal("go", 7)
     with pytest.raises(Exception, match="permission denied"):
         handle.pause()
     with pytest.raises(Exception, match="permission denied"):
-        waiting.approve("approve")
+        waiting.approve("approve", actor="ada")
     as_role(None)
     grant(CONTROLLING)
     as_role("site")
     assert handle.pause()
     assert handle.resume()
-    waiting.approve("approve")
+    waiting.approve("approve", actor="ada")
     process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
     handle.retry()

@@ -77,6 +77,7 @@ class ReviewTests(TestCase):
 
     def test_an_import_that_is_cancelled_in_its_cooling_off_time_publishes_nothing(self) -> None:
         run = self.sent()
+        drain()
         open_gate(run, REVIEW)
         drain(queues=["imports"])
         run.cancel(actor="a test")
@@ -112,7 +113,7 @@ class ReviewTests(TestCase):
     def test_a_rejection_keeps_a_document_that_another_upload_has(self) -> None:
         first, second = self.sent(), self.sent()
         drain()
-        first.reject(REVIEW)
+        first.reject(REVIEW, actor="a test")
         drain()
         assert Document.objects.count() == 1
         open_gate(second, REVIEW)
@@ -122,7 +123,7 @@ class ReviewTests(TestCase):
     def test_the_last_of_several_rejections_removes_the_document(self) -> None:
         for run in (self.sent(), self.sent()):
             drain()
-            run.reject(REVIEW)
+            run.reject(REVIEW, actor="a test")
             drain()
         assert not Document.objects.exists()
 
@@ -130,7 +131,7 @@ class ReviewTests(TestCase):
         run = self.sent()
         drain()
         Document.objects.update(is_published=True)
-        run.reject(REVIEW)
+        run.reject(REVIEW, actor="a test")
         drain()
         assert Document.objects.exists()
 

@@ -61,6 +61,7 @@ SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
 RUN_DETAILS = {
     "node": gettext_lazy("node"),
     "gate": gettext_lazy("gate"),
+    "opening": gettext_lazy("opening"),
     "children": gettext_lazy("child runs retried"),
 }
 LONGEST_CHANGE = 100
@@ -104,7 +105,11 @@ def _of_run(after: object) -> list[str]:
     found = after if isinstance(after, dict) else {}
     if {"before", "after"} <= found.keys():
         return [_("status: %(old)s → %(new)s") % {"old": found["before"], "new": found["after"]}]
-    return [f"{RUN_DETAILS.get(key, key)}: {_text(str(key), value)}" for key, value in found.items() if value != "0"]
+    return [
+        f"{RUN_DETAILS.get(key, key)}: {_text(str(key), value)}"
+        for key, value in found.items()
+        if (key, value) != ("children", "0")
+    ]
 
 
 def _flat(columns: object) -> dict[tuple[str, bool], str]:

@@ -95,7 +95,7 @@ class NodePageMixin(RunPagesMixin):
         if node.kind != "gate" or node.status != "WAITING":
             return None
         urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
-        return {**urls, "number": node.number, "lacked": lacked(self, request, node), "longest": LONGEST_REASON}
+        return {**urls, "node": node, "lacked": lacked(self, request, node), "longest": LONGEST_REASON}
 
 
 def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:
@@ -118,6 +118,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Waits until"), moment(node.due_at, run.read_at) if node.due_at else ""),
         (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "", "") if node.due_at and node.signal else ""),
         (_("Permission to decide"), node.permission or ""),
+        (_("Decided by"), node.decided_by or ""),
         (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),
         (_("Undo"), breakable(node.undo["task"]) if node.undo else ""),
         (_("Undoes"), undoes(page, request, node)),

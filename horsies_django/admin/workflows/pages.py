@@ -25,7 +25,7 @@ from horsies_django.admin.workflows.nodes import node_table, tasks_link
 from horsies_django.admin.workflows.picture.page import PicturePageMixin
 from horsies_django.admin.workflows.run_actions import RunActionsMixin
 from horsies_django.admin.workflows.run_forms import OperateMixin
-from horsies_django.admin.workflows.signals import signal_table
+from horsies_django.admin.workflows.signals import wait_tables
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 
@@ -124,7 +124,7 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
         visible = request.user.has_perm("horsies.view_payload")
         return {
             "nodes": node_table(self, request, obj, visible),
-            "signals": signal_table(self, request, obj, visible),
+            **wait_tables(self, request, obj, visible),
             "signals_visible": visible,
             **last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS),
             "picture_url": self.url_of(obj, "picture"),

@@ -10,15 +10,14 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Words
+from horsies_django.admin.base.change_forms import LARGEST_ID, ChangeForm, ChangeMixin, Words
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.refusals import patiently
 from horsies_django.admin.base.uuids import parse_id
-from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain_node import find_node
-from horsies_django.workflows import operations, signals
+from horsies_django.workflows import gates, operations
 
 LONGEST_NAME = 200
 
@@ -134,20 +133,22 @@ class SkipForm(NodeForm):
         return True
 
 
-class ApproveForm(NodeForm):
-    """Approves a gate."""
+class ApproveForm(RunForm):
+    """Approves one opening of a gate, the one that the page of the gate showed: a later one is another decision."""
 
     verb = "approve"
     action = "workflow.approve"
     title = gettext_lazy("Approve a gate of %(name)s")
     button = gettext_lazy("Approve")
     explanation = gettext_lazy("The gate completes, and the nodes that depend on it run.")
+    node = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=LARGEST_ID)
+    opening = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=2**31 - 1)
 
     def change(self, actor: str) -> bool:
         """Approve or reject the gate, with the permission of the user."""
-        nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=self.row.pk, number=self.number)
-        gate = nodes.values_list("name", flat=True)[0]
-        signals.decide(self.row.pk, gate, approved=self.verb == "approve", user=self.request.user, reason=self.why)
+        node, opening = self.cleaned_data["node"], self.cleaned_data["opening"]
+        user, approved = self.request.user, self.verb == "approve"
+        gates.decide_opening(self.row.pk, node, opening, approved=approved, user=user, reason=self.why)
         return True
 
 

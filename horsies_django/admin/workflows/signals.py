@@ -1,4 +1,4 @@
-"""The signals of a run, and the decisions about its gates, as a table on its page: which node took each, or that none did."""
+"""The signals of a run as a table on its page: which node took each, or that none did."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from horsies_django.admin.base.html import NOTHING, badge, json_block, moment
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.run_links import node_link
+from horsies_django.admin.workflows.gates import gate_table, read_gates
 from horsies_django.models import WorkflowNode, WorkflowSignal
 
 MANY = 100  # the newest ones
@@ -23,7 +24,6 @@ class SignalRow(NamedTuple):
     key: str
     sent: SafeString | str
     actor: str
-    reason: str
     taken: SafeString | str
     data: SafeString | str
 
@@ -35,13 +35,26 @@ class SignalTable(NamedTuple):
     more: bool
 
 
-def signal_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> SignalTable:
-    """Return the signals to a run; ``visible``: the user may see payloads."""
+def wait_tables(page: Any, request: HttpRequest, run: Any, visible: bool) -> dict[str, Any]:
+    """Return the gates of a run and the signals to it, which are read together; ``visible``: the user may see payloads."""
     alias = run._state.db
+    waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
     signals = WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-pk")
-    found = read_bounded(alias, lambda: list((signals if visible else signals.defer("data"))[: MANY + 1]))
+    if not visible:
+        signals = signals.defer("data")
+
+    def read() -> tuple[list[WorkflowNode], list[WorkflowSignal]]:
+        return (read_gates(run), list(signals[: MANY + 1])) if waits.exists() else ([], [])
+
+    gates, sent = read_bounded(alias, read) or (None, None)
+    return {"gates": gate_table(page, request, run, gates), "signals": signal_table(page, request, run, sent, visible)}
+
+
+def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible: bool) -> SignalTable:
+    """Return signals to a run as a table; None: reading them timed out."""
     if found is None:
         return SignalTable(None, False)
+    alias = run._state.db
     numbers = {signal.node for signal in found if signal.node is not None}
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, number__in=numbers)
     names = dict(nodes.values_list("number", "name")) if numbers else {}
@@ -51,7 +64,6 @@ def signal_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Si
             key=signal.key or NOTHING,
             sent=moment(signal.sent_at, run.read_at),
             actor=signal.actor,
-            reason=signal.reason or "",
             taken=_taken(page, request, run, signal, names),
             data=json_block(signal.data) if visible else "",
         )

@@ -23,7 +23,7 @@ from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain_node import explain_node, find_node
 from horsies_django.monitoring.workflow_check import check_code
-from horsies_django.workflows import operations, signals
+from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.handle import get_workflow
 
 NODES = 500
@@ -177,7 +177,7 @@ class Command(BaseCommand):
     def decide(self, approved: bool, did: str, options: dict[str, Any]) -> None:
         """Approve or reject a gate."""
         run = get_workflow(options["run"]).workflow_id
-        signals.decide(run, options["gate"], approved=approved, actor=actor(), reason=options["reason"])
+        gates.decide(run, options["gate"], approved=approved, actor=actor(), reason=options["reason"])
         self.tell(run, f"{run}: the gate {options['gate']} is {did}", True, options)
 
     def control(self, verb: str, did: str, options: dict[str, Any]) -> None:

@@ -28,13 +28,12 @@ class Waiter:
 
 @dataclass
 class Sent:
-    """A signal, or a decision if ``approved`` is not None."""
+    """A signal."""
 
     name: str
     key: str | None
     value: Any
     at: int
-    approved: bool | None = None
     seen: bool = False
     used: bool = False
 
@@ -49,6 +48,21 @@ class Line:
     def takes(self, name: str) -> bool:
         """Return whether a signal of this name is accepted."""
         return any(node.signal == name and node.status not in FINAL for node in self.nodes)
+
+    def decide(self, gate: str, approved: bool, value: Any, now: int) -> bool:
+        """Decide about a gate; return whether that counts: it must wait, and its time must not be over. Nothing is kept."""
+        for node in self.nodes:
+            if (
+                node.kind == "gate"
+                and node.signal == gate
+                and node.status == "WAITING"
+                and (node.due is None or node.due > now)
+            ):
+                node.status, node.value = ("COMPLETED", value) if approved else ("FAILED", None)
+                while self.tell() | self.begin(now):
+                    pass
+                return True
+        return False
 
     def advance(self, now: int) -> None:
         """Bring everything to where it stays until something happens."""
@@ -100,11 +114,10 @@ class Line:
 
 def suits(node: Waiter, signal: Sent) -> bool:
     """Return whether a node waits for this signal."""
-    return node.signal == signal.name and node.key in (None, signal.key)
+    return node.kind == "signal" and node.signal == signal.name and node.key in (None, signal.key)
 
 
 def use(node: Waiter, signal: Sent) -> None:
     """Let a node take a signal."""
     signal.seen = signal.used = True
-    node.status = "FAILED" if signal.approved is False else "COMPLETED"
-    node.value = None if signal.approved is False else signal.value
+    node.status, node.value = "COMPLETED", signal.value

@@ -1,5 +1,5 @@
 -- Lets ready timers, signals and gates of a run wait, p_many at most. Each takes the oldest signal that was sent early and that it waits for.
--- Moves READY -> WAITING, COMPLETED, FAILED. moved: the nodes that are final now. more: there may be other ready waits.
+-- Moves READY -> WAITING, COMPLETED. moved: the nodes that are final now. more: there may be other ready waits.
 -- Locks: rows of signals; the caller holds the lock of the run.
 -- Index: horsies_workflow_nodes_waits, horsies_signals_unused, primary keys.
 CREATE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
@@ -18,18 +18,19 @@ BEGIN
     RETURN;
   END IF;
   WITH ready AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_ready) AS number)  -- see horsies_propagate
-  UPDATE horsies_workflow_nodes n SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay)
+  UPDATE horsies_workflow_nodes n
+  SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay), opening = n.opening + 1, decided_by = NULL
   FROM ready r WHERE n.workflow_id = r.workflow_id AND n.number = r.number;
   IF NOT EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.used_at IS NULL) THEN
     RETURN;
   END IF;
   FOR v_node IN
-    SELECT n.number, n.kind, n.signal, n.signal_key FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_workflow AND n.number = ANY (v_ready) AND n.signal IS NOT NULL ORDER BY n.number
+    SELECT n.number, n.signal, n.signal_key FROM horsies_workflow_nodes n
+    WHERE n.workflow_id = p_workflow AND n.number = ANY (v_ready) AND n.kind = 'signal' ORDER BY n.number
   LOOP
     SELECT s.id INTO v_signal FROM horsies_workflow_signals s
     WHERE s.workflow_id = p_workflow AND s.name = v_node.signal AND s.used_at IS NULL
-      AND (v_node.signal_key IS NULL OR s.key = v_node.signal_key) AND (v_node.kind = 'signal' OR s.data -> 'approved' IS NOT NULL)
+      AND (v_node.signal_key IS NULL OR s.key = v_node.signal_key)
     ORDER BY s.id LIMIT 1;
     IF FOUND THEN
       PERFORM horsies_take_signal(p_workflow, v_node.number, v_signal, p_now);

@@ -1,28 +1,29 @@
--- Sends a signal to a run, or a decision to a gate (p_kind): inserts a row, without the lock of the run, and tells workers to advance it.
--- verdict: 'SENT'; 'ENDED' (the run); 'UNKNOWN' (no node of this kind has the name; names: those there are); 'KIND' (a node of the other
--- kind has it); 'FINISHED' (all nodes of the name have, and no running task added one, which may add another); NULL: no such run.
+-- Sends a signal to a run: inserts a row, without the lock of the run, and tells workers to advance it.
+-- verdict: 'SENT'; 'ENDED' (the run); 'UNKNOWN' (no node waits for the name; names: those there are); 'GATE' (a gate has it); 'FINISHED'
+-- (all nodes of the name have, and no running task added one, which may add another); NULL: no such run.
 -- Locks: none but the new row. Index: primary key, horsies_workflow_nodes_signal.
-CREATE FUNCTION horsies_signal(p_workflow uuid, p_kind text, p_name text, p_key text, p_data jsonb, p_actor text, p_reason text,
-                               p_channel text, p_now timestamptz, OUT verdict text, OUT names text[]) LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION horsies_signal(p_workflow uuid, p_name text, p_key text, p_data jsonb, p_actor text, p_channel text, p_now timestamptz,
+                               OUT verdict text, OUT names text[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
   SELECT CASE WHEN w.finished_at IS NULL THEN 'SENT' ELSE 'ENDED' END INTO verdict FROM horsies_workflows w WHERE w.id = p_workflow;
   IF verdict IS DISTINCT FROM 'SENT' THEN
     RETURN;
-  ELSIF EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> p_kind) THEN
-    verdict := 'KIND';
-  ELSIF NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name) THEN
-    verdict := 'UNKNOWN';
+  ELSIF NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal') THEN
+    verdict := CASE WHEN EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name)
+                 THEN 'GATE' ELSE 'UNKNOWN' END;
     names := ARRAY(SELECT DISTINCT n.signal::text FROM horsies_workflow_nodes n
-                   WHERE n.workflow_id = p_workflow AND n.signal IS NOT NULL AND n.kind = p_kind ORDER BY 1 LIMIT 20);
+                   WHERE n.workflow_id = p_workflow AND n.signal IS NOT NULL AND n.kind = 'signal' ORDER BY 1 LIMIT 20);
   ELSIF NOT EXISTS (
     SELECT FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING')) AND NOT EXISTS (
-    SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.added_by >= 0) THEN
+    WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal'
+      AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING')) AND NOT EXISTS (
+    SELECT FROM horsies_workflow_nodes n
+    WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal' AND n.added_by >= 0) THEN
     verdict := 'FINISHED';
   ELSE
-    INSERT INTO horsies_workflow_signals (workflow_id, name, key, data, actor, reason, sent_at)
-    VALUES (p_workflow, p_name, p_key, p_data, p_actor, p_reason, coalesce(p_now, clock_timestamp()));
+    INSERT INTO horsies_workflow_signals (workflow_id, name, key, data, actor, sent_at)
+    VALUES (p_workflow, p_name, p_key, p_data, p_actor, coalesce(p_now, clock_timestamp()));
     PERFORM pg_notify(p_channel || '_new', 'advance ' || p_workflow);
   END IF;
 END

@@ -26,7 +26,7 @@ BEGIN
       SELECT n.number INTO v_number FROM horsies_workflow_nodes n
       WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING'
         AND (n.signal_key IS NULL OR n.signal_key = v_signal.key) AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
-        AND (n.kind = 'signal' OR v_signal.data -> 'approved' IS NOT NULL)
+        AND n.kind = 'signal'
       ORDER BY n.number LIMIT 1;
       IF FOUND THEN
         PERFORM horsies_take_signal(p_workflow, v_number, v_signal.id, p_now);

@@ -1,0 +1,305 @@
+"""Decisions about gates: each counts for one opening of one gate, the first one counts, and nothing is kept for later."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.exceptions import PermissionDenied
+from django.db import connection, transaction
+
+from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, get_workflow, task
+from horsies_django.models import AuditEntry, WorkflowNode, WorkflowSignal
+from horsies_django.testing import drain, open_gate
+from horsies_django.workflows import gates
+from horsies_django.workflows.database import writing
+from tests.apps.project import flows
+from tests.conftest import wait_until
+from tests.db.drives import Engine
+
+pytestmark = pytest.mark.django_db
+
+Connect = Callable[[], psycopg.Connection[Any]]
+HOUR = dt.timedelta(hours=1)
+ALREADY = r"the gate 'legal' of run .* was already decided by {} at \d\d:\d\d:\d\d: {}"
+
+
+def gated(**options: Any) -> Any:
+    """Send a run with a gate that waits for a decision."""
+    flow = Workflow("contract")
+    flow.add(flows.anything, flow.gate("legal", **options), name="sign")
+    return flow.send()
+
+
+def gate(handle: Any, name: str = "legal") -> WorkflowNode:
+    return WorkflowNode.objects.filter(workflow_id=handle.workflow_id, name=name).latest("number")
+
+
+def changes() -> list[str]:
+    return list(
+        AuditEntry.objects.filter(action__startswith="workflow.").order_by("pk").values_list("action", flat=True)
+    )
+
+
+def over(handle: Any) -> None:
+    """Let the time of what waits be over."""
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
+    WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="gate").update(due_at=past)
+
+
+@pytest.mark.parametrize("first", ["approve", "reject"])
+def test_of_two_decisions_before_a_worker_looks_the_first_counts_and_the_other_is_told(first: str) -> None:
+    """Naive: both are accepted, and after a retry the second one opens the gate."""
+    handle = gated()
+    second, how = ("reject", "approved") if first == "approve" else ("approve", "rejected")
+    getattr(handle, first)("legal", actor="ada")
+    with pytest.raises(WorkflowError, match=ALREADY.format("ada", how)):
+        getattr(handle, second)("legal", actor="bob")
+    with pytest.raises(WorkflowError, match=ALREADY.format("ada", how)):
+        getattr(handle, first)("legal", actor="ada")
+    drain()
+    assert gate(handle).status == ("COMPLETED" if first == "approve" else "FAILED")
+    assert gate(handle).decided_by == "ada"
+    assert changes() == [f"workflow.{first}"]
+
+
+def test_a_decision_does_not_open_the_gate_that_a_retry_opens_anew() -> None:
+    """Naive: a decision is kept by name and taken by whoever waits next."""
+    handle = gated()
+    handle.reject("legal", actor="ada")
+    handle.retry()
+    assert (gate(handle).status, gate(handle).opening, gate(handle).decided_by) == ("WAITING", 2, None)
+    user = User.objects.create_user("bob")
+    with pytest.raises(WorkflowError, match=r"was opened anew since: look at it again"):  # a tab from before
+        gates.decide_opening(handle.workflow_id, gate(handle).number, 1, approved=True, user=user)
+    drain()
+    assert gate(handle).status == "WAITING"
+    gates.decide_opening(handle.workflow_id, gate(handle).number, 2, approved=True, user=user)
+    drain()
+    assert handle.status() == "COMPLETED"
+
+
+@task
+def asks_again(round_: int) -> None:
+    flow = current_task().workflow
+    asked = flow.gate("legal")
+    if round_:
+        flow.add(asks_again, round_ - 1, after=asked, name="next")
+
+
+def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
+    flow = Workflow("rounds")
+    flow.add(asks_again, 1)
+    handle = flow.send()
+    drain()
+    number, user = gate(handle).number, User.objects.create_user("ada")
+    gates.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
+    drain()
+    assert gate(handle).number != number
+    with pytest.raises(WorkflowError, match=ALREADY.format("ada", "approved")):
+        gates.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
+    drain()
+    assert gate(handle).status == "WAITING"
+
+
+@pytest.mark.parametrize("on_timeout", ["fail", "skip", "complete"])
+def test_an_answer_after_the_deadline_is_refused_also_before_a_worker_has_seen_that_it_passed(on_timeout: str) -> None:
+    handle = gated(timeout=HOUR, on_timeout=on_timeout)
+    over(handle)
+    with pytest.raises(WorkflowError, match=r"is not open any more: its time was over at \d\d"):
+        handle.approve("legal", actor="ada")
+    drain(until=dt.timedelta(minutes=1))
+    assert gate(handle).status == {"fail": "FAILED", "skip": "SKIPPED", "complete": "COMPLETED"}[on_timeout]
+    with pytest.raises(WorkflowError, match=r"its time was over at \d\d"):
+        handle.approve("legal", actor="ada")
+    if on_timeout == "fail":
+        handle.retry()
+        drain()
+        assert gate(handle).status == "WAITING"
+    assert "workflow.approve" not in changes()
+
+
+def test_a_gate_that_does_not_wait_yet_is_not_decided_and_nothing_is_kept_for_it() -> None:
+    flow = Workflow("contract")
+    flow.gate("legal", after=flow.add(flows.number, 1))
+    handle = flow.send()
+    with pytest.raises(WorkflowError, match="'legal' of run .* is not open yet: decide when it waits"):
+        handle.approve("legal", actor="ada")
+    with pytest.raises(WorkflowError, match="is not open yet"):
+        open_gate(handle, "legal")
+    drain()
+    assert gate(handle).status == "WAITING"
+    assert not WorkflowSignal.objects.exists()
+    assert not changes()
+    open_gate(handle, "legal", "in a test")
+    assert gate(handle).value == {"by": "test", "reason": "in a test"}
+    assert handle.status() == "COMPLETED"
+
+
+def test_a_gate_that_a_person_skipped_or_that_was_cancelled_is_not_decided() -> None:
+    for end, status in (
+        (lambda handle: handle.skip("legal"), "SKIPPED"),
+        (lambda handle: handle.cancel(), "CANCELLED"),
+    ):
+        handle = gated()
+        end(handle)
+        with pytest.raises(WorkflowError, match=f"it ended as {status} at"):
+            handle.approve("legal", actor="ada")
+
+
+def test_another_permission_than_the_one_that_was_checked_does_not_decide() -> None:
+    """Naive: a decision that was checked against an unprotected gate opens one of that name with a permission."""
+    handle = gated(permission="shop.sign")
+    with writing() as store:
+        for checked in (None, "shop.look"):
+            assert not store.decide(handle.workflow_id, 0, 1, checked, True, "ada", None)
+        assert gate(handle).status == "WAITING"
+        assert store.decide(handle.workflow_id, 0, 1, "shop.sign", True, "ada", None)
+
+
+def test_without_a_permission_a_decider_is_at_least_an_active_user() -> None:
+    handle = gated()
+    gone = User.objects.create_user("gone", is_active=False)
+    for user in (AnonymousUser(), gone):
+        with pytest.raises(
+            PermissionDenied, match="only an active user who is logged in decides about the gate 'legal'"
+        ):
+            handle.approve("legal", user=user)
+    boss = User.objects.create_superuser("boss", is_active=False)
+    with pytest.raises(PermissionDenied):
+        handle.approve("legal", user=boss)
+    handle.approve("legal", user=User.objects.create_user("ada"))
+    assert gate(handle).decided_by == "ada"
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+def test_code_that_decides_names_an_actor(verb: str) -> None:
+    handle = gated()
+    with pytest.raises(WorkflowError, match=r"who decides about the gate 'legal': pass user=request\.user, or actor="):
+        getattr(handle, verb)("legal")
+    assert gate(handle).status == "WAITING"
+
+
+@pytest.mark.parametrize("bad", ["a\x00b", "a\ud800b"], ids=["NUL", "surrogate"])
+def test_a_text_that_cannot_be_stored_is_refused_by_us_and_not_by_the_database(bad: str) -> None:
+    handle = gated()
+    for name, how in ((bad, {}), ("legal", {"actor": bad}), ("legal", {"actor": "ada", "reason": bad})):
+        with pytest.raises(WorkflowError, match="without NUL bytes and lone surrogates"):
+            handle.approve(name, **{"actor": "ada", **how})
+    flow = Workflow("signals")
+    flow.signal("go")
+    other = flow.send()
+    for how in ({"signal": bad}, {"key": bad}, {"actor": bad}):
+        with pytest.raises(WorkflowError, match="without NUL bytes and lone surrogates"):
+            other.signal(how.pop("signal", "go"), **how)  # type: ignore[arg-type]
+    assert not WorkflowSignal.objects.exists()
+
+
+# names
+
+
+def test_a_gate_and_a_signal_of_one_name_are_refused_when_sent() -> None:
+    """Naive: a webhook's message {"approved": true} is a decision."""
+    inner = Workflow("inner")
+    inner.gate("paid")
+    inner.signal("paid", name="message")
+    flow = Workflow("outer")
+    flow.add(inner)
+    for wrong in (inner, flow):
+        with pytest.raises(WorkflowDefinitionError, match="'paid' is the name of a gate and of a signal"):
+            wrong.send()
+
+
+@task
+def adds(kind: str, name: str) -> str:
+    flow = current_task().workflow
+    try:
+        (flow.gate if kind == "gate" else flow.signal)(name)
+    except WorkflowDefinitionError as error:
+        return str(error)
+    return "added"
+
+
+@pytest.mark.parametrize(("kind", "name"), [("gate", "paid"), ("signal", "legal")])
+def test_a_running_task_adds_no_gate_of_the_name_of_a_signal_nor_the_reverse(kind: str, name: str) -> None:
+    flow = Workflow("trick")
+    flow.signal("paid", name="message")
+    flow.gate("legal")
+    flow.returns(flow.add(adds, kind, name))
+    handle = flow.send()
+    handle.signal("paid", {"approved": True})
+    drain()
+    assert "is the name of a gate and of a signal" in handle.results()["adds"].ok_value
+    assert WorkflowNode.objects.filter(workflow_id=handle.workflow_id).count() == 3
+    assert gate(handle).status == "WAITING"
+
+
+@task
+def asks(_name: str) -> None:
+    current_task().workflow.gate("legal")
+
+
+def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> None:
+    flow = Workflow("two")
+    for name in "ab":
+        flow.add(asks, name, name=name)
+    handle = flow.send()
+    drain()
+    numbers = [one.number for one in WorkflowNode.objects.filter(kind="gate").order_by("number")]
+    with pytest.raises(
+        WorkflowError, match=f"several open gates 'legal': decide about one by its number: {numbers[0]}, {numbers[1]}"
+    ):
+        handle.approve("legal", actor="ada")
+    handle.approve(str(numbers[1]), actor="ada")
+    drain()
+    assert [one.status for one in WorkflowNode.objects.filter(kind="gate").order_by("number")] == [
+        "WAITING",
+        "COMPLETED",
+    ]
+    handle.approve("legal", actor="ada")
+    assert handle.status() == "COMPLETED"
+
+
+# two sessions
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_decision_waits_for_another_one_and_is_told_that_it_came_second(connect: Connect) -> None:
+    """Naive: both are inserted, and whoever advances the run chooses."""
+    looker = connect()
+    handle, told = gated(), []
+
+    def reject() -> None:
+        try:
+            handle.reject("legal", actor="bob")
+        except WorkflowError as error:
+            told.append(str(error))
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=reject)
+    with transaction.atomic():
+        get_workflow(handle.workflow_id).approve("legal", actor="ada")
+        thread.start()
+        wait_until(lambda: looker.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(), "the other one waits")
+    thread.join()
+    (text,) = told
+    assert "was already decided by ada" in text
+    assert gate(handle).status == "COMPLETED"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_decision_and_a_timeout_do_not_both_end_a_gate(connect: Connect) -> None:
+    one = Engine(connect())
+    handle = gated(timeout=HOUR)
+    with transaction.atomic():
+        handle.approve("legal", actor="ada")
+        assert one.advance_run(handle.workflow_id, [], [], 9).busy
+    over(handle)
+    one.advance()
+    assert (gate(handle).status, gate(handle).decided_by) == ("COMPLETED", "ada")

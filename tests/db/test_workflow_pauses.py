@@ -31,6 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Claimers = Callable[..., Claimer]
 Connect = Callable[[], psycopg.Connection[Any]]
 LEASE = dt.timedelta(minutes=5)
+EVERYWHERE = [{"low": 1, "high": 32_767}]
 
 
 def whole(worker: Claimer) -> list[Claim]:
@@ -216,7 +217,8 @@ def test_a_resume_wakes_workers_for_what_came_back_before(claimer: Claimers, con
     assert (float(moment), queue) == (Task.objects.get().enqueued_at.timestamp(), "default")
 
 
-def test_the_task_of_a_paused_run_wakes_nobody(claimer: Claimers, connect: Connect) -> None:
+@pytest.mark.parametrize("cursors", [None, json.dumps({"default": {"sync": EVERYWHERE, "async": EVERYWHERE}})])
+def test_the_task_of_a_paused_run_wakes_nobody(claimer: Claimers, connect: Connect, cursors: str | None) -> None:
     """Naive: each permit that becomes free, and each full worker, wakes others for it as long as the pause lasts."""
     limit("default", max_concurrency=2)
     worker, ear = claimer(), connect()
@@ -226,7 +228,7 @@ def test_the_task_of_a_paused_run_wakes_nobody(claimer: Claimers, connect: Conne
     put(1)
     (claim,) = whole(worker)
     heard(ear)
-    worker.run_pass(outcomes=[done(claim)])
+    worker.run_pass(outcomes=[done(claim)], cursors=cursors)
     assert (heard(ear), team.pass_on()) == ([], None)
     handle.resume()
     assert team.pass_on() == 1

@@ -202,6 +202,10 @@ class WorkflowStore:
         """Return the unfinished child runs of a run."""
         return [row[0] for row in run(self.connection, "workflows/children", {"workflow": workflow})]
 
+    def inner(self, workflow: uuid.UUID) -> list[tuple[str, int, uuid.UUID]]:
+        """Return name and number of the nodes that have begun a run, and these runs, in order."""
+        return [tuple(row) for row in run(self.connection, "workflows/inner", {"workflow": workflow})]
+
     def grow(self, task: uuid.UUID, attempt: int, nodes: str) -> list[list[int] | None]:
         """Add nodes, a JSON list, for a running task; return one item, the numbers of new ones.
 

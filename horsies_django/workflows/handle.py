@@ -129,6 +129,18 @@ class WorkflowHandle(Generic[T]):
                 found[name] = decode(None if node.kind == "map" else codec, node.result)
         return found
 
+    def children(self) -> dict[str, WorkflowHandle]:
+        """Return the runs inside this one that have begun, by the names of their nodes, as in ``results``. Raises LookupError.
+
+        They are there while this run lasts and after it. A retry may replace one; their values are plain JSON.
+        """
+        found: dict[str, WorkflowHandle] = {}
+        for name, number, run in reading().inner(self.workflow_id):
+            found[f"{name} ({number})" if name in found else name] = WorkflowHandle(run)
+        if not found:
+            self.status()  # if there is no such run, this says so
+        return found
+
     def history(self) -> list[Change]:
         """Return who paused, resumed, cancelled or retried the run, skipped nodes of it, or decided about gates, oldest first."""
         from horsies_django.models import AuditEntry
@@ -209,6 +221,10 @@ class WorkflowHandle(Generic[T]):
     async def aresults(self) -> dict[str, TaskResult[Any] | None]:
         """Return the results of all nodes, from async code."""
         return await sync_to_async(self.results)()
+
+    async def achildren(self) -> dict[str, WorkflowHandle]:
+        """Return the runs inside this one, from async code."""
+        return await sync_to_async(self.children)()
 
     async def ahistory(self) -> list[Change]:
         """Return the operations on the run, from async code."""

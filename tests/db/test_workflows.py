@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 
 from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, get_handle, get_workflow, quorum
@@ -225,6 +226,45 @@ def test_a_failed_child_fails_its_node_and_is_retried_with_its_parent() -> None:
     assert statuses(handle) == {"child": "ENQUEUED", "number": "PENDING"}
     drain(raise_errors=False)
     assert handle.status() == "FAILED"
+
+
+def test_a_handle_leads_to_the_runs_inside_it_at_any_time() -> None:
+    """Naive: by hand, from the nodes in the database."""
+    child = Workflow("child")
+    child.returns(child.signal("paid"))
+    outer = Workflow("outer")
+    first = outer.add(child, name="first")
+    outer.add(child, name="second", after=first)
+    handle = outer.send()
+    found = handle.children()
+    assert list(found) == ["first"]
+    found["first"].signal("paid", 3)
+    drain()
+    assert (found["first"].status(), found["first"].get(0).ok_value) == ("COMPLETED", 3)
+    assert list(handle.children()) == ["first", "second"]
+    handle.children()["second"].cancel()
+    drain()
+    assert handle.status() == "FAILED"
+    handle.retry()
+    assert handle.children()["second"].status() == "RUNNING"
+
+
+def test_runs_inside_a_run_that_tasks_added_under_one_name_are_all_there() -> None:
+    flow = Workflow("grows")
+    flow.add(flows.adds_and_changes)
+    flow.add(flows.adds_and_changes)
+    handle = run(flow)
+    first, second = handle.children()
+    assert (first, second.startswith("inner (")) == ("inner", True)
+    assert async_to_sync(handle.achildren)() == handle.children()
+
+
+def test_a_run_without_runs_inside_it_has_none_and_one_that_there_is_not_is_named() -> None:
+    flow = Workflow("plain")
+    flow.add(flows.number, 1)
+    assert flow.send().children() == {}
+    with pytest.raises(LookupError, match="never sent"):
+        get_workflow(uuid.uuid4()).children()
 
 
 def test_batches_call_back() -> None:

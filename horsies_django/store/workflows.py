@@ -215,11 +215,11 @@ class WorkflowStore:
             row[0] for row in run(self.connection, "workflows/grow", {"task": task, "attempt": attempt, "nodes": nodes})
         ]
 
-    def named(self, workflow: uuid.UUID, added_by: int, name: str) -> int | None:
-        """Return the number of the node that a node added under a name."""
+    def named(self, workflow: uuid.UUID, added_by: int, name: str) -> tuple[int, str]:
+        """Return the number of the node that a node added under a name, and what it runs and waits for, as JSON."""
         params = {"workflow": workflow, "added_by": added_by, "name": name}
-        rows = run(self.connection, "workflows/named", params)
-        return rows[0][0] if rows else None
+        ((number, text),) = run(self.connection, "workflows/named", params)
+        return number, text
 
     def number(self) -> int:
         """Return a number for a node that a running task adds."""

@@ -7,12 +7,14 @@ The tasks of a map share their node: the names of what they add end with the pla
 
 from __future__ import annotations
 
+import json
+import logging
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
 from horsies_django.core.errors import WorkflowDefinitionError, WorkflowError
-from horsies_django.store.workflows import Place
+from horsies_django.store.workflows import Place, WorkflowStore
 from horsies_django.tasks import context
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
@@ -21,7 +23,14 @@ from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
 from horsies_django.workflows.embed import judge_name, level_problems
 from horsies_django.workflows.nodes import Node
+from horsies_django.workflows.operations import note
 from horsies_django.workflows.send import path_problem
+
+logger = logging.getLogger("horsies.worker")
+
+MOST_TOLD = 20
+SAID = ("kind", "task", "kwargs", "inputs", "value", "signal", "signal_key")  # what is compared of two nodes
+PASSING = ("good_until", "due_at", "options")  # may differ each time that the same workflow is built
 
 
 class RunningWorkflow(Workflow):
@@ -35,6 +44,7 @@ class RunningWorkflow(Workflow):
         super().__init__("the workflow of the current task")
         self.current = current
         self.place: Place | None = None  # of the task, once it was looked up
+        self.told = 0  # of nodes that an earlier attempt added otherwise
 
     def note(self, problem: str) -> None:
         """Raise WorkflowDefinitionError for a problem with a node that is inserted already."""
@@ -129,10 +139,21 @@ class RunningWorkflow(Workflow):
             if added[0] is None:
                 raise WorkflowDefinitionError(self.name, [f"{node.name}: {checks.both(node.wait.signal)}"])
             if not added[0]:  # an earlier attempt did
-                number = store.named(place.workflow, place.node, node.name)
-                assert number is not None
+                number, earlier = store.named(place.workflow, place.node, node.name)
+                if different(earlier, node.json()):
+                    self._tell(store, place, node)
                 node.number = number
         return node
+
+    def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:
+        """Note on the run, and in the log, that a node stays as an earlier attempt added it; of an attempt, some."""
+        self.told += 1
+        if self.told > MOST_TOLD:
+            return
+        said = f"attempt {self.current.attempt} adds {node.name!r} with other arguments: the node of an earlier attempt stays"
+        logger.warning("workflow run %s: %s", place.workflow, said)
+        task = {"node": node.name, "task": str(self.current.task_id)}
+        note(store, place.workflow, "workflow.keep", self.current.name, said, task)
 
     def _refuse_place(self, node: Node, place: Place, successor: Workflow | None) -> None:
         """Raise an error for a node that cannot be in this run. A successor waits for the current task."""
@@ -150,6 +171,23 @@ class RunningWorkflow(Workflow):
         if self.problems:
             problems, self.problems = self.problems, []
             raise WorkflowDefinitionError(self.name, problems)
+
+
+def different(earlier: str, later: str) -> bool:
+    """Return whether two nodes, as JSON, run or wait for something else, or with other arguments."""
+    one, other = json.loads(earlier), json.loads(later)
+    return any(one.get(name) != other.get(name) for name in SAID) or lasting(one.get("graph")) != lasting(
+        other.get("graph")
+    )
+
+
+def lasting(graph: Any) -> Any:
+    """Return a graph without absolute times and metadata."""
+    if isinstance(graph, dict):
+        return {
+            name: each if name == "kwargs" else lasting(each) for name, each in graph.items() if name not in PASSING
+        }
+    return [lasting(each) for each in graph] if isinstance(graph, list) else graph
 
 
 def workflow_of(current: CurrentTask) -> RunningWorkflow:

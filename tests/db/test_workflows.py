@@ -601,6 +601,30 @@ def test_a_second_attempt_adds_no_node_twice() -> None:
     assert handle.results()["plus"].ok_value == 5
 
 
+@pytest.mark.parametrize("what", ["same", "graph", "argument", "task", "input", "list", "key"])
+def test_a_second_attempt_that_adds_another_node_under_a_name_is_told_on_the_run(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Naive: the earlier node is kept in silence, mixed with those of the later attempt."""
+    flow = Workflow("grows anew")
+    flow.add(flows.grows_anew, what, 30)
+    handle = run(flow)
+    assert handle.status() == "COMPLETED"
+    told = handle.history()
+    if what == "same":
+        assert (told, caplog.messages) == ([], [])
+        return
+    assert len(told) == (20 if what == "argument" else 1)
+    assert (told[0].actor, told[0].action) == (flows.grows_anew.name, "workflow.keep")
+    assert "attempt 2 adds 'node" in str(told[0].reason)
+    assert str(told[0].reason).endswith("with other arguments: the node of an earlier attempt stays")
+    assert [message for message in caplog.messages if "attempt 2 adds" in message][0].startswith(
+        f"workflow run {handle.workflow_id}"
+    )
+    if what == "argument":
+        assert handle.results()["node 0"].ok_value == 1
+
+
 def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:
     handle = flows.grows_alone.send()
     drain()

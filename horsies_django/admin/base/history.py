@@ -49,6 +49,7 @@ ACTIONS = {
     "workflow.cancel": gettext_lazy("Workflow cancelled"),
     "workflow.retry": gettext_lazy("Workflow retried"),
     "workflow.skip": gettext_lazy("Node skipped"),
+    "workflow.keep": gettext_lazy("Node kept as it was"),
     "workflow.approve": gettext_lazy("Gate approved"),
     "workflow.reject": gettext_lazy("Gate rejected"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib.auth.models import Group
@@ -120,6 +122,31 @@ def grows_and_fails(n: int) -> int:
     if current_task().attempt == 1:
         raise ValueError("once more")
     return n
+
+
+@task(retry_policy=RetryPolicy.fixed([0] * 9, jitter=False))
+def grows_anew(what: str, many: int = 1) -> int:
+    """Add a node in each of two attempts, which is the same only in the ways that do not matter."""
+    flow, attempt = current_task().workflow, current_task().attempt
+    inner = Workflow("inner", good_until=dt.datetime.now(dt.UTC) + dt.timedelta(hours=attempt))
+    inner.add(number.with_options(metadata={"attempt": attempt}), attempt if what == "graph" else 0)
+    first = flow.add(number.with_options(metadata={"attempt": attempt}), 7, name="first")
+    adds: dict[str, Callable[[], Any]] = {
+        "same": lambda: flow.add(plus, first, name="node"),
+        "graph": lambda: flow.add(inner, name="node"),
+        "argument": lambda: [flow.add(number, attempt, name=f"node {place}") for place in range(many)],
+        "task": lambda: flow.add([number, plus][attempt % 2], 1, name="node"),
+        "input": lambda: flow.add(plus, first if attempt == 1 else 7, name="node"),
+        "list": lambda: flow.map(number, n=[attempt], name="node"),
+        "key": lambda: flow.signal("paid", key=str(attempt), timeout=0, on_timeout="complete", name="node"),
+    }
+    adds[what]()
+    if what == "same":
+        flow.add(inner, name="inner")
+        flow.until(dt.datetime.now(dt.UTC), name="until")
+    if attempt == 1:
+        raise ValueError("once more")
+    return attempt
 
 
 @task

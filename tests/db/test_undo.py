@@ -124,6 +124,8 @@ def test_what_ended_without_a_known_outcome_is_undone(hand: Hand, code: str, exp
         (["DECLINED", "TASK_TIMEOUT", "OTHER"], [None]),
         (["WORKER_CRASHED", None], [7]),
         (["DECLINED", "BROKEN"], []),
+        (["WORKER_CRASHED", "TASK_SKIPPED"], [None]),
+        (["DECLINED", "TASK_SKIPPED"], []),
     ],
 )
 def test_one_unknown_attempt_is_enough_and_a_value_counts_more(

@@ -149,6 +149,25 @@ def grows_anew(what: str, many: int = 1) -> int:
     return attempt
 
 
+def outage() -> None:
+    """What a test does to the connection of the next task."""
+
+
+@task(retry_policy=RetryPolicy.fixed([0], jitter=False))
+def grows_through_an_outage(n: int) -> int:
+    for place in range(n):
+        if place == 1 and current_task().attempt == 1:
+            outage()
+        current_task().workflow.add(number, place)
+    return n
+
+
+@task
+def grows_and_fails_for_good() -> int:
+    current_task().workflow.add(number, 1)
+    raise ValueError("after adding")
+
+
 @task
 def adds_and_changes() -> str:
     """Add a workflow, change it then, and return what that says."""

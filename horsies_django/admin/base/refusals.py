@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.conf import config
-from horsies_django.store.base import UNDEFINED, run
+from horsies_django.store.base import UNDEFINED, run, said
 
 logger = logging.getLogger("horsies.admin")
 
@@ -40,9 +40,9 @@ REMEDIES: dict[str, str | Promise] = {
 
 def refusal(error: DatabaseError) -> str:
     """Return the error of the database and a remedy."""
-    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    told = said(error).partition("\n")[0] or type(error).__name__
     remedy = REMEDIES.get(getattr(error.__cause__, "sqlstate", None) or "", "")
-    return _("The database refused: %(error)s. %(remedy)s") % {"error": said, "remedy": remedy}
+    return _("The database refused: %(error)s. %(remedy)s") % {"error": told, "remedy": remedy}
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def answered(page: Any, request: HttpRequest, view: Callable[[], HttpResponse]) 
     try:
         return view()
     except DatabaseError as error:
-        logger.warning("the database refused to answer %s", request.path, exc_info=True)
+        logger.warning("the database refused to answer %.200r: %s", request.path, said(error))
         return _page(page, request, refusal(error))
 
 

@@ -120,7 +120,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Permission to decide"), node.permission or ""),
         (_("Decided by"), node.decided_by or ""),
         (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),
-        (_("Undo"), breakable(node.undo["task"]) if node.undo else ""),
+        (_("Undo"), breakable(str(node.undo.get("task"))) if isinstance(node.undo, dict) else ""),
         (_("Undoes"), undoes(page, request, node)),
         (_("Added by"), added_by(page, request, node)),
         (_("Finished"), moment(node.finished_at, run.read_at) if node.finished_at else ""),

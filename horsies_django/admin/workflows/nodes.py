@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -73,7 +74,7 @@ def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Node
     alias, columns = run._state.db, (*COLUMNS, "error") if visible else COLUMNS
     status, start = request.GET.get("nodes", ""), request.GET.get("from", "")
     status = status if status in NODE_STATUSES else ""
-    first = int(start) if start.isdecimal() and int(start) <= LARGEST else 0
+    first = min(int(start), LARGEST) if re.fullmatch(r"[0-9]{1,19}", start) else 0
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk)
     counted = read_bounded(alias, lambda: dict(nodes.values_list("status").annotate(Count("number"))))
     chosen = filtered(nodes, status).filter(number__gte=first).only(*columns).order_by("number")

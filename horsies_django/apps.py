@@ -6,7 +6,7 @@ from importlib import import_module
 
 import django
 from django.apps import AppConfig
-from django.core.checks import register
+from django.core.checks import Tags, register
 from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.translation import gettext_lazy as _
 
@@ -33,5 +33,6 @@ class HorsiesConfig(AppConfig):
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
             register(check, checks.TAG)
+        register(checks.check_schema, checks.TAG, Tags.database)  # by "check --database" and "migrate" only
         pre_migrate.connect(refuse_unpublished, sender=self, dispatch_uid="horsies_refuse_unpublished")
         post_migrate.connect(declare_queues, sender=self, dispatch_uid="horsies_declare_queues")

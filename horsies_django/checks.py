@@ -1,6 +1,6 @@
 """System checks: problems in the settings and the task definitions that would otherwise show only when tasks run.
 
-No check connects to a database: ``manage.py`` must work without one.
+No check but ``check_schema`` connects to a database: ``manage.py`` must work without one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from horsies_django.conf import DEFAULT_QUEUE, Config, read
 from horsies_django.conf.paths import path_problems
 from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.schedules import as_texts
+from horsies_django.store.schema import open_schema
 from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import TaskFunction
 from horsies_django.tasks.produced_codes import never_produced
@@ -66,6 +67,7 @@ IDS: Mapping[str, str] = MappingProxyType(
         "W002": "Notifications may not get through the connection pooler",
         "W003": "CLAIM_LEASE_MS has no effect",
         "W004": "A retry policy lists an error code that nothing produces",
+        "W008": "Every role may create objects in the schema of the queue",
     }
 )
 
@@ -84,6 +86,28 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
     if problems:
         return []
     return [*_misrouted(config), *_models_elsewhere(config), *_notifications_pooled(config)]
+
+
+def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Report that every role may create objects in the schema of the tables; only if asked about their database.
+
+    The functions of the queue resolve names by the search path of their caller, so such an object may be used for another.
+    """
+    config, problems = read()
+    if problems or config.database not in (databases or ()):
+        return []
+    connection = connections[config.database]
+    if (schema := open_schema(connection)) is None:
+        return []
+    return [
+        _warning(
+            "W008",
+            f"Every role of the database {config.database!r} may create functions in the schema {schema!r}, which those of the "
+            "queue may call in place of PostgreSQL's own, with the rights of the worker.",
+            f"Run as its owner: REVOKE CREATE ON SCHEMA {connection.ops.quote_name(schema)} FROM PUBLIC",
+            "HORSIES['DATABASE']",
+        )
+    ]
 
 
 def check_tasks(**kwargs: Any) -> list[CheckMessage]:

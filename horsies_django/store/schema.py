@@ -1,4 +1,5 @@
-"""Checks of the installed schema: whether a function exists, and whether the database was migrated before the first release.
+"""Checks of the installed schema: whether a function exists, whether everybody may create objects in it, and whether the database
+was migrated before the first release.
 
 Before the first release there were other migrations. A database that has their names cannot be migrated, because Django would
 consider today's ``0001_initial`` and ``0002_functions`` applied.
@@ -38,6 +39,11 @@ DELETE FROM django_migrations WHERE app = 'horsies';"""
 def has_function(connection: Any, name: str) -> bool:
     """Return whether the database has a function of this name."""
     return bool(run(connection, "sessions/has_function", {"name": name})[0][0])
+
+
+def open_schema(connection: Any) -> str | None:
+    """Return the schema of the tables if every role may create objects in it, else None."""
+    return next((row[0] for row in run(connection, "sessions/open_schema")), None)
 
 
 def unpublished(connection: Any) -> str | None:

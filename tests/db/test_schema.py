@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
+from horsies_django.checks import check_schema
 from horsies_django.models import Queue, Task, TaskAttempt
 from tests.conftest import put
 
@@ -153,3 +155,23 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         "horsies_workflows_unfinished",
         "horsies_workflows_untold",
     }
+
+
+@pytest.mark.parametrize("schema", ["public", "queue"])
+def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: str) -> None:
+    """Naive: PostgreSQL up to 14 grants that, and any role can have the workers call its own function."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        if schema != "public":
+            cursor.execute(
+                "CREATE SCHEMA queue; ALTER TABLE horsies_tasks SET SCHEMA queue; SET LOCAL search_path = public, queue"
+            )
+        cursor.execute(f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC")
+        assert check_schema(databases=["default"]) == []
+        cursor.execute(f"GRANT CREATE ON SCHEMA {schema} TO PUBLIC")
+        (message,) = run_checks(tags=["horsies"], databases=["default"])
+        assert (message.id, f"the schema '{schema}'" in message.msg) == ("horsies.W008", True)
+        assert check_schema() == check_schema(databases=["other"]) == []
+        assert message.hint is not None
+        cursor.execute(message.hint.partition(": ")[2])
+        assert run_checks(tags=["horsies"], databases=["default"]) == []
+        transaction.set_rollback(True)

@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +21,8 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, router
 from django.db.models import Model
+from django.urls import get_resolver
+from django.utils.text import capfirst
 
 from horsies_django import schedules
 from horsies_django.conf import DEFAULT_QUEUE, Config, read
@@ -27,7 +30,7 @@ from horsies_django.conf.paths import path_problems
 from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.schedules import as_texts
 from horsies_django.store.schema import open_schema
-from horsies_django.tasks import registry
+from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.decorator import TaskFunction
 from horsies_django.tasks.produced_codes import never_produced
 
@@ -67,7 +70,8 @@ IDS: Mapping[str, str] = MappingProxyType(
         "W002": "Notifications may not get through the connection pooler",
         "W003": "CLAIM_LEASE_MS has no effect",
         "W004": "A retry policy lists an error code that nothing produces",
-        "W008": "Every role may create objects in the schema of the queue",
+        "W005": "No worker is sure to import a module of tasks",
+        "W006": "Every role may create objects in the schema of the queue",
     }
 )
 
@@ -89,10 +93,7 @@ def check_databases(**kwargs: Any) -> list[CheckMessage]:
 
 
 def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Report that every role may create objects in the schema of the tables; only if asked about their database.
-
-    The functions of the queue resolve names by the search path of their caller, so such an object may be used for another.
-    """
+    """Report that every role may create objects in the schema of the tables; only if asked about their database."""
     config, problems = read()
     if problems or config.database not in (databases or ()):
         return []
@@ -101,7 +102,7 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
         return []
     return [
         _warning(
-            "W008",
+            "W006",
             f"Every role of the database {config.database!r} may create functions in the schema {schema!r}, which those of the "
             "queue may call in place of PostgreSQL's own, with the rights of the worker.",
             f"Run as its owner: REVOKE CREATE ON SCHEMA {connection.ops.quote_name(schema)} FROM PUBLIC",
@@ -114,7 +115,7 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker could run."""
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
-    messages += [*_unresolved_types(), *_wrapped_tasks()]
+    messages += [*_unsure_modules(), *_unresolved_types(), *_wrapped_tasks()]
     if problems:
         return messages
     return [*messages, *_undeclared_queues(config), *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
@@ -207,6 +208,15 @@ def _place(error: BaseException, module: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(elsewhere)]
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else module
+
+
+def _unsure_modules() -> Iterator[CheckMessage]:
+    """Report the modules of tasks that only the URLconf imports. Django's own check reports its errors."""
+    with suppress(Exception):
+        get_resolver().url_patterns  # noqa: B018 - imports it
+    if found := unsure.unsure():
+        message, hint = capfirst(unsure.problem(found)), capfirst(unsure.advice(found))
+        yield _warning("W005", f"{message}.", f"{hint}.", ", ".join(found))
 
 
 def _unresolved_types() -> Iterator[CheckMessage]:

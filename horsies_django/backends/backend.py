@@ -22,6 +22,7 @@ from horsies_django.backends.options import Options, options_problem, read
 from horsies_django.backends.results import BACKEND, ResultMixin, alias_of, fields_of, look
 from horsies_django.conf import read as read_settings
 from horsies_django.core.priorities import django_priority
+from horsies_django.tasks import unsure
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import encode, refuse_running_loop, refuse_suppressed, write_timed
 from horsies_django.tasks.ids import uuid7
@@ -98,6 +99,7 @@ class BackendMixin:
             )
         definition = sending(task)
         refuse_suppressed(definition)
+        unsure.warn_once(definition)
         id_ = uuid7()
         result = self._result(id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs})
         new = prepare(definition, SendOptions(), aware(task.run_after))

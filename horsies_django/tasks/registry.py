@@ -19,6 +19,7 @@ from horsies_django.core.errors import StopRequested, TaskDefinitionError
 from horsies_django.tasks.definition import TaskDefinition
 
 _tasks: dict[str, TaskDefinition] = {}
+sure: set[str] = set()  # modules that define tasks and that each worker imports, so far as this process has seen
 OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
 # Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console in none
 NOWHERE = ("__main__", "django.core.management.commands.shell", "builtins", None)
@@ -44,6 +45,8 @@ def register(task: TaskDefinition) -> None:
         raise TaskDefinitionError(
             f"two tasks are named {task.name!r}: {known.origin} and {task.origin}. Give one of them another name: @task(name=...)"
         )
+    if not apps.ready:  # each process imports what Django imports when it starts
+        sure.add(task.function.__module__)
     _tasks[task.name] = task
 
 
@@ -92,7 +95,10 @@ def autodiscover() -> list[ImportProblem]:
 
     They are the ``tasks`` modules of the installed apps, and those that OPTIONS["MODULES"] of a backend in TASKS names.
     """
-    return import_all(modules())
+    before = set(_tasks)
+    problems = import_all(modules())
+    sure.update(_tasks[name].function.__module__ for name in set(_tasks) - before)
+    return problems
 
 
 def import_all(names: Iterable[str]) -> list[ImportProblem]:

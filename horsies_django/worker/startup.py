@@ -26,7 +26,7 @@ from horsies_django.store.base import said
 from horsies_django.store.notify import through_pooler
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.schema import unpublished
-from horsies_django.tasks import registry
+from horsies_django.tasks import registry, unsure
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.process.backoff import Backoff
@@ -142,7 +142,7 @@ def refuse_paths(key: str, paths: Iterable[str]) -> None:
 
 
 def refuse_unready_project(config: Config) -> None:
-    """Raise WorkerStartError if the database, its schema or the tasks of the project are not usable."""
+    """Raise WorkerStartError if the database, its schema or the tasks of the project are not usable; log tasks in odd places."""
     connection = connections[config.database]
     try:
         connection.ensure_connection()
@@ -177,3 +177,5 @@ def refuse_unready_project(config: Config) -> None:
         raise WorkerStartError(
             "no task is registered: decorate a function with @task in the tasks.py of an app in INSTALLED_APPS"
         )
+    if found := unsure.unsure():
+        logger.warning("%s: %s", unsure.problem(found), unsure.advice(found))

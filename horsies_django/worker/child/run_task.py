@@ -27,7 +27,7 @@ from horsies_django.core.errors import (
 from horsies_django.core.mapping import mapped_code
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.core.retry import Retry, class_names
-from horsies_django.tasks import registry
+from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
@@ -134,7 +134,8 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any
         raise Refused(
             failed(
                 OperationalErrorCode.WORKER_RESOLUTION_ERROR,
-                f"this worker knows no task named {name!r}: check that it is in the tasks.py of an installed app, deployed here",
+                f"this worker knows no task named {name!r}: deploy its code here, or, if its module is not imported, "
+                f"{unsure.advice([name.rpartition('.')[0] or name])}",
             )
         )
     try:

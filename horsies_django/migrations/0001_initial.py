@@ -687,7 +687,7 @@ class Migration(migrations.Migration):
                         name="horsies_workflow_nodes_due",
                     ),
                     models.Index(
-                        fields=["workflow_id", "signal", "status", "number"],
+                        fields=["workflow_id", "signal", "status", "signal_key", "number"],
                         condition=models.Q(("signal__isnull", False)),
                         name="horsies_workflow_nodes_signal",
                     ),
@@ -806,6 +806,11 @@ class Migration(migrations.Migration):
                         fields=["workflow_id", "name", "id"],
                         condition=models.Q(("used_at__isnull", True)),
                         name="horsies_signals_unused",
+                    ),
+                    models.Index(
+                        fields=["workflow_id", "name", "key", "id"],
+                        condition=models.Q(("key__isnull", False), ("used_at__isnull", True)),
+                        name="horsies_signals_keyed",
                     ),
                 ],
             },

@@ -106,6 +106,7 @@ FUNCTIONS = (
     "workflows/horsies_create_run",
     "workflows/horsies_begin_run",
     "workflows/horsies_start_child",
+    "workflows/horsies_next_signal",
     "workflows/horsies_take_signal",
     "workflows/horsies_take_waits",
     "workflows/horsies_begin_waits",

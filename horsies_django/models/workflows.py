@@ -165,7 +165,7 @@ class WorkflowNode(ReadOnlyRow):
                 name="horsies_workflow_nodes_due",
             ),
             models.Index(
-                fields=["workflow_id", "signal", "status", "number"],
+                fields=["workflow_id", "signal", "status", "signal_key", "number"],
                 condition=Q(signal__isnull=False),
                 name="horsies_workflow_nodes_signal",
             ),
@@ -206,6 +206,11 @@ class WorkflowSignal(ReadOnlyRow):
                 fields=["workflow_id", "name", "id"],
                 condition=Q(used_at__isnull=True),
                 name="horsies_signals_unused",
+            ),
+            models.Index(
+                fields=["workflow_id", "name", "key", "id"],
+                condition=Q(used_at__isnull=True, key__isnull=False),
+                name="horsies_signals_keyed",
             ),
         )
 

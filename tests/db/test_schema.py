@@ -143,6 +143,7 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         "horsies_workflow_nodes_open",
         "horsies_workflow_nodes_signal",
         "horsies_workflow_nodes_waits",
+        "horsies_signals_keyed",
         "horsies_signals_run",
         "horsies_signals_unseen",
         "horsies_signals_unused",

@@ -364,6 +364,53 @@ def test_a_signal_that_was_sent_in_time_wins_though_the_run_is_advanced_late_and
         WorkflowSignal.objects.all().delete()
 
 
+def test_signals_with_keys_that_were_sent_in_time_win_though_there_are_more_than_an_advance_takes() -> None:
+    """Naive: an advance takes some signals, then ends all waits whose time is over, also those whose signals come next."""
+    flow, many = Workflow("keyed"), 450
+    for number in range(many):
+        flow.signal("go", key=f"k{number}", name=f"n{number}", timeout=DAY)
+    handle = flow.send()
+    for number in reversed(range(many)):
+        handle.signal("go", number, key=f"k{number}")
+    while advance_once(handle, dt.datetime.now(dt.UTC) + 2 * DAY).more:  # no worker was there before
+        pass
+    assert set(statuses(handle).values()) == {"COMPLETED"}
+    assert [result.ok_value for result in handle.results().values()] == [*range(many)]
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(key: str | None) -> None:
+    """Naive: a run that gets many signals times nothing out, until it has seen them all."""
+    flow = Workflow("noise")
+    flow.signal("noise", key="x")
+    flow.signal("go", key=key, name="none came", timeout=DAY)
+    flow.signal("go", key="other", name="late", timeout=DAY)
+    flow.signal("come", key=key, name="in time", timeout=DAY)
+    handle = flow.send()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """INSERT INTO horsies_workflow_signals (workflow_id, name, key, data, actor, sent_at)
+            SELECT %s, 'noise', 'y', '1', 'test', now() FROM generate_series(1, 300)""",
+            [handle.workflow_id],
+        )
+    handle.signal("come", 1, key=key)
+    if key is not None:
+        handle.signal("go", 1, key="other")
+        WorkflowSignal.objects.filter(name="go").update(sent_at=dt.datetime.now(dt.UTC) + 2 * DAY)
+    advance_once(handle, dt.datetime.now(dt.UTC) + 3 * DAY)
+    assert statuses(handle) == {"noise": "WAITING", "none came": "FAILED", "late": "FAILED", "in time": "WAITING"}
+    drain(until=3 * DAY)
+    assert statuses(handle)["in time"] == "COMPLETED"
+
+
+def advance_once(handle: Any, now: dt.datetime) -> Advanced:
+    """Advance a run once at a moment, in which only some of its signals are seen."""
+    advancer = Advancer(1_000_000)
+    advancer.now = now
+    with advancer.store(connection, channel_prefix(connection)).advancing(handle.workflow_id, [], [], LIMIT) as cursor:
+        return Advanced(*cursor.fetchall()[0])
+
+
 # control
 
 

@@ -81,9 +81,14 @@ def test_waits_are_begun_found_and_ended_through_indexes(
     first = flow.add(flows.act)
     flow.sleep(0, after=first)
     flow.signal("go", after=first)
+    flow.signal("go", key="k", after=first)
+    flow.signal("go", key="late", name="late")
     flow.gate("approve", after=first)
     handle = flow.send()
     handle.signal("go", 1)
+    handle.signal("go", 2, key="k")
+    engine.run_all()
+    handle.signal("go", 3, key="late")
     engine.run_all()
     handle.approve("approve", actor="ada")
     while engine.workflows.wake(50, 200) or engine.advancer.find(engine.workflows, None, 100):
@@ -92,6 +97,6 @@ def test_waits_are_begun_found_and_ended_through_indexes(
     shown = "\n".join(notices)
     for index in ("nodes_due", "nodes_waits", "nodes_signal"):
         assert f"using horsies_workflow_{index}" in shown
-    for index in ("unseen", "unused"):
+    for index in ("unseen", "unused", "keyed"):
         assert f"using horsies_signals_{index}" in shown
     assert full_scans(notices) == set()

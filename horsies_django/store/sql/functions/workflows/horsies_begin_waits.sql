@@ -1,7 +1,7 @@
 -- Lets ready timers, signals and gates of a run wait, p_many at most. Each takes the oldest signal that was sent early and that it waits for.
 -- Moves READY -> WAITING, COMPLETED. moved: the nodes that are final now. more: there may be other ready waits.
 -- Locks: rows of signals; the caller holds the lock of the run.
--- Index: horsies_workflow_nodes_waits, horsies_signals_unused, primary keys.
+-- Index: horsies_workflow_nodes_waits, horsies_signals_unused, horsies_signals_keyed, primary keys.
 CREATE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -28,11 +28,8 @@ BEGIN
     SELECT n.number, n.signal, n.signal_key FROM horsies_workflow_nodes n
     WHERE n.workflow_id = p_workflow AND n.number = ANY (v_ready) AND n.kind = 'signal' ORDER BY n.number
   LOOP
-    SELECT s.id INTO v_signal FROM horsies_workflow_signals s
-    WHERE s.workflow_id = p_workflow AND s.name = v_node.signal AND s.used_at IS NULL
-      AND (v_node.signal_key IS NULL OR s.key = v_node.signal_key)
-    ORDER BY s.id LIMIT 1;
-    IF FOUND THEN
+    v_signal := (SELECT s.id FROM horsies_next_signal(p_workflow, v_node.signal, v_node.signal_key, false) AS s);
+    IF v_signal IS NOT NULL THEN
       PERFORM horsies_take_signal(p_workflow, v_node.number, v_signal, p_now);
       moved := moved || v_node.number;
     END IF;

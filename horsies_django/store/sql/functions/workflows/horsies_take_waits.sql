@@ -1,9 +1,10 @@
 -- Ends waits of a run: gives new signals to the nodes that wait for them, then ends the waits whose time is over, as on_timeout says.
 -- A signal goes to the first node that waits for its name, with its key or for any; if none does, it is kept for a later one. A wait
--- that was over when the signal was sent does not take it. more: p_many signals or p_many timeouts were taken, others may be left.
+-- that was over when the signal was sent does not take it. A wait whose time is over goes on while a signal of its name and key that was
+-- sent in time has not been seen. more: p_many signals or p_many timeouts were taken, others may be left.
 -- Moves WAITING -> COMPLETED, FAILED, SKIPPED. moved: the nodes that are final now.
 -- Locks: rows of signals; the caller holds the lock of the run.
--- Index: horsies_signals_unseen, horsies_workflow_nodes_signal, horsies_workflow_nodes_waits.
+-- Index: horsies_signals_unseen, horsies_signals_unused, horsies_signals_keyed, horsies_workflow_nodes_signal, horsies_workflow_nodes_waits.
 CREATE FUNCTION horsies_take_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -23,11 +24,17 @@ BEGIN
     FOR v_signal IN
       SELECT s.id, s.name, s.key, s.data, s.sent_at FROM horsies_workflow_signals s WHERE s.id = ANY (v_unseen) ORDER BY s.id
     LOOP
-      SELECT n.number INTO v_number FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING'
-        AND (n.signal_key IS NULL OR n.signal_key = v_signal.key) AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
-        AND n.kind = 'signal'
-      ORDER BY n.number LIMIT 1;
+      SELECT w.number INTO v_number FROM (  -- one look per key: among many nodes with keys, neither reads those of the others
+        (SELECT n.number FROM horsies_workflow_nodes n
+         WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key IS NULL
+           AND n.kind = 'signal' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
+         ORDER BY n.signal_key, n.number LIMIT 1)
+        UNION ALL
+        (SELECT n.number FROM horsies_workflow_nodes n
+         WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key = v_signal.key
+           AND n.kind = 'signal' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
+         ORDER BY n.number LIMIT 1)) AS w
+      ORDER BY w.number LIMIT 1;
       IF FOUND THEN
         PERFORM horsies_take_signal(p_workflow, v_number, v_signal.id, p_now);
         moved := moved || v_number;
@@ -36,9 +43,13 @@ BEGIN
     UPDATE horsies_workflow_signals s SET seen_at = p_now WHERE s.id = ANY (v_unseen) AND s.seen_at IS NULL;
   END IF;
   v_due := ARRAY(
-    SELECT n.number FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= p_now
-    ORDER BY n.due_at LIMIT p_many);
+    SELECT d.number FROM (
+      SELECT n.number, n.kind, n.signal, n.signal_key, n.due_at FROM horsies_workflow_nodes n
+      WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= p_now
+      ORDER BY n.due_at LIMIT p_many) AS d
+    WHERE d.kind <> 'signal' OR cardinality(v_unseen) < p_many OR NOT EXISTS (
+      SELECT FROM horsies_next_signal(p_workflow, d.signal, d.signal_key, true) AS s WHERE s.sent_at < d.due_at)
+    ORDER BY d.due_at);
   IF v_due <> '{}' THEN
     WITH due AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_due) AS number)  -- see horsies_propagate
     UPDATE horsies_workflow_nodes n

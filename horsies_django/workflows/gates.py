@@ -20,7 +20,7 @@ from horsies_django.core.texts import refuse_who, text_problem
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.options import simulated_now
 from horsies_django.workflows.database import writing
-from horsies_django.workflows.operations import note
+from horsies_django.workflows.operations import last, note
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -33,7 +33,8 @@ NAMED = 20
 def decide(
     run: uuid.UUID, gate: str, *, approved: bool, user: Any = None, actor: str | None = None, reason: str | None = None
 ) -> None:
-    """Approve or reject the open gate of a name, or of a number, and note it in the audit.
+    """Approve or reject the open gate of a name, or of a number, and note it in the audit. Of runs that continued one another,
+    the last has the gate.
 
     Who decides is a Django ``user``, or the ``actor`` for code that decides by itself. Raises LookupError if there is no such run
     or gate, PermissionDenied, and WorkflowError if the gate is not open, or if several of this name are.
@@ -41,7 +42,7 @@ def decide(
     if problem := text_problem("gate", gate, 200):
         raise WorkflowError(problem)
     with writing(simulated_now.get()) as store:
-        found = find(run, gate)
+        found = find(last(store, run), gate)
         waiting = [one for one in found if one.status == "WAITING"]
         if len(waiting) > 1:
             numbers = ", ".join(str(one.number) for one in waiting[:NAMED])

@@ -15,10 +15,11 @@ from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
-from horsies_django.tasks.handle import TaskHandle, decode, id_of
+from horsies_django.tasks.handle import decode, id_of
 from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import T
+from horsies_django.workflows.waiting import RunResult, deadline_of, left_ms
 
 MOST = 2**31 - 1
 
@@ -33,10 +34,6 @@ class Change(NamedTuple):
     details: Mapping[str, str]
 
 
-class RunResult(TaskHandle[T]):
-    """Waits for the end of a run, which is announced and stored like that of a task."""
-
-    noun = "workflow run"
 
 
 class WorkflowHandle(Generic[T]):
@@ -44,7 +41,9 @@ class WorkflowHandle(Generic[T]):
 
     ``workflow_id`` is its UUID. Raises ValueError for an id that is not a UUID.
 
-    Methods that change the run take a ``reason``, which is audited, and raise LookupError if there is no such run.
+    If the run continued as another one, ``get``, ``signal``, ``approve``, ``reject``, ``pause``, ``resume`` and ``cancel`` are
+    about the last of the runs that continued one another, the others about the run of this id. Methods that change the run take
+    a ``reason``, which is audited, and raise LookupError if there is no such run.
     """
 
     def __init__(
@@ -59,17 +58,26 @@ class WorkflowHandle(Generic[T]):
 
         The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
         first failed node, WORKFLOW_CANCELLED, or COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone. A
-        paused run does not end before it is resumed. The value of a run that continued as another one is None; see ``latest``.
+        paused run does not end before it is resumed. If the run continued as another one, the result is that of the last one,
+        whose value is plain JSON if that is a run of another workflow.
         """
-        return self._waiting().get(timeout_ms)
+        deadline = deadline_of(timeout_ms)
+        waiting = RunResult[T](self.workflow_id, self._codec)
+        result = waiting.get(timeout_ms)
+        while waiting.continued and (last := self.latest()).workflow_id != waiting.task_id:
+            waiting = RunResult(last.workflow_id, last._codec)
+            result = waiting.get(left_ms(deadline))
+        return result
 
     async def aget(self, timeout_ms: int | dt.timedelta | None = 30_000) -> TaskResult[T]:
         """Wait as ``get`` does, without blocking the event loop."""
-        return await self._waiting().aget(timeout_ms)
-
-    def _waiting(self) -> TaskHandle[T]:
-        """Return what waits for the end; a new one each time, because a retried run ends again."""
-        return RunResult(self.workflow_id, self._codec)
+        deadline = deadline_of(timeout_ms)
+        waiting = RunResult[T](self.workflow_id, self._codec)
+        result = await waiting.aget(timeout_ms)
+        while waiting.continued and (last := await self.alatest()).workflow_id != waiting.task_id:
+            waiting = RunResult(last.workflow_id, last._codec)
+            result = await waiting.aget(left_ms(deadline))
+        return result
 
     def status(self) -> str:
         """Return RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
@@ -90,7 +98,14 @@ class WorkflowHandle(Generic[T]):
     def latest(self) -> WorkflowHandle:
         """Return the last of the runs that continued one another: this one if it has not. Raises LookupError."""
         found = self._followed(last=True)
-        return self if found in (None, self.workflow_id) else WorkflowHandle(found)
+        return self if found in (None, self.workflow_id) else WorkflowHandle(found, self._codec_for(found))
+
+    def _codec_for(self, later: uuid.UUID) -> Any:
+        """Return the codec for a run that continues this one: none if it is one of another workflow."""
+        from horsies_django.models import WorkflowRun
+
+        both = WorkflowRun.objects.using(config().database).filter(pk__in=[self.workflow_id, later])
+        return self._codec if len(set(both.values_list("name", flat=True))) == 1 else None
 
     def _followed(self, *, last: bool) -> uuid.UUID | None:
         found = reading().successor(self.workflow_id, last=last)

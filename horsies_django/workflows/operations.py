@@ -17,9 +17,11 @@ from horsies_django.workflows.database import writing
 def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None) -> bool:
     """Pause, resume or cancel a run and its children; return whether its status changed. With an ``actor`` it is audited.
 
-    A run that has finished, or is being compensated, stays as it is. Raises LookupError if there is no such run.
+    Of runs that continued one another, the last is changed. A run that has finished, or is being compensated, stays as it is.
+    Raises LookupError if there is no such run.
     """
     with writing() as store:
+        run = last(store, run)
         runs, found = [run], []
         for each in runs:  # grows by the runs inside
             children = store.children(each)
@@ -28,6 +30,8 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
         before, after = found[0]
         if before is None:
             raise missing(run)
+        if before == after and last(store, run) != run:  # it continued while this waited for its lock
+            return control(run, verb, actor=actor, reason=reason)
         if before != after and actor is not None:
             note(store, run, f"workflow.{verb}", actor, reason, {"before": str(before), "after": str(after)})
         return before != after
@@ -100,6 +104,14 @@ def note(
     """Write an audit entry about a run. Raises WorkflowError for an actor or a reason that cannot be stored."""
     refuse_who(WorkflowError, f"run {run} was not changed", actor, reason)
     TaskStore(store.connection).note(run, action, actor, reason, after)
+
+
+def last(store: WorkflowStore, run: uuid.UUID) -> uuid.UUID:
+    """Return the last of the runs that continued one another, from ``run`` on. Raises LookupError if there is no such run."""
+    found = store.successor(run, last=True)
+    if not found or found[0] is None:
+        raise missing(run)
+    return found[0]
 
 
 def missing(run: uuid.UUID) -> LookupError:

@@ -16,7 +16,7 @@ from horsies_django.core.texts import LONGEST_ACTOR, text_problem
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.options import simulated_now
 from horsies_django.workflows.database import writing
-from horsies_django.workflows.operations import missing
+from horsies_django.workflows.operations import last, missing
 
 
 def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
@@ -33,8 +33,12 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
 
 
 def send(store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str) -> None:
-    """Insert a signal, ``data`` as JSON. Raises LookupError, WorkflowError."""
+    """Insert a signal, ``data`` as JSON, to the last of runs that continued one another. Raises LookupError, WorkflowError."""
+    run = last(store, run)
     verdict, names = store.signal(run, name, key, data, actor)
+    if verdict == "ENDED" and last(store, run) != run:  # it continued between the two statements
+        send(store, run, name, data, key=key, actor=actor)
+        return
     if verdict is None:
         raise missing(run)
     if verdict == "UNKNOWN":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connection
 
-from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, get_workflow
-from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, get_workflow, task
+from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
+from horsies_django.store.notify import channel_prefix
 from horsies_django.store.workflows import Advanced
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
+from tests.conftest import wait_until
 from tests.db.drives import Engine
 from tests.db.test_workflow_scenarios import Hand, statuses
 
@@ -49,7 +53,7 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     assert handle.latest() == handle
     hand.take()
     hand.end("number", value=4)
-    assert (handle.status(), handle.get(0).ok_value, handle.get(0).is_ok()) == ("COMPLETED", None, True)
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("COMPLETED", "WAIT_TIMEOUT")
     assert statuses(handle) == {
         "number": "COMPLETED",
         "continue": "COMPLETED",
@@ -68,6 +72,7 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     hand.end("plus", value=7)
     hand.end("slow", code="TASK_CANCELLED")
     assert (found.get(0).ok_value, handle.status(), statuses(handle)["slow"]) == (7, "COMPLETED", "CANCELLED")
+    assert handle.get(0).ok_value == 7
     with pytest.raises(WorkflowError, match="it continued as another run"):
         handle.retry()
     assert handle.cancel() is False
@@ -196,6 +201,136 @@ def test_a_successor_that_cannot_begin_fails_its_node_and_not_its_neighbours(han
     assert (handle.status(), handle.successor()) == ("FAILED", None)
     assert handle.get(0).err_value.data == {"node": "continue", "error_code": "PAYLOAD_TOO_LARGE"}
     assert statuses(handle)["neighbour"] == "COMPLETED"
+
+
+# what reaches the successor
+
+
+def entity(n: int, seen: list[int]) -> Workflow:
+    """Return a run that takes one signal and continues as another one, three times."""
+    flow = Workflow("entity")
+    flow.returns(flow.add(takes, n, seen, flow.signal("item", annotation=int)))
+    return flow
+
+
+@task
+def takes(n: int, seen: list[int], got: int) -> list[int]:
+    if n < 2:
+        current_task().workflow.continue_as(entity(n + 1, [*seen, got]))
+    return [*seen, got]
+
+
+def test_signals_that_a_run_did_not_take_reach_the_run_that_continues_it() -> None:
+    """Naive: they stay with the run that has ended, although they were accepted."""
+    handle = entity(0, []).send()
+    for number in (10, 20, 30, 40):
+        handle.signal("item", number)
+    drain()
+    assert handle.latest().status() == "COMPLETED"
+    assert handle.get(0).ok_value == [10, 20, 30]
+    assert [*WorkflowSignal.objects.filter(used_at=None).values_list("data", "workflow_id")] == [
+        (40, handle.latest().workflow_id)
+    ]
+
+
+def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand: Hand) -> None:
+    following = Workflow("second")
+    following.continue_as(third())
+    flow = Workflow("first")
+    flow.continue_as(following)
+    handle = flow.send()
+    last = handle.latest()
+    assert last not in (handle, handle.successor())
+    handle.signal("go", 7)
+    with pytest.raises(LookupError, match=f"run {last.workflow_id} waits for the signal 'other'; its signals are 'go'"):
+        handle.signal("other")
+    handle.approve("legal", actor="ada")
+    assert handle.pause(actor="ada")
+    assert (handle.status(), last.status()) == ("COMPLETED", "PAUSED")
+    assert handle.resume()
+    hand.engine.advance()
+    assert statuses(last) == {"go": "COMPLETED", "legal": "COMPLETED", "stays": "WAITING"}
+    assert (statuses(handle), handle.history()) == ({"continue": "COMPLETED"}, [])
+    assert [change.action for change in last.history()] == ["workflow.approve", "workflow.pause", "workflow.resume"]
+    assert handle.cancel()
+    assert (last.status(), handle.get(0).err_value.error_code) == ("CANCELLED", "WORKFLOW_CANCELLED")
+    with pytest.raises(WorkflowError, match=f"run {last.workflow_id} has ended"):
+        handle.signal("go")
+
+
+def third() -> Workflow:
+    flow = Workflow("third")
+    flow.signal("go")
+    flow.gate("legal")
+    flow.gate("stays")
+    return flow
+
+
+def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
+    hand: Hand, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    """Naive: it commits after the run has continued, and is never looked at, or stays with the run that has ended."""
+    following = Workflow("second")
+    following.continue_as(third(), after=following.add(flows.act, name="two"))
+    flow = Workflow("first")
+    flow.signal("go", after=flow.add(flows.act, name="one"))
+    flow.continue_as(following, after=flow.nodes[0])
+    handle = flow.send()
+    hand.take()
+    sender = connect()
+    with sender.transaction():
+        sender.execute(
+            "SELECT verdict FROM horsies_signal(%s, 'go', NULL, '7', 'late', %s, NULL)",
+            [handle.workflow_id, channel_prefix(connection)],
+        )
+        hand.end("one")
+        assert handle.successor() is not None
+    assert [each.workflow for each in hand.engine.workflows.owed(None, 9)] == [handle.workflow_id]
+    hand.finish()
+    last = handle.latest()
+    assert statuses(last)["go"] == "COMPLETED"
+    assert WorkflowSignal.objects.get().workflow_id == last.workflow_id
+    assert hand.engine.workflows.owed(None, 9) == []
+
+
+def test_a_control_that_waited_while_the_run_continued_changes_the_last_run(
+    hand: Hand, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    """Naive: it finds the run ended, and says that nothing changed."""
+    flow = Workflow("first")
+    flow.continue_as(third(), after=flow.add(flows.act, name="one"))
+    handle, changed, looker = flow.send(), [], connect()
+    hand.take()
+    tasks = [task for _, task in hand.engine.settle(hand.claims.pop("one")).in_runs]
+
+    def cancel() -> None:
+        try:
+            changed.append(handle.cancel())
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=cancel)
+    with hand.engine.conn.transaction():
+        advanced(hand.engine, handle, tasks)
+        thread.start()
+        wait_until(
+            lambda: looker.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(), "it waits for the run"
+        )
+    thread.join()
+    assert changed == [True]
+    assert handle.latest().status() == "CANCELLED"
+
+
+def test_a_value_of_another_workflow_is_not_read_with_the_type_of_the_first() -> None:
+    other = Workflow("other")
+    other.returns(other.add(flows.anything, "text"))
+    flow = Workflow("first")
+    flow.returns(flow.add(flows.number, 1))
+    flow.continue_as(other, after=flow.nodes[0])
+    handle = flow.send()
+    drain()
+    assert handle.get(0).ok_value == "text"
+    assert async_to_sync(handle.aget)(0).ok_value == "text"
 
 
 # what is refused

@@ -182,7 +182,7 @@ class Command(BaseCommand):
 
     def control(self, verb: str, did: str, options: dict[str, Any]) -> None:
         """Pause, resume or cancel a run, and print whether its status changed."""
-        handle = get_workflow(options["run"])
+        handle = get_workflow(options["run"]).latest()
         changed = operations.control(handle.workflow_id, verb, actor=actor(), reason=options["reason"])
         text = (
             f"{handle.workflow_id} {did}" if changed else f"Nothing changed: {handle.workflow_id} is {handle.status()}"

@@ -1,6 +1,7 @@
 -- Advances a run after some of its tasks or child runs have finished, or some of its waits have ended. busy: another transaction holds the run; try again soon,
 -- because its snapshot may be older than these tasks. many to halted: see horsies_move_run. A run whose parent was paused, stopped or
--- cancelled does the same first: halted is then 'parent'.
+-- cancelled does the same first: halted is then 'parent'. A run that continued as another one passes on the signals whose senders had not
+-- seen its end.
 -- Its commit does not wait for the disk: a lost advance is found and done again, and what follows from one is written after it.
 -- Moves nodes and the run as horsies_move_run and horsies_control_run.
 -- Locks: the row of the run, skipping a locked one; then rows as horsies_take_tasks. Index: primary keys.
@@ -19,7 +20,7 @@ DECLARE
   v_run record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
-  SELECT w.status, w.parent_id INTO v_own FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE SKIP LOCKED;
+  SELECT w.status, w.parent_id, w.continued_as INTO v_own FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     busy := EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow);
     IF NOT busy THEN  -- the run was deleted by hand
@@ -38,6 +39,12 @@ BEGIN
     INTO v_verb FROM horsies_workflows w WHERE w.id = v_own.parent_id;
     IF v_verb IS NOT NULL THEN
       PERFORM horsies_control_run(p_workflow, v_verb, p_max_bytes, p_channel, p_now);
+    END IF;
+  END IF;
+  IF v_own.continued_as IS NOT NULL THEN
+    UPDATE horsies_workflow_signals s SET workflow_id = v_own.continued_as WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL;
+    IF FOUND THEN
+      PERFORM pg_notify(p_channel || '_new', 'advance ' || v_own.continued_as);
     END IF;
   END IF;
   v_moved := horsies_take_tasks(p_workflow, p_tasks, v_now);

@@ -1,9 +1,9 @@
 -- Ends a run and begins its successor, of the graph in a node: both or neither. The key of the run, and the hash of the graph that was sent
--- with it, move to the successor. No other transaction knows the new run yet, so this does not lock two runs. Raises HW001 as
--- horsies_node_kwargs does, or if another run has the name and the key.
+-- with it, move to the successor, and so do signals that no node took. No other transaction knows the new run yet, so this does not lock
+-- two runs. Raises HW001 as horsies_node_kwargs does, or if another run has the name and the key.
 -- Moves the run RUNNING -> COMPLETED, its node READY -> COMPLETED, others as horsies_end_nodes; the successor (none) -> RUNNING. Returns the
 -- nodes that are final now.
--- Locks: as horsies_end_nodes; the caller holds the lock of the run. Index: primary keys.
+-- Locks: rows of signals, then as horsies_end_nodes; the caller holds the lock of the run. Index: primary keys, horsies_signals_unused.
 CREATE FUNCTION horsies_continue_run(p_run horsies_workflows, p_number bigint, p_max_bytes int, p_channel text,
                                      p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -18,8 +18,8 @@ BEGIN
   UPDATE horsies_workflow_nodes n SET status = 'COMPLETED', finished_at = v_now, task_id = v_id
   WHERE n.workflow_id = p_run.id AND n.number = p_number;
   UPDATE horsies_workflows w
-  SET status = 'COMPLETED', finished_at = v_now, owed_at = NULL, error_node = NULL, error_code = NULL, result = '{"ok": null}',
-      key = NULL, graph_hash = NULL, continued_as = v_id
+  SET status = 'COMPLETED', finished_at = v_now, owed_at = NULL, error_node = NULL, error_code = NULL,
+      result = jsonb_build_object('ok', NULL, 'continued_as', v_id), key = NULL, graph_hash = NULL, continued_as = v_id
   WHERE w.id = p_run.id;
   IF NOT (SELECT c.created FROM horsies_create_run(
     v_id, v_node.graph || jsonb_build_object('key', p_run.key, 'hash', p_run.graph_hash), NULL, NULL, p_now) AS c) THEN
@@ -28,6 +28,7 @@ BEGIN
   END IF;
   UPDATE horsies_workflows w SET continues = p_run.id WHERE w.id = v_id;
   PERFORM horsies_add_nodes(v_id, -1, v_node.graph -> 'nodes', v_values, p_now);
+  UPDATE horsies_workflow_signals s SET workflow_id = v_id WHERE s.workflow_id = p_run.id AND s.used_at IS NULL;
   PERFORM horsies_begin_run(v_id, 5000, p_max_bytes, p_channel, p_now);
   v_moved := horsies_end_nodes(p_run.id, true, 'the run continued as another one', p_channel, v_now);
   UPDATE horsies_workflow_nodes n SET error_code = 'WORKFLOW_CONTINUED'

@@ -80,6 +80,9 @@ class NodeCase:
         if node["by_hand"]:
             text = f"It was skipped by hand at {self.at(node['finished_at'])}{self.said(self.facts['change'])}."
             return Reason(NodeReasonCode.SKIPPED_BY_HAND, text, {"change": self.facts["change"]})
+        if node["kind"] == "workflow" and node["task_id"] is not None:
+            text = "It was skipped because the node that its run returns was skipped."
+            return Reason(NodeReasonCode.SKIPPED_ITSELF, text, pick(node, "task_id"))
         if node["error_code"] == "TASK_SKIPPED":
             return Reason(
                 NodeReasonCode.SKIPPED_ITSELF,

@@ -34,8 +34,6 @@ class Change(NamedTuple):
     details: Mapping[str, str]
 
 
-
-
 class WorkflowHandle(Generic[T]):
     """A run of a workflow, whose value has the type ``T``.
 
@@ -57,9 +55,10 @@ class WorkflowHandle(Generic[T]):
         """Wait for the end of the run and return its result, as ``TaskHandle.get`` does.
 
         The value is that of the node given to ``returns()``, else None. The error is WORKFLOW_FAILED, whose ``data`` names the
-        first failed node, WORKFLOW_CANCELLED, or COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone. A
-        paused run does not end before it is resumed. If the run continued as another one, the result is that of the last one,
-        whose value is plain JSON if that is a run of another workflow.
+        first failed node, WORKFLOW_CANCELLED, or COMPENSATION_FAILED, whose ``data`` also names the nodes that were not undone;
+        or it says why there is no value, as PAYLOAD_TOO_LARGE does. A paused run does not end before it is resumed. If the run
+        continued as another one, the result is that of the last one, whose value is plain JSON if that is a run of another
+        workflow.
         """
         deadline = deadline_of(timeout_ms)
         waiting = RunResult[T](self.workflow_id, self._codec)

@@ -41,8 +41,9 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
     """Run the failed nodes of a run again, and those that were skipped because of them; keep what completed.
 
     So it is with the runs inside, and those that are paused continue. Of a run whose nodes were undone, only the failed undos
-    run again. Raises LookupError if there is no such run, WorkflowError if no node failed, if all was undone, if tasks of a
-    cancelled run are still running, or if it is the finished child of another run, which is to be retried instead.
+    run again; one whose value could not be given ends again. Raises LookupError if there is no such run, WorkflowError if no node
+    failed, if all was undone, if tasks of a cancelled run are still running, or if it is the finished child of another run, which
+    is to be retried instead.
     """
     with writing() as store:
         verdict, children = follow(store, run, nested=False)

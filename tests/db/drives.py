@@ -535,7 +535,7 @@ class Drive:
 
     def judge_result(self, run: Run, result: Any) -> None:
         """Compare the result of a run with the model's."""
-        if run.status() == "FAILED":
+        if run.fatal():
             data = result["err"]["data"]
             names = dict(self.looker.execute(
                 "SELECT n.number, n.name FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id "
@@ -544,6 +544,8 @@ class Drive:
             assert data["node"] in fatal, (run.path, data, fatal)
         elif run.graph.output is None or run.node(run.graph.output) == "COMPLETED":
             assert result == {"ok": run.result()}, (run.path, result, run.result())
+        else:
+            assert "err" in result, (run.path, result)
 
     def judge_tasks(self) -> None:
         """Check that each task ran as often as its attempts were settled, and that there are no others."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from horsies_django import Results, Workflow, WorkflowDefinitionError, get_workflow, task
+from horsies_django import Results, Workflow, WorkflowDefinitionError, explain_node, get_workflow, task
 from horsies_django.core.codec import shape_of
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.tasks.redaction import redact
@@ -219,6 +219,150 @@ def test_the_elements_of_a_list_with_maps_are_judged_by_their_types() -> None:
     assert raised.value.problems == [
         "list: 'values' takes str, but number gives int", "map: 'text' takes str, but number gives int"
     ]  # fmt: skip
+
+
+# the value of a run
+
+
+def inside(child: Workflow, **how: Any) -> Workflow:
+    """Return a workflow that has another one as its node, returns that, and gives it to a task."""
+    flow = Workflow("parent")
+    node = flow.add(child, name="child")
+    flow.add(flows.act, node, name="taker", **how)
+    flow.returns(node)
+    return flow
+
+
+def large() -> Workflow:
+    child = Workflow("large")
+    child.returns(child.map(flows.anything, value=["x" * 500] * 9, name="map"))
+    return child
+
+
+def code_of(handle: Any) -> str:
+    return str(handle.get(0).err_value.error_code)
+
+
+@pytest.fixture
+def small_payloads(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
+
+
+@pytest.mark.usefixtures("small_payloads")
+def test_a_run_whose_value_is_too_large_has_failed_and_keeps_what_completed() -> None:
+    """Naive: it is COMPLETED, and only get() says that there is no value."""
+    handle = run(large())
+    assert (handle.status(), code_of(handle), statuses(handle)) == ("FAILED", "PAYLOAD_TOO_LARGE", {"map": "COMPLETED"})
+    assert "handle.results() reads them one by one" in handle.get(0).err_value.message
+    assert handle.results()["map"].ok_value == ["x" * 500] * 9
+
+
+@pytest.mark.usefixtures("small_payloads")
+def test_a_child_whose_value_is_too_large_fails_its_node_with_its_code() -> None:
+    """Naive: the node is COMPLETED, and None is its value."""
+    handle = run(inside(large()))
+    assert statuses(handle) == {"child": "FAILED", "taker": "SKIPPED"}
+    error = handle.results()["child"].err_value
+    assert (error.error_code, "MAX_PAYLOAD_BYTES" in error.message) == ("PAYLOAD_TOO_LARGE", True)
+    assert handle.get(0).err_value.data == {"node": "child", "error_code": "PAYLOAD_TOO_LARGE"}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_run_whose_value_was_too_large_is_retried_with_a_higher_limit(settings: Any, nested: bool) -> None:
+    """Naive: none of its nodes has failed, so it cannot be retried, nor can the run that it is a node of."""
+    before = settings.HORSIES
+    settings.HORSIES = {**before, "MAX_PAYLOAD_BYTES": 2_000}
+    handle = run(inside(large()) if nested else large())
+    assert handle.status() == "FAILED"
+    handle.retry()
+    drain(raise_errors=False)
+    assert handle.status() == "FAILED"
+    settings.HORSIES = before
+    handle.retry()
+    drain()
+    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", ["x" * 500] * 9)
+
+
+@pytest.mark.usefixtures("small_payloads")
+def test_a_value_that_is_too_large_undoes_nothing() -> None:
+    """Naive: all that completed is undone, because the run has failed."""
+    flow = large()
+    flow.add(flows.charge, 1, undo=flows.refund)
+    handle = run(flow)
+    assert (handle.status(), code_of(handle)) == ("FAILED", "PAYLOAD_TOO_LARGE")
+    assert statuses(handle) == {"map": "COMPLETED", "charge": "COMPLETED"}
+
+
+@pytest.mark.parametrize("how", ["condition", "itself", "timeout", "map", "child"])
+def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
+    """Naive: the node is COMPLETED, and None is its value."""
+    child = Workflow("skipped")
+    no = child.add(flows.number, 1).matches("$ == 2")
+    output = {
+        "condition": lambda: child.add(flows.number, 1, when=no),
+        "itself": lambda: child.add(flows.skips),
+        "timeout": lambda: child.signal("never", timeout=0, on_timeout="skip"),
+        "map": lambda: child.map(flows.number, n=[1], when=no),
+        "child": lambda: child.add(inside(child_of_skips())),
+    }[how]()
+    child.returns(output)
+    handle = run(inside(child))
+    drain()
+    assert statuses(handle) == {"child": "SKIPPED", "taker": "SKIPPED"}
+    assert (handle.status(), code_of(handle)) == ("COMPLETED", "UPSTREAM_SKIPPED")
+    alone = run(child)
+    assert (alone.status(), alone.get(0).is_err()) == ("COMPLETED", True)
+    reason = explain_node(handle.workflow_id, "child").reasons[0]
+    assert (reason.code, reason.text) == (
+        "SKIPPED_ITSELF", "It was skipped because the node that its run returns was skipped."
+    )  # fmt: skip
+
+
+def child_of_skips() -> Workflow:
+    child = Workflow("skips")
+    child.returns(child.add(flows.skips))
+    return child
+
+
+def test_a_run_whose_output_failed_has_failed_although_the_failure_was_handled() -> None:
+    """Naive: it is COMPLETED without a value, and None is what its parent gets."""
+    child = Workflow("handled")
+    bad = child.add(flows.broken)
+    child.add(flows.describe, bad, allow_failed=True)
+    child.add(flows.charge, 1)
+    child.returns(bad)
+    alone = run(child)
+    assert (alone.status(), code_of(alone)) == ("FAILED", "UNHANDLED_ERROR")
+    assert values(alone) == {"describe": "err UNHANDLED_ERROR", "charge": 1001}
+    handle = run(inside(child, allow_failed=True))
+    assert statuses(handle) == {"child": "FAILED", "taker": "COMPLETED"}
+    assert (handle.status(), code_of(handle)) == ("FAILED", "UNHANDLED_ERROR")
+
+
+def test_a_run_whose_output_was_redacted_has_failed() -> None:
+    """Naive: it is COMPLETED, and None is what its parent gets."""
+    for output in ("task", "map"):
+        child = Workflow("redacted")
+        node = child.add(flows.number, 7) if output == "task" else child.map(flows.number, n=[7])
+        gate = child.gate("go")
+        child.returns(node)
+        handle = run(inside(child))
+        inner = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="child").task_id
+        redact(Task.objects.get(workflow_id=inner, node=node.number).pk, actor="x", reason="y")
+        get_workflow(inner).approve(gate.name, actor="ada")
+        drain()
+        assert (get_workflow(inner).status(), code_of(get_workflow(inner))) == ("FAILED", "RESULT_REDACTED")
+        assert handle.results()["child"].err_value.error_code == "RESULT_REDACTED"
+
+
+def test_a_child_that_failed_says_with_which_code() -> None:
+    """Naive: only that a run inside the run has failed."""
+    child = Workflow("fails")
+    child.add(flows.broken)
+    error = run(inside(child)).results()["child"].err_value
+    assert (error.error_code, error.message) == (
+        "SUBWORKFLOW_FAILED", "node broken failed: UNHANDLED_ERROR: ValueError: broken 0"
+    )  # fmt: skip
 
 
 # types

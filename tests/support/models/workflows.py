@@ -102,7 +102,7 @@ class Run:
         if spot.number in self.skipped or not self.joins(spot) or not self.matches(spot):
             return "SKIPPED"
         if spot.kind == "workflow":
-            return self.children[spot.number].status()
+            return self.children[spot.number].as_node()
         if spot.kind == "task":
             return self.fate((self.path, spot.number, 0)).status
         if self.elements(spot) is None:
@@ -188,8 +188,14 @@ class Run:
         return {number for number in self.graph.spots if self.node(number) in BAD} - saved
 
     def status(self) -> str:
-        """Return the status of the run in the end."""
-        return "FAILED" if self.fatal() else "COMPLETED"
+        """Return the status of the run in the end. It has failed, too, if its value cannot be given."""
+        number = self.graph.output
+        return "FAILED" if self.fatal() or (number is not None and self.node(number) in BAD) else "COMPLETED"
+
+    def as_node(self) -> str:
+        """Return the status of the node of another run that this one is."""
+        skipped = self.graph.output is not None and self.node(self.graph.output) == "SKIPPED"
+        return "SKIPPED" if skipped and self.status() == "COMPLETED" else self.status()
 
     def result(self) -> Any:
         """Return the value of the run if it is COMPLETED."""

@@ -51,8 +51,10 @@ BEGIN
   IF p_children <> '{}' THEN
     WITH ended AS (
       UPDATE horsies_workflow_nodes n
-      SET status = c.status, finished_at = v_now, value = c.result -> 'ok',
-          error_code = CASE WHEN c.status <> 'COMPLETED' THEN 'SUBWORKFLOW_FAILED' END, error = c.result #>> '{err,message}'
+      SET status = CASE WHEN c.status = 'COMPLETED' AND c.result ? 'err' THEN 'SKIPPED' ELSE c.status END,  -- as its output
+          finished_at = v_now, value = c.result -> 'ok', error = c.result #>> '{err,message}',
+          error_code = CASE WHEN c.result #>> '{err,error_code}' IN ('WORKFLOW_FAILED', 'WORKFLOW_CANCELLED') THEN 'SUBWORKFLOW_FAILED'
+                            ELSE c.result #>> '{err,error_code}' END
       FROM horsies_workflows c
       WHERE c.id = ANY (p_children) AND c.finished_at IS NOT NULL
         AND n.workflow_id = c.parent_id AND n.number = c.parent_node AND n.task_id = c.id AND n.status = 'ENQUEUED'

@@ -1,4 +1,5 @@
 -- Returns an argument that comes from the results of upstream nodes; NULL: leave it out. p_spec: see workflows/nodes.py.
+-- p_number: the node, NULL for the value of the run.
 -- Raises HW001 with an error code in DETAIL if there is no such value, or if it is larger than p_max_bytes.
 -- Locks: none. Index: primary keys, horsies_tasks_node.
 CREATE FUNCTION horsies_argument(p_workflow uuid, p_number bigint, p_parameter text, p_spec jsonb, p_max_bytes int) RETURNS jsonb
@@ -15,8 +16,8 @@ BEGIN
     SELECT sum(pg_column_size(i.result)) INTO v_size FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i;
     IF v_size > p_max_bytes THEN
       RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'PAYLOAD_TOO_LARGE', MESSAGE = format(
-        'the results for %s take more than the %s bytes that HORSIES[''MAX_PAYLOAD_BYTES''] allows: annotate it Results[...]',
-        p_parameter, p_max_bytes);
+        'the results for %s take more than the %s bytes that HORSIES[''MAX_PAYLOAD_BYTES''] allows: %s',
+        p_parameter, p_max_bytes, CASE WHEN p_number IS NULL THEN 'handle.results() reads them one by one' ELSE 'annotate it Results[...]' END);
     END IF;
     IF EXISTS (SELECT FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i WHERE i.redacted) THEN
       RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED', MESSAGE = format('a result for %s was redacted', p_parameter);

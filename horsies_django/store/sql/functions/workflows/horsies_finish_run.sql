@@ -1,4 +1,5 @@
--- Ends a run if none of its nodes is open and it is not paused. It has failed if a node failed and no node that depends on it ran nevertheless.
+-- Ends a run if none of its nodes is open and it is not paused. It has failed if a node failed and no node that depends on it ran nevertheless,
+-- or if its value cannot be given, for which nothing is undone. If its output was skipped, its result is the error that says so.
 -- A run that failed, or was cancelled, is compensated before it ends if nodes with an undo have begun; for that, none of its tasks may run.
 -- Moves RUNNING -> COMPLETED, FAILED, COMPENSATING; COMPENSATING -> FAILED, CANCELLED. Returns 'FINISHED', also if it had finished
 -- before; 'UNDOING': its undo nodes were added just now; 'OPEN'.
@@ -43,18 +44,6 @@ BEGIN
     v_result := jsonb_build_object('err', jsonb_build_object(
       'error_code', 'WORKFLOW_FAILED', 'message', concat_ws(': ', 'node ' || v_name || ' failed', v_code, v_message),
       'data', jsonb_build_object('node', v_name, 'error_code', v_code), 'exception', NULL));
-  ELSIF v_run.output IS NULL THEN
-    v_result := '{"ok": null}';
-  ELSE
-    SELECT r.kind, r.status, r.result INTO v_kind, v_ended, v_result FROM horsies_node_result(p_workflow, v_run.output) AS r;
-    IF v_kind = 'map' AND v_ended = 'COMPLETED' THEN
-      BEGIN
-        v_result := jsonb_build_object('ok', horsies_argument(
-          p_workflow, v_run.output, 'the output', jsonb_build_object('node', v_run.output, 'as', 'list'), p_max_bytes));
-      EXCEPTION WHEN SQLSTATE 'HW001' THEN
-        v_result := horsies_error_result('PAYLOAD_TOO_LARGE', SQLERRM || '; handle.results() reads them one by one');
-      END;
-    END IF;
   END IF;
   IF v_status IN ('FAILED', 'CANCELLED') AND EXISTS (
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL) THEN
@@ -68,6 +57,25 @@ BEGIN
         v_status := 'FAILED';
         v_code := 'COMPENSATION_FAILED';
       END IF;
+    END IF;
+  END IF;
+  IF v_status = 'COMPLETED' AND v_run.output IS NULL THEN
+    v_result := '{"ok": null}';
+  ELSIF v_status = 'COMPLETED' THEN
+    SELECT r.kind, r.status, r.result INTO v_kind, v_ended, v_result FROM horsies_node_result(p_workflow, v_run.output) AS r;
+    IF v_kind = 'map' AND v_ended = 'COMPLETED' THEN
+      BEGIN
+        v_result := jsonb_build_object('ok', horsies_argument(
+          p_workflow, NULL, 'the value of the run', jsonb_build_object('node', v_run.output, 'as', 'list'), p_max_bytes));
+      EXCEPTION WHEN SQLSTATE 'HW001' THEN
+        GET STACKED DIAGNOSTICS v_code = PG_EXCEPTION_DETAIL;
+        v_result := horsies_error_result(v_code, SQLERRM);
+      END;
+    END IF;
+    IF v_result ? 'err' AND v_ended <> 'SKIPPED' THEN
+      v_status := 'FAILED';
+      v_number := v_run.output;
+      v_code := v_result #>> '{err,error_code}';
     END IF;
   END IF;
   UPDATE horsies_workflows w

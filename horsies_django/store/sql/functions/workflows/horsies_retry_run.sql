@@ -51,7 +51,7 @@ BEGIN
   SELECT coalesce(array_agg(a.number), '{}'), coalesce(bool_or(a.failed), false), coalesce(bool_or(EXISTS (
            SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = a.number AND t.finished_at IS NULL)), false)
   INTO v_again, v_failed, v_stopping FROM again a;
-  IF v_run.status <> 'CANCELLED' AND NOT v_failed THEN
+  IF v_run.status NOT IN ('CANCELLED', 'FAILED') AND NOT v_failed THEN  -- one whose value could not be given may have no failed node
     verdict := 'NOTHING';
     RETURN;
   ELSIF v_stopping THEN

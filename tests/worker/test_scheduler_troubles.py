@@ -160,6 +160,28 @@ def test_what_the_database_refuses_for_good_is_written_down_and_what_it_refuses_
     assert fire_times() == ([] if says else [NOON + 60 * SECOND])
 
 
+def test_what_the_database_refuses_for_now_is_logged_once_a_minute_however_many_schedules_it_is(
+    clockwork: Clockwork, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5):
+        make(f"schedule {number}")
+    clockwork.at(NOON)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE 'not now' USING ERRCODE = '55P03'; END $$"
+        )
+        cursor.execute("CREATE TRIGGER refuse BEFORE INSERT ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION refuse()")
+    try:
+        clockwork.at(NOON + 60 * SECOND)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION refuse CASCADE")
+    assert [line for line in caplog.messages if "will try again" in line] == [
+        "schedule schedule 0: could not send its task, will try again: not now"
+    ]
+
+
 def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
     clockwork: Clockwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

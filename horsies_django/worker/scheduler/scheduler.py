@@ -22,6 +22,7 @@ from horsies_django.core.errors import TaskSendError
 from horsies_django.core.fire_times import Due, Timing, due
 from horsies_django.core.patterns import RULES
 from horsies_django.core.records import NewTasks
+from horsies_django.core.repeats import Repeats
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
 from horsies_django.schedules import task_of
 from horsies_django.store.base import said
@@ -51,6 +52,7 @@ class Scheduler:
         self.now: dt.datetime | None = None
         self.stopping = False  # set by any thread; the round ends after the current schedule
         self.left: dict[str, float] = {}  # schedules to skip, until when by the monotonic clock
+        self.repeats = Repeats()
         self.unsendable: dict[str, tuple[dt.datetime | None, dt.datetime]] = {}  # by name: last fire time, since when
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
@@ -83,12 +85,9 @@ class Scheduler:
                 self.attend(connection, name, why)
                 return
             unforeseen = not isinstance(error, psycopg.Error)
-            logger.warning(
-                "schedule %s: could not send its task, will try again: %s",
-                shown_name(name),
-                one_line(why),
-                exc_info=unforeseen,
-            )
+            if (more := self.repeats.told(type(error).__name__, time.monotonic())) is not None:
+                line = "schedule %s: could not send its task, will try again: %s%s"
+                logger.warning(line, shown_name(name), one_line(why), more, exc_info=unforeseen)
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:

@@ -22,7 +22,7 @@ FUNCTIONS = (
     "caps/horsies_workers_serving",
     "caps/horsies_count_workers_serving",
     "caps/horsies_lock_caps",
-    "claim/horsies_may_start",
+    "claim/horsies_forbidding",
     "partitions/horsies_unpark",
     "settle/horsies_error_result",
     "settle/horsies_expire",

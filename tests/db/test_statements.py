@@ -157,6 +157,7 @@ def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it
     assert settling.count("using horsies_tasks_pkey") == 2
     assert claiming.count("using horsies_tasks_claim") == 1
     assert claiming.count("using horsies_tasks_pkey") == 1
+    assert claiming.count("using horsies_workflows_pkey") == 1  # not by a call for each row
     for plan, sorts in ((settling, 0), (claiming, 1)):
         assert not re.search(r"Seq Scan on horsies_tasks\b", plan)
         assert plan.count("Sort\n") + plan.count("Sort  (") <= sorts

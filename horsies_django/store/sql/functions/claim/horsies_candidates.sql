@@ -50,7 +50,7 @@ BEGIN
         AND (p_but IS NULL OR t.partition_version IS DISTINCT FROM p_limits.partition_version OR coalesce(t.partition_key <> ALL (p_but), true))
         AND (p_wanted.grace IS NULL OR t.enqueued_at <= p_wanted.now - p_wanted.grace OR t.good_until <= p_wanted.now
              OR horsies_worker_knows(t.task_name, t.options, p_wanted.taker))
-        AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
+        AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
       ORDER BY t.enqueued_at, t.id LIMIT p_want - v_found FOR NO KEY UPDATE SKIP LOCKED
     ) AS c;
     IF v_some.ids IS NOT NULL THEN

@@ -23,7 +23,7 @@ BEGIN
           SELECT FROM horsies_tasks t
           WHERE t.queue_name = v_queue AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at <= v_now
             AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-            AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node)) LIMIT p_most - v_due) AS w);
+            AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node))) LIMIT p_most - v_due) AS w);
         IF v_due >= p_most THEN
           RETURN v_due;
         END IF;

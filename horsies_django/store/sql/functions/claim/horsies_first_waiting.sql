@@ -15,7 +15,7 @@ BEGIN
     WHERE t.queue_name = p_queue AND t.lane = p_lane AND t.priority > p_beyond AND t.priority >= r.low AND t.priority <= r.high
       AND t.enqueued_at >= least(coalesce(to_timestamp(r.since), '-infinity'), p_behind)
       AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-      AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
+      AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
     ORDER BY t.priority, t.enqueued_at LIMIT 1
   ) AS f LIMIT 1;
 END

@@ -19,7 +19,7 @@ BEGIN
         SELECT t.priority, t.enqueued_at INTO v_priority, v_moment FROM horsies_tasks t
         WHERE t.queue_name = p_queue AND t.lane = v_lane AND t.priority > v_priority
           AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-          AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
+          AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
         ORDER BY t.priority, t.enqueued_at LIMIT 1;
       END IF;
       EXIT WHEN v_priority IS NULL;

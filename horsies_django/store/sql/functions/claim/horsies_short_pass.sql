@@ -68,7 +68,7 @@ BEGIN
       SELECT t.id, t.good_until <= v_now AS late FROM horsies_tasks t
       WHERE t.queue_name = p_queue AND t.lane = l.lane AND t.enqueued_at <= v_now
         AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-        AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
+        AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
       ORDER BY t.priority, t.enqueued_at, t.id LIMIT l.slots FOR NO KEY UPDATE SKIP LOCKED) AS f
     WHERE l.slots > 0
   ), claimed AS (

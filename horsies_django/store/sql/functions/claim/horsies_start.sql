@@ -25,7 +25,7 @@ BEGIN
     FROM jsonb_array_elements(p_starts) WITH ORDINALITY AS w (value, place)
   ), held AS MATERIALIZED (
     SELECT t.id, t.claim_generation, t.queue_name, t.good_until,
-           CASE WHEN t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node) THEN 'sync' ELSE 'none' END AS lane,
+           CASE WHEN t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)) THEN 'sync' ELSE 'none' END AS lane,
            horsies_partition_key(l.partition_by_args, l.partition_by_task, t.kwargs, t.task_name, t.codec) AS key, l.ordinality AS queue
     FROM horsies_tasks t JOIN unnest(v_limits) WITH ORDINALITY AS l ON l.queue_name = t.queue_name
     WHERE t.id = ANY (ARRAY(SELECT wanted.id::uuid FROM wanted)) AND t.claimed_by = p_wanted.worker AND t.status = 'CLAIMED'

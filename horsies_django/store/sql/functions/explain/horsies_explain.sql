@@ -52,7 +52,7 @@ BEGIN
     END IF;
     p_claimed := false;  -- a start counts running tasks only
   END IF;
-  IF v_task.workflow_id IS NOT NULL AND NOT horsies_may_start(v_task.workflow_id, v_task.node) THEN
+  IF v_task.workflow_id IS NOT NULL AND EXISTS (SELECT FROM horsies_forbidding(v_task.workflow_id, v_task.node)) THEN
     v_facts := v_facts || jsonb_build_object('run', (
       SELECT jsonb_build_object('workflow_id', w.id, 'name', w.name, 'status', w.status, 'error_code', w.error_code)
       FROM horsies_workflows w WHERE w.id = v_task.workflow_id));

@@ -14,7 +14,7 @@ BEGIN
     WITH RECURSIVE step (lane, priority, moment) AS (
       (SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
        WHERE t.queue_name = q.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-         AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
+         AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
        ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1)
       UNION ALL
       SELECT next.lane, next.priority, next.enqueued_at
@@ -22,7 +22,7 @@ BEGIN
         SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
         WHERE t.queue_name = q.name AND (t.lane, t.priority) > (step.lane, step.priority)
           AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-          AND (t.workflow_id IS NULL OR horsies_may_start(t.workflow_id, t.node))
+          AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
         ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1
       ) AS next
     )

@@ -21,7 +21,7 @@ BEGIN
       SELECT h.id FROM horsies_tasks h
       WHERE h.queue_name = p_queue AND h.partition_key = freed.key AND h.lane = lanes.lane
         AND h.claimed_by IS NULL AND h.finished_at IS NULL AND h.parked
-        AND (h.workflow_id IS NULL OR horsies_may_start(h.workflow_id, h.node))
+        AND (h.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(h.workflow_id, h.node)))
       ORDER BY h.priority, h.enqueued_at, h.id LIMIT freed.permits FOR NO KEY UPDATE SKIP LOCKED
     ) AS head));
   GET DIAGNOSTICS v_count = ROW_COUNT;

@@ -2,7 +2,7 @@
 -- node only; NULL: of all, because of a pause. Then those that wait for a retry are due in the year 9999, so that scans do not read them
 -- during the pause; see horsies_unhold.
 -- Moves tasks PENDING -> (none); nodes ENQUEUED -> READY.
--- Locks: task rows, skipping locked ones (they have started, or horsies_may_start holds them back); the caller holds the lock of the run.
+-- Locks: task rows, skipping locked ones (they have started, or the claim asks horsies_forbidding); the caller holds the lock of the run.
 -- Index: horsies_tasks_node, primary keys.
 CREATE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -19,9 +19,6 @@ from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.results import Results
 
 LONGEST_PATH = 10_000
-MOST_LEVELS = (
-    100  # of workflows in one another: PostgreSQL begins all of them in one another, and its stack ends near 190
-)
 ON_ERROR = ("fail", "stop", "pause")
 WAITERS = ("gate", "signal")
 

@@ -143,6 +143,7 @@ class RunningWorkflow(Workflow):
                 if different(earlier, node.json()):
                     self._tell(store, place, node)
                 node.number = number
+        node.inserted = True
         return node
 
     def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:

@@ -62,6 +62,7 @@ class Node(Generic[V]):
         self.value: str | None = None
         self.graph: str | None = None
         self.graph_hash = ""
+        self.inserted = False  # by a running task
         self.levels = 1  # of the workflows in one another that it runs, with its own
         self.output: Node | None = None  # of a workflow: the node of that workflow whose value is this one's
         self.undo: str | None = None  # JSON, of the task that undoes it, without its options
@@ -83,6 +84,8 @@ class Node(Generic[V]):
 
     def after(self, *nodes: Node) -> Node[V]:
         """Let this node wait for others, whose results it does not take. Return this node."""
+        if nodes and self.inserted:
+            self.flow.note(f"{self.name}: after() comes too late, the node is inserted already: give add() after=...")
         if nodes:
             self.flow.change(f"an edge to {self.name!r}")
         for node in nodes:

@@ -116,8 +116,10 @@ def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(chan
 def test_a_workflow_that_changes_after_a_running_task_added_it_is_refused_at_the_change() -> None:
     flow = Workflow("grows")
     flow.returns(flow.add(flows.adds_and_changes))
-    message = run(flow).get(0).ok_value
-    assert "'inner' got the node 'number-2' after it was added to 'the workflow of the current task'" in message
+    assert run(flow).get(0).ok_value.splitlines() == [
+        "'inner' got the node 'number-2' after it was added to 'the workflow of the current task': add it when it is complete",
+        "inner: after() comes too late, the node is inserted already: give add() after=...",
+    ]
 
 
 def nested(levels: int, task: Any = flows.number) -> Workflow:

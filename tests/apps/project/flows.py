@@ -173,12 +173,14 @@ def adds_and_changes() -> str:
     """Add a workflow, change it then, and return what that says."""
     inner = Workflow("inner")
     inner.add(number, 1)
-    current_task().workflow.add(inner)
-    try:
-        inner.add(number, 2)
-    except WorkflowDefinitionError as error:
-        return str(error)
-    return "changed"
+    node = current_task().workflow.add(inner)
+    said = []
+    for change in (lambda: inner.add(number, 2), lambda: node.after(node)):
+        try:
+            change()
+        except WorkflowDefinitionError as error:
+            said.append(error.problems[0])
+    return "\n".join(said)
 
 
 @task

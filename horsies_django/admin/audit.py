@@ -22,6 +22,7 @@ from horsies_django.admin.base.history import (
     SUBJECTS,
     changes,
     shown_action,
+    shown_reason,
 )
 from horsies_django.admin.base.html import (
     NOTHING,
@@ -100,10 +101,11 @@ class AuditListMixin(NextPageMixin):
 
 
 def with_subject(page: Any, request: HttpRequest, entry: Any) -> Any:
-    """Set ``linked_subject`` of an entry: a link if the user may see that page, else text."""
+    """Set ``linked_subject`` of an entry, a link if the user may see that page, else text; and whether they may see payloads."""
     model = next((model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None)
     text = entry.subject if model in (None, WorkflowRun) else str(model(name=entry.subject))
     entry.linked_subject = page.link(request, model, entry.subject, text) if model else text
+    entry.payload_visible = request.user.has_perm("horsies.view_payload")
     return entry
 
 
@@ -135,7 +137,6 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
         found: Any = super().get_object(request, object_id, from_field)
         if found is None:
             return None
-        found.payload_visible = request.user.has_perm("horsies.view_payload")
         entry: AuditEntry = with_subject(self, request, found)
         return entry
 
@@ -158,14 +159,14 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
         return "; ".join(changes(obj)) or NOTHING
 
     @admin.display(description=gettext_lazy("reason"))
-    def shown_reason(self, obj: AuditEntry) -> str:
+    def shown_reason(self, obj: Any) -> str:
         """Return the beginning of the reason."""
-        return str(Truncator(obj.reason or NOTHING).chars(LONGEST_CHANGE))
+        return str(Truncator(shown_reason(obj, obj.payload_visible) or NOTHING).chars(LONGEST_CHANGE))
 
     @admin.display(description=gettext_lazy("reason"))
-    def whole_reason(self, obj: AuditEntry) -> SafeString | str:
+    def whole_reason(self, obj: Any) -> SafeString | str:
         """Return the reason."""
-        return block(obj.reason) if obj.reason else NOTHING
+        return block(shown_reason(obj, obj.payload_visible)) if obj.reason else NOTHING
 
     @admin.display(description=gettext_lazy("before"))
     def shown_before(self, obj: AuditEntry) -> SafeString | str:

@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from horsies_django import Workflow
 from horsies_django.admin.base import readonly
@@ -398,6 +399,25 @@ def test_nobody_decides_without_the_permission_of_the_gate_or_about_what_is_no_g
     )
     drain()
     assert handle.status() == "RUNNING"
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+def test_the_reason_of_a_decision_is_shown_to_those_who_may_see_payloads(verb: str) -> None:
+    """Naive: the value of the gate is hidden, and the audit beside it tells the reason."""
+    handle = gated()
+    handle.pause(actor="ada", reason="a short break")
+    getattr(handle, verb)("approve", actor="ada", reason="4711 was ill")
+    drain()
+    entry = AuditEntry.objects.get(action=f"workflow.{verb}")
+    pages = [url(handle), node_url(handle, 0), url(handle, "picture"), reverse("admin:horsies_auditentry_changelist")]
+    pages.append(reverse("admin:horsies_auditentry_change", args=[entry.pk]))
+    may = ("view_workflowrun", "operate_workflow", "view_auditentry")
+    for page in pages:
+        assert "4711" not in body(client_with(*may), page), page
+    assert "view_payload" in body(client_with(*may), pages[-1])
+    told = [page for page in pages if "4711" in body(client_with(*may, "view_payload"), page)]
+    assert told == [page for page in pages if page != url(handle, "picture")]
+    assert "a short break" in body(client_with(*may), pages[3])
 
 
 # Signals

@@ -238,6 +238,11 @@ def test_a_signal_and_decisions_continue_a_run() -> None:
     assert (results["paid"].ok_value, results["sent"].ok_value) == ([1], None)
     assert results["approve"].ok_value["reason"] == "fine"
     assert results["look"].err_value.message.endswith(": ugly")
+    assert "ugly" not in run("show", handle.workflow_id)
+    assert "ugly" in run("show", handle.workflow_id, "--payload")
+    told = [one["reason"] for one in machine("show", handle.workflow_id)["history"]]
+    assert told == [None, None], "the reasons of decisions are payload"
+    assert [one["reason"] for one in machine("show", handle.workflow_id, "--payload")["history"]] == ["fine", "ugly"]
     reasons = {entry.action: entry.reason for entry in AuditEntry.objects.filter(subject=str(handle.workflow_id))}
     assert reasons == {"workflow.approve": "fine", "workflow.reject": "ugly"}
 

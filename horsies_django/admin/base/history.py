@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -65,6 +66,8 @@ RUN_DETAILS = {
     "opening": gettext_lazy("opening"),
     "children": gettext_lazy("child runs retried"),
 }
+DECISIONS = ("workflow.approve", "workflow.reject")
+HIDDEN_REASON: str | Promise = gettext_lazy("The permission horsies.view_payload is required to see it.")
 LONGEST_CHANGE = 100
 LAST = 20  # entries on the page of a row
 # Columns about who and when, which the entry itself has.
@@ -143,15 +146,21 @@ def _moment(value: object) -> dt.datetime | None:
     return found if timezone.is_aware(found) else None
 
 
-def lines(entries: Iterable[AuditEntry], now: Any) -> list[dict[str, Any]]:
-    """Return entries as rows of a table."""
+def shown_reason(entry: AuditEntry, visible: bool) -> str:
+    """Return the reason of a change; that of a decision, which is payload, only if the user may see those (``visible``)."""
+    hidden = entry.reason and entry.action in DECISIONS and not visible
+    return str(HIDDEN_REASON) if hidden else entry.reason or ""
+
+
+def lines(entries: Iterable[AuditEntry], now: Any, visible: bool) -> list[dict[str, Any]]:
+    """Return entries as rows of a table; ``visible``: the user may see payloads."""
     return [
         {
             "at": moment(entry.at, now),
             "actor": entry.actor,
             "action": shown_action(entry),
             "changes": changes(entry),
-            "reason": entry.reason or "",
+            "reason": shown_reason(entry, visible),
         }
         for entry in entries
     ]
@@ -161,7 +170,8 @@ def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects:
     """Return what ``entries.html`` shows of a row: the last entries about its name, None if reading timed out, and a link."""
     alias = row._state.db
     entries = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
-    shown = None if entries is None else lines(entries, row.read_at)
+    visible = request.user.has_perm("horsies.view_payload")
+    shown = None if entries is None else lines(entries, row.read_at, visible)
     return {"entries": shown, "audit_url": audit_url(page, request, name)}
 
 

@@ -24,7 +24,7 @@ from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain_node import explain_node, find_node
 from horsies_django.monitoring.workflow_check import check_code
 from horsies_django.workflows import gates, operations, signals
-from horsies_django.workflows.handle import get_workflow
+from horsies_django.workflows.handle import Change, get_workflow
 
 NODES = 500
 DECISIONS = {"approve": "let a gate of a run open", "reject": "let a gate of a run fail"}
@@ -67,7 +67,11 @@ class Command(BaseCommand):
         )
 
         made = verb("show", "show a run, its nodes, and who changed it")
-        made.add_argument("--payload", action="store_true", help="also show error messages")
+        made.add_argument(
+            "--payload",
+            action="store_true",
+            help="also show error messages, data of signals, and the reasons of decisions",
+        )
         made.add_argument(
             "--nodes", metavar="N", type=whole(0), default=NODES, help="the largest number of nodes (500)"
         )
@@ -115,7 +119,7 @@ class Command(BaseCommand):
             raise operations.missing(handle.workflow_id)
         nodes = workflows.nodes(found.id, options["nodes"] + 1)
         shown, more = nodes[: options["nodes"]], len(nodes) > options["nodes"]
-        history = handle.history()
+        history = [each if options["payload"] else without_reason(each) for each in handle.history()]
         waits, unused = workflows.waits(found.id), workflows.unused_signals(found.id)
         if not options["json"]:
             self.stdout.write(
@@ -195,3 +199,8 @@ class Command(BaseCommand):
             self.stdout.write(as_json({"id": run, "status": get_workflow(run).status(), "changed": changed}))
         else:
             self.stdout.write(f"{text}.")
+
+
+def without_reason(change: Change) -> Change:
+    """Return a change; if it is a decision, without its reason, which is payload like the value of the gate."""
+    return change._replace(reason=None) if change.action in ("workflow.approve", "workflow.reject") else change

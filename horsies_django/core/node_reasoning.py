@@ -98,7 +98,7 @@ class NodeCase:
         }
         passed = node["bad"] if node["allow_failed"] else 0
         if node["rule"] == "quorum" and node["ok"] + passed < node["needs"]:
-            text = f"It was skipped because {node['needs']} of its upstream nodes had to complete{self.because()}."
+            text = f"It was skipped because {node['needs']} of its branches had to complete{self.because()}."
         elif node["rule"] == "all" and node["bad"] and not node["allow_failed"]:
             text = f"It was skipped because an upstream node did not complete{self.because()}."
         elif node["rule"] == "failed":
@@ -142,15 +142,18 @@ class NodeCase:
 
     def waiting(self) -> Reason:
         node, nodes = self.node, self.facts["waits"]
-        count = node["open"] + node["ok"] + node["bad"]
-        details = {"upstream": nodes, **pick(node, "workflow_id", "rule", "needs", "allow_failed", "open", "ok", "bad")}
+        columns = ("workflow_id", "rule", "needs", "allow_failed", "branches", "open", "ok", "bad")
+        details = {"upstream": nodes, **pick(node, *columns)}
         named = self.named(nodes, node["open"])
         if node["rule"] == "quorum":
             passed = node["ok"] + (node["bad"] if node["allow_failed"] else 0)
             to = "finish" if node["allow_failed"] else "complete"
-            text = f"It waits for {node['needs']} of its {count:,} upstream nodes to {to}: {passed:,} did, {node['open']:,} open"
+            left = node["branches"] - node["ok"] - node["bad"]
+            text = f"It waits for {node['needs']} of its {node['branches']:,} branches to {to}: {passed:,} did, {left:,} open"
+            text += f"; and for {node['open'] - left:,} other upstream nodes" if node["open"] > left else ""
             text = f"{text} ({named})." if named else f"{text}."
         else:
+            count = node["open"] + node["ok"] + node["bad"]
             text = f"It waits for {node['open']:,} of its {count:,} upstream nodes{f': {named}' if named else ''}."
         return Reason(NodeReasonCode.WAITING_FOR_NODES, text, details)
 

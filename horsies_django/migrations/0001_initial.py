@@ -592,6 +592,7 @@ class Migration(migrations.Migration):
                 ("workflow_id", models.UUIDField(verbose_name="run")),
                 ("upstream", models.BigIntegerField(verbose_name="upstream node")),
                 ("downstream", models.BigIntegerField(verbose_name="downstream node")),
+                ("counts", models.BooleanField(db_default=True, default=True, verbose_name="counts")),
             ],
             options={
                 "verbose_name": "edge",
@@ -638,6 +639,7 @@ class Migration(migrations.Migration):
                 ("when_path", models.TextField(null=True, verbose_name="condition")),
                 ("delay", models.DurationField(null=True, verbose_name="delay")),
                 ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
+                ("branches", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes that count")),
                 ("open", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes open")),
                 ("ok", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes completed")),
                 ("bad", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes not completed")),

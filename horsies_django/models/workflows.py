@@ -85,7 +85,8 @@ class WorkflowNode(ReadOnlyRow):
     """A node of a run: a task, a map (one task per element), a workflow of its own, an input of the run, a wait (timer, signal or
     gate), the undo of another node, or the successor as which the run continues.
 
-    ``open``, ``ok`` and ``bad`` count its upstream nodes that have not finished, completed, and ended otherwise. ``inputs`` says
+    ``open`` counts its upstream nodes that have not finished, ``ok`` and ``bad`` those among its ``branches`` that completed and
+    ended otherwise: a quorum does not count all that it waits for. ``inputs`` says
     which results become which arguments. A map, and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``,
     ``items_ok`` and ``items_bad``. Only waits have ``on_timeout``; ``due_at`` is also when the delay of a task ends. ``undo`` is
     the task that undoes this node, ``undoes`` the node that this one undoes.
@@ -117,6 +118,7 @@ class WorkflowNode(ReadOnlyRow):
     when_path = models.TextField(_("condition"), null=True)  # noqa: DJ001 - NULL: no condition
     delay = models.DurationField(_("delay"), null=True)
     good_until = models.DateTimeField(_("good until"), null=True)
+    branches = models.IntegerField(_("upstream nodes that count"), default=0, db_default=0)
     open = models.IntegerField(_("upstream nodes open"), default=0, db_default=0)
     ok = models.IntegerField(_("upstream nodes completed"), default=0, db_default=0)
     bad = models.IntegerField(_("upstream nodes not completed"), default=0, db_default=0)
@@ -219,12 +221,13 @@ class WorkflowSignal(ReadOnlyRow):
 
 
 class WorkflowEdge(ReadOnlyRow):
-    """An edge: ``downstream`` waits for ``upstream``, two nodes of a run."""
+    """An edge: ``downstream`` waits for ``upstream``, two nodes of a run. Its join looks at those that count."""
 
     pk = models.CompositePrimaryKey("workflow_id", "upstream", "downstream")
     workflow_id = models.UUIDField(_("run"))
     upstream = models.BigIntegerField(_("upstream node"))
     downstream = models.BigIntegerField(_("downstream node"))
+    counts = models.BooleanField(_("counts"), default=True, db_default=True)
 
     class Meta:
         db_table = "horsies_workflow_edges"

@@ -80,9 +80,9 @@ class Workflow(Waits, Generic[T]):
 
         ``what`` is a task, what its ``with_options()`` returns, the name of a task, or a Workflow, whose inputs are the keyword
         arguments. An argument that is a node, or a list of nodes, becomes their results. The node waits for those nodes and for
-        ``after``. ``join``: "all" of them must complete, "any", or ``quorum(n)``. ``allow_failed``: it runs even if some did not.
-        ``when``: it is skipped unless the condition holds. ``name`` is unique in the workflow; without one, the name of the
-        function is used. ``undo``: a task that undoes what this one did, if the run fails or is cancelled.
+        ``after``. ``join``: "all" must complete, or "any" or ``quorum(n)`` of those in ``after`` and in lists. ``allow_failed``:
+        it runs even if some did not. ``when``: it is skipped unless the condition holds. ``name``, unique in the workflow, is
+        that of the function without one. ``undo``: a task that undoes what this one did, if the run fails or is cancelled.
         """
         if isinstance(what, Workflow):
             node = self._node(what.name, name, "workflow")
@@ -285,7 +285,7 @@ class Workflow(Waits, Generic[T]):
             elif self.owns(when.node, f"{node.name}: when="):
                 checks.judge_kept(self, f"{node.name}: when=", when.node)
                 node.when = when
-                node.upstream.add(when.node.number)
+                node.wait_for([when.node], counts=False)
         if isinstance(join, Quorum):
             node.rule, node.needs = "quorum", join.needs
         elif join == "any":

@@ -94,7 +94,7 @@ def connect(flow: Any, node: Node, parameter: str, value: Any, annotation: Any) 
         return
     for each in several:
         judge_kept(flow, node.name, each)
-    node.upstream.update(each.number for each in several)
+    node.wait_for(several, counts=value is not several[0])
     source: dict[str, Any] = {"nodes": [each.number for each in several]} if value is not several[0] else {}
     source = source or {"node": several[0].number}
     if parameter == node.over:
@@ -209,9 +209,12 @@ def node_problems(node: Node) -> list[str]:
     if node.kind == "map" and node.over is None:
         problems.append(f"{node.name}: map() takes what it maps over as its first keyword argument")
     if node.rule == "quorum" and (
-        isinstance(node.needs, bool) or not isinstance(node.needs, int) or not 1 <= node.needs <= len(node.upstream)
+        isinstance(node.needs, bool) or not isinstance(node.needs, int) or not 1 <= node.needs <= len(node.branches)
     ):
-        problems.append(f"{node.name}: a quorum of {node.needs!r} of {len(node.upstream)} upstream nodes is impossible")
+        problems.append(
+            f"{node.name}: a quorum of {node.needs!r} of {len(node.branches)} branches is impossible: it counts the nodes in "
+            "after= and in lists of nodes, not those of when=, inputs, and nodes that are arguments by themselves"
+        )
     if node.when is not None and (not isinstance(node.when.path, str) or len(node.when.path) > LONGEST_PATH):
         problems.append(f"{node.name}: the condition must be a JSON path of at most {LONGEST_PATH:,} characters")
     if get_origin(node.type) is Results and node.kind == "input":

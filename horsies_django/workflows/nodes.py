@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any, Generic, Literal, NamedTuple
 
 from horsies_django.core.metadata import without_metadata
@@ -33,7 +34,7 @@ class Condition(NamedTuple):
 
 
 class Quorum(NamedTuple):
-    """A join that needs ``needs`` of its upstream nodes."""
+    """A join that needs ``needs`` of its branches."""
 
     needs: int
 
@@ -42,7 +43,10 @@ Join = Literal["all", "any"] | Quorum
 
 
 def quorum(needs: int) -> Quorum:
-    """Return a join that runs a node once ``needs`` of its upstream nodes completed; ``quorum(1)`` is any of them."""
+    """Return a join that runs a node once ``needs`` of its branches completed; ``quorum(1)`` is any of them.
+
+    Branches are the nodes in ``after=`` and in lists of nodes that are arguments.
+    """
     return Quorum(needs)
 
 
@@ -73,6 +77,7 @@ class Node(Generic[V]):
         self.allow_failed = False
         self.when: Condition | None = None
         self.upstream: set[int] = set()
+        self.branches: set[int] = set()  # those among them that a quorum counts
         self.type: Any = Any  # of its value; of a map, the type of each element's
 
     def matches(self, path: str) -> Condition:
@@ -90,8 +95,15 @@ class Node(Generic[V]):
             self.flow.change(f"an edge to {self.name!r}")
         for node in nodes:
             if self.flow.owns(node, f"{self.name}: after()"):
-                self.upstream.add(node.number)
+                self.wait_for([node], counts=True)
         return self
+
+    def wait_for(self, nodes: Iterable[Node], *, counts: bool) -> None:
+        """Let this node wait for others of its workflow. An input is there from the start, so it never counts."""
+        for node in nodes:
+            self.upstream.add(node.number)
+            if counts and node.kind != "input":
+                self.branches.add(node.number)
 
     def __repr__(self) -> str:
         return f"<Node {self.name!r} of {self.flow.name!r}>"
@@ -126,6 +138,8 @@ class Node(Generic[V]):
         stored.update({"over": self.over} if self.over else {})
         if self.rule != "all" or self.allow_failed:
             stored.update(rule=self.rule, needs=self.needs, allow_failed=self.allow_failed)
+        if self.rule == "quorum" and (uncounted := self.upstream - self.branches):
+            stored.update(uncounted=sorted(uncounted))
         if self.when is not None:
             stored.update(when_node=self.when.node.number, when_path=self.when.path)
         text = json.dumps(stored)[:-1]

@@ -62,7 +62,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
     if spot.kind == "map" and not isinstance(spot.over, list):
         pass  # it needs its list
     elif upstream and dice.chance(0.3):
-        spot.rule, spot.needs = "quorum", dice.randint(1, len(upstream))
+        spot.rule = "quorum"
         spot.allow_failed = dice.chance(0.3)
     else:
         spot.allow_failed = dice.chance(0.3)
@@ -71,6 +71,11 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         if dice.chance(0.3):
             spot.source = tuple(sorted(upstream))
     spot.upstream = frozenset(upstream)
+    if spot.rule == "quorum":
+        spare = set() if isinstance(spot.source, tuple) else {spot.source, spot.when and spot.when[0]}
+        uncounted = {each for each in spare if dice.chance(0.5)}
+        spot.branches = frozenset(spot.upstream - uncounted or spot.upstream)
+        spot.needs = dice.randint(1, len(spot.branches))
     return spot
 
 
@@ -109,7 +114,8 @@ def add(flow: Workflow, spot: Spot, made: dict[int, Node], name: str, work: Work
         assert isinstance(flow, Batch)
         verb = {"succeeded": flow.on_success, "failed": flow.on_failure, "finished": flow.on_finish}[spot.rule]
         return verb(task, name=name, **constants)
-    how: dict[str, Any] = {"after": [made[each] for each in sorted(spot.upstream)], "name": name}
+    after = sorted(spot.branches if spot.rule == "quorum" else spot.upstream)
+    how: dict[str, Any] = {"after": [made[each] for each in after], "name": name}
     how["join"] = quorum(spot.needs) if spot.rule == "quorum" else "all"
     how["allow_failed"] = spot.allow_failed
     if spot.when is not None:

@@ -79,8 +79,8 @@ def test_a_quorum_says_how_many_it_needs() -> None:
     flow.add(flows.number, 1, after=nodes, join=quorum(2), name="two")
     flow.add(flows.number, 1, after=nodes, join="any", allow_failed=True, name="any")
     handle = flow.send()
-    assert "2 of its 3 upstream nodes to complete: 0 did, 3 open" in only(handle, "two")[1]
-    assert "1 of its 3 upstream nodes to finish" in only(handle, "any")[1]
+    assert "2 of its 3 branches to complete: 0 did, 3 open" in only(handle, "two")[1]
+    assert "1 of its 3 branches to finish" in only(handle, "any")[1]
 
 
 def test_the_task_of_a_node_is_explained_as_any_task() -> None:
@@ -227,7 +227,7 @@ def test_a_skipped_node_says_which_of_the_many_causes_it_was() -> None:
         assert text == "It was skipped because the value of 'page' does not match its condition $.pages > 10."
     code, text = only(handle, "quorum")
     assert code == "UPSTREAM_NOT_COMPLETED"
-    assert "2 of its upstream nodes had to complete: " in text
+    assert "2 of its branches had to complete: " in text
     assert "'skips' is SKIPPED (TASK_SKIPPED)" in text
     code, text = only(handle, "by hand")
     assert code == "SKIPPED_BY_HAND"

@@ -143,12 +143,12 @@ def test_a_quorum_that_cannot_be_met_any_more_skips_its_node_at_once(hand: Hand)
 
 
 def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
-    """Naive: it waits for all arguments, or fails because one is missing."""
+    """Naive: it waits for all branches that are arguments, or fails because one is missing."""
     flow = Workflow("arguments")
     slow, fast = flow.add(flows.number, 1, name="slow"), flow.add(flows.number, 2, name="fast")
     flow.add(flows.total_list, [slow, fast], join="any", name="list")
-    flow.add(flows.describe, slow, after=fast, join="any", name="result")
-    flow.add(flows.act, slow, after=fast, join="any", name="default")
+    flow.add(flows.describe, slow, after=[slow, fast], join="any", name="result")
+    flow.add(flows.act, slow, after=[slow, fast], join="any", name="default")
     flow.send()
     hand.take()
     hand.end("fast", value=2)

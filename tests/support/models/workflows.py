@@ -28,14 +28,15 @@ SKIPPED = Fate("SKIPPED")  # also of an element that a map passes over, because 
 class Spot:
     """A node.
 
-    ``over``: of a map, a node, several nodes as a tuple, or a list of values. ``source``: a node, or several, whose value is the
-    argument. ``when``: a node and the value that it must have.
+    ``branches`` are the upstream nodes that a quorum counts. ``over``: of a map, a node, several nodes as a tuple, or a list of
+    values. ``source``: a node, or several, whose value is the argument. ``when``: a node and the value that it must have.
     """
 
     number: int
     kind: str = "task"
     upstream: frozenset[int] = frozenset()
     rule: str = "all"
+    branches: frozenset[int] = frozenset()
     needs: int = 0
     allow_failed: bool = False
     when: tuple[int, int] | None = None
@@ -115,7 +116,8 @@ class Run:
         completed = ends.count("COMPLETED")
         failed = any(end in BAD for end in ends)
         if spot.rule == "quorum":
-            return (len(ends) if spot.allow_failed else completed) >= spot.needs
+            counted = [self.node(number) for number in spot.branches]
+            return (len(counted) if spot.allow_failed else counted.count("COMPLETED")) >= spot.needs
         if spot.rule == "all":
             return spot.allow_failed or completed == len(ends)
         return {"succeeded": not failed, "failed": failed, "finished": True}[spot.rule]

@@ -1,5 +1,7 @@
--- Inserts nodes and their edges. p_nodes: a list of objects as Node.json() in workflows/nodes.py writes them; "after": upstream nodes.
--- Nodes without upstream nodes are READY, the others PENDING; what runs after a failure is SKIPPED in a batch without members. With p_added_by, by a running task, all are ADDED: they are counted when the
+-- Inserts nodes and their edges. p_nodes: a list of objects as Node.json() in workflows/nodes.py writes them; "after": upstream nodes,
+-- "uncounted": those among them that its quorum does not count.
+-- Nodes without upstream nodes are READY, the others PENDING; what runs after a failure is SKIPPED in a batch without members. With
+-- p_added_by, by a running task, all are ADDED: they are counted when the
 -- run is advanced, under its lock. A node whose name this adder has used already is not inserted again. Returns the numbers inserted.
 -- Values of inputs are in p_values. good_for counts from p_now.
 -- Locks: none but the new rows. Index: horsies_workflow_nodes_name.
@@ -13,12 +15,12 @@ BEGIN
     SELECT * FROM jsonb_to_recordset(p_nodes) AS n (
       number bigint, name text, kind text, task text, queue text, lane text, priority smallint, max_retries smallint, options jsonb,
       kwargs jsonb, inputs jsonb, "over" text, graph jsonb, value jsonb, rule text, needs int, allow_failed boolean,
-      when_node bigint, when_path text, delay interval, good_until timestamptz, good_for interval, after jsonb,
+      when_node bigint, when_path text, delay interval, good_until timestamptz, good_for interval, after jsonb, uncounted jsonb,
       signal text, signal_key text, due_at timestamptz, on_timeout text, permission text, undo jsonb, codec text)
   ), inserted AS (
     INSERT INTO horsies_workflow_nodes (
       workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, inputs, over,
-      graph, value, rule, needs, allow_failed, when_node, when_path, delay, good_until, open, ok, bad, expanded, in_flight, items_ok, items_bad,
+      graph, value, rule, needs, allow_failed, when_node, when_path, delay, good_until, branches, open, ok, bad, expanded, in_flight, items_ok, items_bad,
       signal, signal_key, due_at, on_timeout, permission, undo, codec, finished_at)
     SELECT p_workflow, n.number, p_added_by, n.name, n.kind,
            CASE WHEN p_added_by >= 0 THEN 'ADDED' WHEN n.kind = 'input' THEN 'COMPLETED'
@@ -27,15 +29,16 @@ BEGIN
            n.options, coalesce(n.kwargs, '{}'), n.inputs, n.over, n.graph,
            CASE WHEN n.kind = 'input' THEN coalesce(p_values -> n.name, n.value, 'null') ELSE n.value END,
            coalesce(n.rule, 'all'), n.needs, coalesce(n.allow_failed, false), n.when_node, n.when_path, n.delay,
-           coalesce(n.good_until, v_now + n.good_for), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0, 0,
+           coalesce(n.good_until, v_now + n.good_for),
+           coalesce(jsonb_array_length(n.after), 0) - coalesce(jsonb_array_length(n.uncounted), 0), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0, 0,
            n.signal, n.signal_key, n.due_at, n.on_timeout, n.permission, n.undo, n.codec,
            CASE WHEN p_added_by < 0 AND (n.kind = 'input' OR n.rule = 'failed' AND n.after IS NULL) THEN v_now END
     FROM node n
     ON CONFLICT (workflow_id, added_by, name) DO NOTHING
     RETURNING number
   ), connected AS (
-    INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
-    SELECT p_workflow, e.upstream::bigint, n.number
+    INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream, counts)
+    SELECT p_workflow, e.upstream::bigint, n.number, n.uncounted IS NULL OR NOT n.uncounted @> to_jsonb(e.upstream::bigint)
     FROM node n JOIN inserted i ON i.number = n.number CROSS JOIN LATERAL jsonb_array_elements_text(n.after) AS e (upstream)
     ON CONFLICT DO NOTHING
   )

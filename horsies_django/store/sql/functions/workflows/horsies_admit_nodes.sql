@@ -22,8 +22,8 @@ BEGIN
     WHERE n.workflow_id = p_workflow AND n.status = 'ADDED' AND n.finished_at IS NULL
   ), counted AS MATERIALIZED (
     SELECT a.workflow_id, a.number, count(u.number) FILTER (WHERE u.finished_at IS NULL)::int AS open,
-           count(u.number) FILTER (WHERE u.status = 'COMPLETED')::int AS ok,
-           count(u.number) FILTER (WHERE u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
+           count(u.number) FILTER (WHERE e.counts AND u.status = 'COMPLETED')::int AS ok,
+           count(u.number) FILTER (WHERE e.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
     FROM added a
     LEFT JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.downstream = a.number
     LEFT JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
@@ -34,7 +34,7 @@ BEGIN
                      ELSE v.verdict END AS status
     FROM counted c JOIN horsies_workflow_nodes n ON n.workflow_id = c.workflow_id AND n.number = c.number
     CROSS JOIN LATERAL (SELECT horsies_join_verdict(
-      p_workflow, n.number, n.rule, n.needs, n.allow_failed, c.open, c.ok, c.bad) AS verdict) AS v
+      p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, c.open, c.ok, c.bad) AS verdict) AS v
   ), admitted AS (
     UPDATE horsies_workflow_nodes n
     SET open = d.open, ok = d.ok, bad = d.bad, status = d.status, finished_at = CASE WHEN d.status = 'SKIPPED' THEN p_now END

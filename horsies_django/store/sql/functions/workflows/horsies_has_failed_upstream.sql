@@ -1,7 +1,7 @@
--- Returns whether an upstream node of a node failed; a skipped one did not.
+-- Returns whether an upstream node of a node failed, among those that its join counts; a skipped one did not.
 -- Locks: none. Index: horsies_workflow_edges_down, then the primary key of nodes.
 CREATE FUNCTION horsies_has_failed_upstream(p_workflow uuid, p_number bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT EXISTS (
     SELECT FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
-    WHERE e.workflow_id = p_workflow AND e.downstream = p_number AND u.status IN ('FAILED', 'CANCELLED', 'EXPIRED'))
+    WHERE e.workflow_id = p_workflow AND e.downstream = p_number AND e.counts AND u.status IN ('FAILED', 'CANCELLED', 'EXPIRED'))
 $$;

@@ -20,7 +20,9 @@ BEGIN
     WITH final AS MATERIALIZED (
       SELECT p_workflow AS workflow_id, unnest(v_moved) AS number
     ), told AS MATERIALIZED (
-      SELECT e.workflow_id, e.downstream AS number, count(*)::int AS many, count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok
+      SELECT e.workflow_id, e.downstream AS number, count(*)::int AS many,
+             count(*) FILTER (WHERE e.counts AND u.status = 'COMPLETED')::int AS ok,
+             count(*) FILTER (WHERE e.counts AND u.status <> 'COMPLETED')::int AS bad
       FROM final f
       JOIN horsies_workflow_nodes u ON u.workflow_id = f.workflow_id AND u.number = f.number
       JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
@@ -34,10 +36,10 @@ BEGIN
              n.status = 'PENDING' AS waited
       FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.number AND n.status <> 'ADDED'
       CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' THEN horsies_join_verdict(
-        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.open - t.many, n.ok + t.ok, n.bad + t.many - t.ok) END AS verdict) AS v
+        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, n.open - t.many, n.ok + t.ok, n.bad + t.bad) END AS verdict) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n
-      SET open = n.open - d.many, ok = n.ok + d.ok, bad = n.bad + d.many - d.ok, status = d.status,
+      SET open = n.open - d.many, ok = n.ok + d.ok, bad = n.bad + d.bad, status = d.status,
           finished_at = CASE WHEN d.waited AND d.status = 'SKIPPED' THEN p_now ELSE n.finished_at END
       FROM decided d WHERE n.workflow_id = d.workflow_id AND n.number = d.number
       RETURNING n.number, d.waited AND d.status = 'SKIPPED' AS skipped,

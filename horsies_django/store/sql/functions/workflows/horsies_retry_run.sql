@@ -100,8 +100,8 @@ BEGIN
     JOIN horsies_workflow_nodes n ON n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status <> 'ADDED'
   ), counted AS MATERIALIZED (
     SELECT o.workflow_id, o.number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
-           count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok,
-           count(*) FILTER (WHERE u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
+           count(*) FILTER (WHERE e.counts AND u.status = 'COMPLETED')::int AS ok,
+           count(*) FILTER (WHERE e.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
     FROM others o JOIN horsies_workflow_edges e ON e.workflow_id = o.workflow_id AND e.downstream = o.number
     JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
     GROUP BY o.workflow_id, o.number

@@ -17,8 +17,8 @@ from horsies_django.models.tasks import ReadOnlyRow, StoredJSON
 class WorkflowRun(ReadOnlyRow):
     """A workflow that was sent.
 
-    ``owed_at`` is set while ready nodes wait to be promoted and nothing else would lead to that. ``advanced_at`` is set once the
-    parent of a finished run has taken note of it.
+    ``owed_at`` is set while ready nodes wait to be promoted, or nodes and tasks to be ended or withdrawn, and nothing else would
+    lead to that. ``advanced_at`` is set once the parent of a finished run has taken note of it.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)

@@ -77,7 +77,7 @@ def follow(store: WorkflowStore, run: uuid.UUID, *, nested: bool) -> tuple[str |
 
 REFUSALS = {
     "NOTHING": "none of its nodes has failed",
-    "STOPPING": "tasks of failed or cancelled nodes are still running; try again when they have ended",
+    "STOPPING": "tasks of failed or cancelled nodes still run, or are still to be cancelled; try again when they have ended",
     "CHILD": "it is a node of another run: retry that one",
     "CONTINUED": "it continued as another run: retry that one, its handle is latest()",
     "UNDONE": "its nodes were undone; send it again",

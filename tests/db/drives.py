@@ -392,13 +392,15 @@ class Drive:
 
     def cancel_task(self, engine: Engine) -> None:
         """Cancel a waiting task by hand."""
-        waiting = "SELECT t.id, t.workflow_id, t.node, t.node_index FROM horsies_tasks t WHERE t.status = 'PENDING' ORDER BY t.id"
+        waiting = """
+        SELECT t.id, t.workflow_id, t.node, t.node_index, t.retry_count > 0 FROM horsies_tasks t
+        WHERE t.status = 'PENDING' ORDER BY t.id"""
         rows = self.looker.execute(waiting).fetchall()
         if rows:
-            task, run, node, index = self.dice.choice(rows)
+            task, run, node, index, begun = self.dice.choice(rows)
             TaskStore(self.looker).cancel([task], engine.channel, terminate=False)
             self.settled.add(task)
-            self.fates[self.path(run), node, index] = Fate("CANCELLED")
+            self.fates[self.path(run), node, index] = Fate("CANCELLED", begins=begun)
 
     def retry(self) -> None:
         """Run the failed nodes again, of which most complete now."""

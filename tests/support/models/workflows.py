@@ -15,13 +15,16 @@ Place = tuple[Path, int, int]  # a run, a node, an element
 
 
 class Fate(NamedTuple):
-    """What becomes of a task: the status that its node gets, and its value if that is COMPLETED."""
+    """What becomes of a task: the status that its node gets, its value if that is COMPLETED, and whether it begins at all."""
 
     status: str
     value: Any = None
+    begins: bool = True
 
 
-SKIPPED = Fate("SKIPPED")  # also of an element that a map passes over, because that of the map before it was skipped
+SKIPPED = Fate(
+    "SKIPPED", begins=False
+)  # of an element that a map passes over, because that of the map before it was skipped
 
 
 @dataclass
@@ -108,7 +111,9 @@ class Run:
             return self.fate((self.path, spot.number, 0)).status
         if self.elements(spot) is None:
             return "FAILED"
-        return "FAILED" if any(fate.status in BAD for fate in self.fates(spot.number)) else "COMPLETED"
+        if not any(fate.status in BAD for fate in self.fates(spot.number)):
+            return "COMPLETED"
+        return "FAILED" if any(fate.begins for fate in self.fates(spot.number)) else "CANCELLED"
 
     def joins(self, spot: Spot) -> bool:
         """Return whether the upstream nodes let a node run."""

@@ -26,7 +26,7 @@ BEGIN
   PERFORM pg_notify(p_channel || '_' || t.claimed_by, 'cancel')
   FROM horsies_tasks t WHERE t.id = ANY (p_ids) AND t.status = 'RUNNING' GROUP BY t.claimed_by;
   RETURN QUERY
-  SELECT t.id, CASE WHEN t.id = ANY (v_ended) THEN 'CANCELLED' WHEN t.status = 'RUNNING' THEN 'REQUESTED' ELSE 'FINISHED' END
-  FROM horsies_tasks t WHERE t.id = ANY (p_ids);
+  SELECT t.id, CASE WHEN e.id IS NOT NULL THEN 'CANCELLED' WHEN t.status = 'RUNNING' THEN 'REQUESTED' ELSE 'FINISHED' END
+  FROM horsies_tasks t LEFT JOIN unnest(v_ended) AS e (id) ON e.id = t.id WHERE t.id = ANY (p_ids);
 END
 $$;

@@ -5,20 +5,19 @@
 -- nodes that are final now.
 -- Locks: rows of signals, then as horsies_end_nodes; the caller holds the lock of the run. Index: primary keys, horsies_signals_unused.
 CREATE FUNCTION horsies_continue_run(p_run horsies_workflows, p_number bigint, p_max_bytes int, p_channel text,
-                                     p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+                                     p_now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_node horsies_workflow_nodes;
   v_values jsonb;
   v_id uuid := horsies_uuid7(0);
-  v_moved bigint[];
 BEGIN
   SELECT n.* INTO v_node FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = p_number;
   v_values := horsies_node_kwargs(v_node, p_max_bytes);
   UPDATE horsies_workflow_nodes n SET status = 'COMPLETED', finished_at = v_now, task_id = v_id
   WHERE n.workflow_id = p_run.id AND n.number = p_number;
   UPDATE horsies_workflows w
-  SET status = 'COMPLETED', finished_at = v_now, owed_at = NULL, error_node = NULL, error_code = NULL,
+  SET status = 'COMPLETED', finished_at = v_now, owed_at = v_now, error_node = NULL, error_code = NULL,
       result = jsonb_build_object('ok', NULL, 'continued_as', v_id), key = NULL, graph_hash = NULL, continued_as = v_id
   WHERE w.id = p_run.id;
   IF NOT (SELECT c.created FROM horsies_create_run(
@@ -30,10 +29,6 @@ BEGIN
   PERFORM horsies_add_nodes(v_id, -1, v_node.graph -> 'nodes', v_values, p_now);
   UPDATE horsies_workflow_signals s SET workflow_id = v_id WHERE s.workflow_id = p_run.id AND s.used_at IS NULL;
   PERFORM horsies_begin_run(v_id, 5000, p_max_bytes, p_channel, p_now);
-  v_moved := horsies_end_nodes(p_run.id, true, 'the run continued as another one', p_channel, v_now);
-  UPDATE horsies_workflow_nodes n SET error_code = 'WORKFLOW_CONTINUED'
-  WHERE n.workflow_id = p_run.id AND n.number = ANY (v_moved) AND n.error_code = 'WORKFLOW_CANCELLED';
   PERFORM horsies_notify_finished(p_channel, ARRAY[p_run.id]);
-  RETURN v_moved || p_number;
 END
 $$;

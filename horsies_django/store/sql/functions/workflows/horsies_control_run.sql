@@ -8,18 +8,17 @@ CREATE FUNCTION horsies_control_run(p_workflow uuid, p_verb text, p_max_bytes in
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_now timestamptz;
-  v_moved bigint[];
 BEGIN
   SELECT w.status INTO before FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE;
   v_now := coalesce(p_now, clock_timestamp());
   after := before;
   IF p_verb = 'pause' AND before = 'RUNNING' THEN
     after := 'PAUSED';
-    UPDATE horsies_workflows w SET status = after WHERE w.id = p_workflow;
-    PERFORM horsies_withdraw(p_workflow, NULL);
+    UPDATE horsies_workflows w SET status = after, owed_at = v_now WHERE w.id = p_workflow;
+    PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
   ELSIF p_verb = 'resume' AND before = 'PAUSED' THEN
     after := 'RUNNING';
-    UPDATE horsies_workflows w SET status = after, error_code = NULL WHERE w.id = p_workflow;
+    UPDATE horsies_workflows w SET status = after, error_code = CASE WHEN w.on_error = 'stop' THEN w.error_code END WHERE w.id = p_workflow;
     PERFORM horsies_unhold(p_workflow, p_channel);
     PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
   ELSIF p_verb = 'cancel' AND before IN ('RUNNING', 'PAUSED') THEN
@@ -28,14 +27,13 @@ BEGIN
         n.undo ? 'begun' OR EXISTS (SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = n.number)))
       THEN 'COMPENSATING' ELSE 'CANCELLED' END;
     UPDATE horsies_workflows w
-    SET status = after, finished_at = CASE WHEN after = 'CANCELLED' THEN v_now END, owed_at = NULL, error_code = 'WORKFLOW_CANCELLED',
+    SET status = after, finished_at = CASE WHEN after = 'CANCELLED' THEN v_now END, owed_at = v_now, error_code = 'WORKFLOW_CANCELLED',
         result = horsies_error_result('WORKFLOW_CANCELLED', 'the workflow was cancelled')
     WHERE w.id = p_workflow;
-    v_moved := horsies_end_nodes(p_workflow, true, 'the workflow was cancelled', p_channel, v_now);
+    PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
     IF after = 'CANCELLED' THEN
       PERFORM horsies_notify_finished(p_channel, ARRAY[p_workflow]);
     ELSE
-      PERFORM horsies_move_run(p_workflow, v_moved, 5000, p_max_bytes, p_channel, p_now);
       SELECT w.status INTO after FROM horsies_workflows w WHERE w.id = p_workflow;
     END IF;
   END IF;

@@ -29,13 +29,18 @@ BEGIN
     v_code := v_run.error_code;
     v_number := v_run.error_node;
   ELSIF v_run.error_node IS NOT NULL THEN
-    SELECT n.number, n.name, coalesce(n.error_code, n.status) AS code, r.result #>> '{err,message}' AS message INTO v_number, v_name, v_code, v_message
-    FROM horsies_workflow_nodes n CROSS JOIN LATERAL horsies_node_result(p_workflow, n.number) AS r
-    WHERE n.workflow_id = p_workflow AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED') AND NOT EXISTS (
-      SELECT FROM horsies_workflow_edges e JOIN horsies_workflow_nodes d ON d.workflow_id = p_workflow AND d.number = e.downstream
-      WHERE e.workflow_id = p_workflow AND e.upstream = n.number AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed)
+    SELECT n.number, n.name, n.code INTO v_number, v_name, v_code
+    FROM (SELECT f.workflow_id, f.number, f.name, coalesce(f.error_code, f.status) AS code FROM horsies_workflow_nodes f  -- mostly this one
+          WHERE f.workflow_id = p_workflow AND f.number = v_run.error_node AND f.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+          UNION ALL
+          (SELECT f.workflow_id, f.number, f.name, coalesce(f.error_code, f.status) FROM horsies_workflow_nodes f
+           WHERE f.workflow_id = p_workflow AND f.status IN ('FAILED', 'CANCELLED', 'EXPIRED') ORDER BY f.finished_at, f.number)) AS n
+    WHERE NOT EXISTS (
+      SELECT FROM horsies_workflow_edges e JOIN horsies_workflow_nodes d ON d.workflow_id = e.workflow_id AND d.number = e.downstream
+      WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed)
         AND d.status <> 'SKIPPED')
-    ORDER BY n.finished_at, n.number LIMIT 1;
+    LIMIT 1;
+    v_message := (SELECT r.result #>> '{err,message}' FROM horsies_node_result(p_workflow, v_number) AS r);
   END IF;
   IF v_run.status = 'COMPENSATING' THEN
     v_status := CASE v_result #>> '{err,error_code}' WHEN 'WORKFLOW_CANCELLED' THEN 'CANCELLED' ELSE 'FAILED' END;

@@ -1,7 +1,8 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
 -- ready nodes, and ends the run if it is done. Sends at most p_limit tasks. After 20 ms it sends no more, and begins no more waits, which
--- end at once if their signals are there; but it does some.
--- many: tasks sent. more: ready nodes are left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
+-- end at once if their signals are there; but it does some. Of a run that is to end, or was paused, 1,000 nodes and 1,000 tasks are ended or
+-- withdrawn; owed_at says that others may be left.
+-- many: tasks sent. more: something is left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
 -- failure made on_error act now, 'continued' if its successor has begun.
 -- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
 -- Locks: the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_open.
@@ -15,6 +16,9 @@ DECLARE
   v_run horsies_workflows;
   v_moved bigint[] := p_moved;
   v_admitted bigint[];
+  v_ending boolean;
+  v_owed boolean;
+  v_ended record;
   v_failed record;
   v_failures boolean;
   v_refused boolean;
@@ -25,21 +29,21 @@ BEGIN
   more := false;
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
   parent := v_run.parent_id;
+  v_owed := v_run.owed_at IS NOT NULL;
   LOOP
     v_failures := false;
     v_refused := false;
+    v_ending := v_run.finished_at IS NOT NULL OR v_run.status = 'COMPENSATING' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL;
     IF v_moved <> '{}' THEN  -- before nodes are admitted, which count these themselves
-      SELECT p.failed, p.refused INTO v_failures, v_refused FROM horsies_propagate(p_workflow, v_moved, v_now) AS p;
+      SELECT p.failed, p.refused INTO v_failures, v_refused FROM horsies_propagate(p_workflow, v_moved, v_ending, v_now) AS p;
     END IF;
-    v_admitted := horsies_admit_nodes(
-      p_workflow, v_run.finished_at IS NOT NULL OR v_run.status = 'COMPENSATING'
-        OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL, v_now);
+    v_admitted := horsies_admit_nodes(p_workflow, v_ending, v_now);
     IF v_admitted <> '{}' THEN
-      SELECT p.refused OR v_refused INTO v_refused FROM horsies_propagate(p_workflow, v_admitted, v_now) AS p;
+      SELECT p.refused OR v_refused INTO v_refused FROM horsies_propagate(p_workflow, v_admitted, v_ending, v_now) AS p;
       v_moved := v_moved || v_admitted;
     END IF;
     IF v_moved <> '{}' THEN
-      IF v_run.status IN ('RUNNING', 'PAUSED') AND (v_failures OR v_refused) THEN
+      IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_failures OR v_refused) THEN
         WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number)
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
                bool_or(NOT EXISTS (
@@ -52,15 +56,15 @@ BEGIN
         WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
         v_moved := '{}';
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);
-        IF (v_failed.fatal OR v_refused) AND v_run.error_code IS NULL THEN
+        IF v_failed.fatal OR v_refused THEN
           v_run.error_code := coalesce(v_failed.code, 'QUORUM_NOT_MET');
           IF v_run.on_error = 'stop' THEN
             halted := 'stop';
-            v_moved := horsies_end_nodes(p_workflow, false, 'the run stopped because a node failed', p_channel, v_now);
+            v_owed := true;
           ELSIF v_run.on_error = 'pause' AND v_run.status = 'RUNNING' THEN
             halted := 'pause';
             v_run.status := 'PAUSED';
-            PERFORM horsies_withdraw(p_workflow, NULL);
+            v_owed := true;
           END IF;
         END IF;
         UPDATE horsies_workflows w SET status = v_run.status, error_node = v_run.error_node, error_code = v_run.error_code
@@ -69,7 +73,17 @@ BEGIN
       END IF;
     END IF;
     v_moved := '{}';
-    IF v_run.status IN ('RUNNING', 'COMPENSATING') THEN
+    IF v_ending AND v_owed THEN
+      v_ended := horsies_end_nodes(v_run, 1000, p_channel, v_now);
+      IF v_run.finished_at IS NULL THEN
+        PERFORM horsies_propagate(p_workflow, v_ended.moved, v_ending, v_now);
+      END IF;
+      v_owed := v_ended.more;
+    ELSIF v_run.status = 'PAUSED' AND v_owed THEN
+      v_owed := horsies_withdraw(p_workflow, NULL, 1000) = 1000;
+    END IF;
+    more := v_owed AND (v_ending OR v_run.status = 'PAUSED');
+    IF v_run.status IN ('RUNNING', 'COMPENSATING') AND NOT more THEN
       v_sent := horsies_promote(
         v_run, CASE WHEN v_some AND clock_timestamp() > v_until THEN 0 ELSE p_limit - many END, p_max_bytes, p_channel, p_now);
       v_until := coalesce(v_until, clock_timestamp() + interval '20 ms');
@@ -80,6 +94,7 @@ BEGIN
       IF v_sent.continued THEN
         halted := 'continued';
         SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
+        v_owed := true;
       END IF;
     END IF;
     IF v_moved = '{}' THEN
@@ -90,7 +105,7 @@ BEGIN
     END IF;
   END LOOP;
   finished := v_end = 'FINISHED';
-  IF NOT finished AND more <> (v_run.owed_at IS NOT NULL) THEN
+  IF more <> (v_run.owed_at IS NOT NULL) THEN
     UPDATE horsies_workflows w SET owed_at = CASE WHEN more THEN v_now END WHERE w.id = p_workflow;
   END IF;
 END

@@ -14,6 +14,7 @@ DECLARE
   v_kind text;
   v_found record;
   v_code text;
+  v_ended boolean;
 BEGIN
   many := 0;
   moved := '{}';
@@ -62,7 +63,8 @@ BEGIN
         PERFORM horsies_start_child(p_run, v_number, p_max_bytes, p_channel, p_now);
         many := many + 1;
       ELSIF v_kind = 'continue' THEN
-        moved := moved || horsies_continue_run(p_run, v_number, p_max_bytes, p_channel, p_now);
+        PERFORM horsies_continue_run(p_run, v_number, p_max_bytes, p_channel, p_now);
+        moved := moved || v_number;
         many := many + 1;
         continued := true;
         RETURN;
@@ -72,10 +74,16 @@ BEGIN
     EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
       GET STACKED DIAGNOSTICS v_code = PG_EXCEPTION_DETAIL;
       UPDATE horsies_workflow_nodes n
-      SET status = 'FAILED', finished_at = coalesce(p_now, clock_timestamp()), error = SQLERRM,
-          error_code = CASE WHEN SQLSTATE = 'HW001' THEN v_code ELSE 'NODE_NOT_SENT' END
-      WHERE n.workflow_id = p_run.id AND n.number = v_number;
-      moved := moved || v_number;
+      SET status = CASE WHEN n.in_flight = 0 THEN 'FAILED' ELSE 'ENQUEUED' END,  -- a map ends when its tasks have
+          finished_at = CASE WHEN n.in_flight = 0 THEN coalesce(p_now, clock_timestamp()) END,
+          expanded = CASE WHEN n.in_flight = 0 THEN n.expanded ELSE n.total END,
+          items_bad = CASE WHEN n.in_flight = 0 THEN n.items_bad ELSE n.total - n.items_ok - n.in_flight END,
+          error = SQLERRM, error_code = CASE WHEN SQLSTATE = 'HW001' THEN v_code ELSE 'NODE_NOT_SENT' END
+      WHERE n.workflow_id = p_run.id AND n.number = v_number
+      RETURNING n.finished_at IS NOT NULL INTO v_ended;
+      IF v_ended THEN
+        moved := moved || v_number;
+      END IF;
     END;
   END LOOP;
   more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')

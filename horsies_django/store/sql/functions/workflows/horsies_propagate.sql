@@ -1,11 +1,12 @@
 -- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn.
 -- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
--- ADDED nodes are not told: they are counted when they are admitted.
+-- ADDED nodes are not told: they are counted when they are admitted. p_ending: the run is to end, so this decides only about nodes that run
+-- when others ended; horsies_end_nodes ends the others.
 -- Moves PENDING -> READY, SKIPPED. failed: whether one of p_moved failed. refused: whether a node with a quorum was skipped and some
 -- upstream nodes had failed.
 -- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
 -- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
-CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_now timestamptz, OUT failed boolean, OUT refused boolean)
+CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_now timestamptz, OUT failed boolean, OUT refused boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[] := p_moved;
@@ -29,13 +30,13 @@ BEGIN
       GROUP BY e.workflow_id, e.downstream
     ), decided AS MATERIALIZED (
       SELECT t.*, n.rule, n.allow_failed, v.verdict,
-             CASE WHEN n.status <> 'PENDING' THEN n.status
+             CASE WHEN v.verdict IS NULL THEN n.status
                   WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
                       CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
                   ELSE v.verdict END AS status,
-             n.status = 'PENDING' AS waited
+             v.verdict IS NOT NULL AS waited
       FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.number AND n.status <> 'ADDED'
-      CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' THEN horsies_join_verdict(
+      CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) THEN horsies_join_verdict(
         p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, n.open - t.many, n.ok + t.ok, n.bad + t.bad) END AS verdict) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n

@@ -15,6 +15,7 @@ DECLARE
   v_again bigint[];
   v_failed boolean;
   v_stopping boolean;
+  v_ending boolean;
 BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE;
   IF NOT FOUND THEN
@@ -26,7 +27,8 @@ BEGIN
     verdict := 'CHILD';
     RETURN;
   END IF;
-  PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
+  SELECT m.more AND (v_run.status = 'CANCELLED' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL) INTO v_ending
+  FROM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now) AS m;
   IF EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow AND w.continued_as IS NOT NULL) THEN
     verdict := 'CONTINUED';
     RETURN;
@@ -54,7 +56,7 @@ BEGIN
   IF v_run.status NOT IN ('CANCELLED', 'FAILED') AND NOT v_failed THEN  -- one whose value could not be given may have no failed node
     verdict := 'NOTHING';
     RETURN;
-  ELSIF v_stopping THEN
+  ELSIF v_stopping OR v_ending THEN
     verdict := 'STOPPING';
     RETURN;
   END IF;

@@ -1,18 +1,20 @@
 -- Withdraws the tasks of a run that no worker has tried yet: their rows are deleted, and their nodes wait to be sent again. p_number: of this
 -- node only; NULL: of all, because of a pause. Then those that wait for a retry are due in the year 9999, so that scans do not read them
--- during the pause; see horsies_unhold.
+-- during the pause; see horsies_unhold. p_many: at most so many; NULL: all. Returns how many it withdrew or put off.
 -- Moves tasks PENDING -> (none); nodes ENQUEUED -> READY.
 -- Locks: task rows, skipping locked ones (they have started, or the claim asks horsies_forbidding); the caller holds the lock of the run.
 -- Index: horsies_tasks_node, primary keys.
-CREATE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_many int) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  c_held CONSTANT timestamptz := '9999-01-01 00:00+00';
   v_many int;
+  v_held int := 0;
 BEGIN
   WITH waiting AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
     WHERE t.workflow_id = p_workflow AND t.node IS NOT NULL AND (p_number IS NULL OR t.node = p_number)
       AND t.status = 'PENDING' AND t.retry_count = 0
-    FOR UPDATE SKIP LOCKED
+    LIMIT p_many FOR UPDATE SKIP LOCKED
   ), withdrawn AS (
     DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w)) RETURNING t.workflow_id, t.node, t.node_index
   ), counted AS (
@@ -25,11 +27,13 @@ BEGIN
   )
   SELECT coalesce(sum(c.many), 0) INTO v_many FROM counted c;
   IF p_number IS NULL THEN
-    UPDATE horsies_tasks t SET enqueued_at = '9999-01-01 00:00+00', parked = false
+    UPDATE horsies_tasks t SET enqueued_at = c_held, parked = false
     WHERE t.id = ANY (ARRAY(
       SELECT h.id FROM horsies_tasks h
-      WHERE h.workflow_id = p_workflow AND h.status = 'PENDING' AND h.next_retry_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED));
+      WHERE h.workflow_id = p_workflow AND h.status = 'PENDING' AND h.next_retry_at IS NOT NULL AND h.enqueued_at < c_held
+      LIMIT p_many - v_many FOR NO KEY UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS v_held = ROW_COUNT;
   END IF;
-  RETURN v_many;
+  RETURN v_many + v_held;
 END
 $$;

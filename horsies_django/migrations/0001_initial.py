@@ -650,6 +650,7 @@ class Migration(migrations.Migration):
                 ("items_bad", models.IntegerField(db_default=0, default=0, verbose_name="elements not completed")),
                 ("signal", models.CharField(max_length=200, null=True, verbose_name="signal")),
                 ("signal_key", models.CharField(max_length=255, null=True, verbose_name="key of the signal")),
+                ("signal_type", models.TextField(null=True, verbose_name="type of the data")),
                 ("due_at", models.DateTimeField(null=True, verbose_name="waits until")),
                 ("on_timeout", models.CharField(max_length=8, null=True, verbose_name="after the timeout")),
                 ("permission", models.CharField(max_length=255, null=True, verbose_name="permission")),

@@ -129,6 +129,7 @@ class WorkflowNode(ReadOnlyRow):
     items_bad = models.IntegerField(_("elements not completed"), default=0, db_default=0)
     signal = models.CharField(_("signal"), max_length=200, null=True)  # noqa: DJ001 - NULL: waits for none
     signal_key = models.CharField(_("key of the signal"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
+    signal_type = models.TextField(_("type of the data"), null=True)  # noqa: DJ001 - NULL: any
     due_at = models.DateTimeField(_("waits until"), null=True)
     on_timeout = models.CharField(_("after the timeout"), max_length=8, null=True)  # noqa: DJ001 - NULL: not a wait
     permission = models.CharField(_("permission"), max_length=255, null=True)  # noqa: DJ001 - NULL: not a gate

@@ -173,9 +173,14 @@ class WorkflowStore:
         key: str | None,
         data: str,
         actor: str,
+        look: int | None,
     ) -> tuple[str | None, list[str]]:
-        """Insert a signal, ``data`` as JSON; return the verdict and the names that there are."""
-        params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor}
+        """Insert a signal, ``data`` as JSON; return the verdict and the names that there are.
+
+        TYPED: nothing was inserted, and these are the types that are wanted, one of which the data has to fit; ``look`` is the
+        number of nodes to ask (None: all), 0 once the data is known to fit.
+        """
+        params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor, "look": look}
         verdict, names = run(self.connection, "workflows/signal", {**params, **self.shared})[0]
         return verdict, names or []
 

@@ -11,6 +11,7 @@ from typing import Any
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, shape_of
 from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.type_texts import problem
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.texts import LONGEST_ACTOR, text_problem
 from horsies_django.store.workflows import WorkflowStore
@@ -18,9 +19,12 @@ from horsies_django.tasks.options import simulated_now
 from horsies_django.workflows.database import writing
 from horsies_django.workflows.operations import last, missing
 
+LOOK = 20  # nodes whose types are compared at first
+MOST_INSIDE = 100  # runs inside a run that are searched
+
 
 def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
-    """Send a signal to a run. ``data`` is encoded by its own type.
+    """Send a signal to a run. ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it.
 
     Raises LookupError if there is no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
     """
@@ -34,22 +38,57 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
 
 def send(store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str) -> None:
     """Insert a signal, ``data`` as JSON, to the last of runs that continued one another. Raises LookupError, WorkflowError."""
-    run = last(store, run)
-    verdict, names = store.signal(run, name, key, data, actor)
-    if verdict == "ENDED" and last(store, run) != run:  # it continued between the two statements
-        send(store, run, name, data, key=key, actor=actor)
+    verdict, names, why = offer(store, run, name, data, key=key, actor=actor)
+    if verdict == "ENDED" and (later := last(store, run)) != run:
+        send(store, later, name, data, key=key, actor=actor)
         return
     if verdict is None:
         raise missing(run)
+    if verdict == "TYPED":
+        raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
     if verdict == "UNKNOWN":
         there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
-        raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}")
+        raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
     if verdict == "ENDED":
         raise WorkflowError(f"run {run} has ended: there is nothing to signal")
     if verdict == "GATE":
         raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
     if verdict == "FINISHED":
         raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
+
+
+def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
+    """Return, for a message, which of the runs inside a run waits for a signal."""
+    from horsies_django.models import WorkflowNode
+
+    found = store.children(run)
+    for child in found:  # grows
+        if len(found) < MOST_INSIDE:
+            found += store.children(child)
+    nodes = WorkflowNode.objects.using(config().database).filter(workflow_id__in=found, signal=name, kind="signal")
+    waiting = nodes.order_by("workflow_id").values_list("workflow_id", flat=True).first()
+    if waiting is None:
+        return ""
+    node = WorkflowNode.objects.using(config().database).filter(
+        task_id=waiting, kind="workflow", workflow_id__in=[run, *found]
+    )
+    return f". The run of its node {node.values_list('name', flat=True).first()!r} does: signal {waiting}"
+
+
+def offer(
+    store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str
+) -> tuple[str | None, list[str], str | None]:
+    """Insert a signal if its data fits the type that a node wants; return the verdict, names and why it does not fit."""
+    why = None
+    for look in (LOOK, None):  # most nodes of a name want the same; a refusal has asked all
+        verdict, names = store.signal(run, name, key, data, actor, look)
+        problems = [problem(wanted, data) for wanted in names] if verdict == "TYPED" else []
+        if None in problems:
+            return *store.signal(run, name, key, data, actor, 0), None
+        if not problems:
+            break
+        why = problems[-1]
+    return verdict, names, why
 
 
 def encoded(name: str, data: Any) -> str:

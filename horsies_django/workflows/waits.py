@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args, overload
 
+from horsies_django.core.codec.type_texts import text_of
 from horsies_django.core.texts import text_problem
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.options import LONGEST_DELAY
@@ -25,6 +26,7 @@ class Wait(NamedTuple):
     signal: str | None = None
     key: str | None = None
     permission: str | None = None
+    type: str | None = None  # of the data of a signal, see type_texts; None: any
 
     def json(self, *, deadline: bool) -> dict[str, Any]:
         """Return the columns of the node that are set; without an absolute time if not wanted."""
@@ -34,6 +36,7 @@ class Wait(NamedTuple):
             "due_at": self.due_at.isoformat() if self.due_at is not None and deadline else None,
             "signal": self.signal,
             "signal_key": self.key,
+            "signal_type": self.type,
             "permission": self.permission,
         }
         return {name: value for name, value in columns.items() if value is not None}
@@ -119,8 +122,9 @@ class Waits:
         """Add a node that waits for a signal of this name, whose data becomes its value; see ``WorkflowHandle.signal``.
 
         Each signal is taken by one node, the oldest first, also if it was sent before the node began to wait. With a
-        ``key``, only signals with that key are taken. ``annotation`` is the type of the data. After ``timeout``, a timedelta
-        or seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or COMPLETED with None ("complete").
+        ``key``, only signals with that key are taken. ``annotation`` is the type of the data, which is checked when it is sent.
+        After ``timeout``, a timedelta or seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or
+        COMPLETED with None ("complete").
         """
         text = isinstance(signal, str)
         node = self._node(signal if text else "signal", name, "signal")
@@ -132,7 +136,9 @@ class Waits:
             self.problems.append(f"{node.name}: {problem}")
         delay = None if timeout is None else self._span(node, "timeout", timeout)
         node.type = self._type(node, types.plain(annotation), delay, on_timeout)
-        return self._wait(node, Wait(on_timeout, delay, None, signal, key), after, join, allow_failed, when)
+        return self._wait(
+            node, Wait(on_timeout, delay, None, signal, key, type=text_of(annotation)), after, join, allow_failed, when
+        )
 
     def gate(
         self,

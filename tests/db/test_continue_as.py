@@ -15,14 +15,14 @@ from django.db import connection
 from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, get_workflow, task
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.notify import channel_prefix
-from horsies_django.store.workflows import Advanced
+from horsies_django.store.workflows import Advanced, WorkflowStore
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.conftest import wait_until
-from tests.db.drives import Engine
+from tests.db.drives import MAX_BYTES, Engine
 from tests.db.test_workflow_scenarios import Hand, statuses
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -279,10 +279,8 @@ def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
     hand.take()
     sender = connect()
     with sender.transaction():
-        sender.execute(
-            "SELECT verdict FROM horsies_signal(%s, 'go', NULL, '7', 'late', %s, NULL)",
-            [handle.workflow_id, channel_prefix(connection)],
-        )
+        store = WorkflowStore(sender, channel_prefix(connection), MAX_BYTES)
+        assert store.signal(handle.workflow_id, "go", None, "7", "late", 0)[0] == "SENT"
         hand.end("one")
         assert handle.successor() is not None
     assert [each.workflow for each in hand.engine.workflows.owed(None, 9)] == [handle.workflow_id]

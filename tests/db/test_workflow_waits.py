@@ -237,6 +237,50 @@ def test_data_that_cannot_be_encoded_or_is_too_large_is_refused() -> None:
     assert WorkflowSignal.objects.count() == 0
 
 
+def test_data_that_does_not_fit_the_annotation_is_refused_when_it_is_sent() -> None:
+    """Naive: it is accepted, and the task that takes it fails; the run cannot be repaired, because no node waits any more."""
+    flow = Workflow("order")
+    flow.returns(flow.signal("paid", annotation=dict[str, int]))
+    sent = flow.send()
+    handle = get_workflow(sent.workflow_id)  # knows the id only
+    expected = (
+        r"'paid' was not sent: it takes dict\[str, int\], and data\[\"amount\"\] does not fit: expected int, got str"
+    )
+    with pytest.raises(WorkflowError, match=expected):
+        handle.signal("paid", {"amount": "12 EUR"})
+    assert not WorkflowSignal.objects.exists()
+    handle.signal("paid", {"amount": 12})
+    drain()
+    assert sent.get(0).ok_value == {"amount": 12}
+
+
+def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
+    flow = Workflow("several")
+    first = flow.signal("go", annotation=int, name="int")
+    flow.signal("go", annotation=str, key="k", name="str", after=first)
+    flow.signal("any", annotation=int, name="a")
+    flow.signal("any", name="b", after=first)
+    for number in range(30):
+        flow.signal("many", annotation=int, name=f"many {number}")
+    flow.signal("many", annotation=str, name="the last")
+    handle = flow.send()
+    with pytest.raises(WorkflowError, match="it takes int, and data does not fit"):
+        handle.signal("go", "text")
+    with pytest.raises(WorkflowError, match="it takes int or str, and"):
+        handle.signal("go", 1.5, key="k")
+    handle.signal("any", [1])
+    handle.signal("many", "text")
+    with pytest.raises(WorkflowError, match="it takes int or str, and"):
+        handle.signal("many", [1])
+    handle.signal("go", 1)
+    drain()
+    handle.signal("go", "text", key="k")
+    drain()
+    assert (handle.results()["int"].ok_value, handle.results()["str"].ok_value) == (1, "text")
+    with pytest.raises(WorkflowError, match="have all finished"):
+        handle.signal("go", None)
+
+
 # gates
 
 
@@ -492,6 +536,8 @@ def test_waits_join_have_conditions_and_are_members_of_child_runs() -> None:
     assert statuses(handle) == {
         "number": "COMPLETED", "child": "ENQUEUED", "never": "SKIPPED", "end": "PENDING", "any": "COMPLETED"
     }  # fmt: skip
+    with pytest.raises(LookupError, match=f"The run of its node 'child' does: signal {node(handle, 'child').task_id}"):
+        handle.signal("go", 3)
     get_workflow(node(handle, "child").task_id).signal("go", 3)
     drain()
     assert handle.results()["end"].ok_value == 3

@@ -40,6 +40,7 @@ LATE_IMPORTS = {
     "horsies_django/worker/pool/process.py": 2,  # only a worker without children runs tasks itself
     "horsies_django/workflows/handle.py": 4,  # modules of tasks are imported before the models are ready
     "horsies_django/workflows/gates.py": 1,  # the same
+    "horsies_django/workflows/signals.py": 1,  # the same
 }
 
 

@@ -1,6 +1,7 @@
 -- Returns what the upstream nodes of a node mean for it: 'READY', 'SKIPPED' or 'PENDING'.
--- p_rule: 'all'; 'quorum' of p_needs among the p_branches that p_ok and p_bad count, once all others in p_open have ended; or, of a batch, 'succeeded', 'failed' and 'finished', which wait for every upstream node. With
--- p_allow_failed, nodes that did not complete count like those that did.
+-- p_rule: 'all'; 'quorum' of p_needs among the p_branches that p_ok and p_bad count, once all others in p_open have ended; or, of a batch,
+-- 'succeeded', 'failed' and 'finished', which wait for every upstream node. With p_allow_failed, nodes that did not complete count like those
+-- that did.
 -- Locks: none. Index: those of horsies_has_failed_upstream.
 CREATE FUNCTION horsies_join_verdict(p_workflow uuid, p_number bigint, p_rule text, p_needs int, p_allow_failed boolean,
                                      p_branches int, p_open int, p_ok int, p_bad int) RETURNS text LANGUAGE sql STABLE AS $$

@@ -11,6 +11,7 @@ from django.db.models import Count
 
 from horsies_django import Batch, Workflow, WorkflowError
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.tasks.redaction import redact
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.db.drives import Engine
@@ -188,3 +189,26 @@ def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
     assert handle.resume()
     engine.advance()
     assert counted(Task, handle) == {"PENDING": MANY}
+
+
+def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sent(engine: Engine) -> None:
+    """Naive: it has FAILED while one of its tasks runs, and a cancel does not reach that."""
+    flow = Workflow("map", max_in_flight=2)
+    first = flow.map(flows.number, n=[0, 1, 2], name="first")
+    flow.map(flows.number, n=first, name="second")
+    handle = flow.send()
+    for _ in range(2):
+        engine.settle(*engine.take())
+        engine.advance()
+    redact(Task.objects.get(node=0, node_index=2).id, actor="ada", reason="a request")
+    one, other = engine.take()
+    engine.settle(one)
+    engine.advance()
+    node = WorkflowNode.objects.get(name="second")
+    assert (handle.status(), node.status, node.error_code) == ("RUNNING", "ENQUEUED", "RESULT_REDACTED")
+    handle.cancel()
+    assert Task.objects.filter(cancel_requested_at__isnull=False).count() == 1
+    engine.settle(other)
+    engine.advance()
+    node.refresh_from_db()
+    assert (node.status, node.error_code, node.items_ok) == ("FAILED", "RESULT_REDACTED", 2)

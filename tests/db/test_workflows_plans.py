@@ -35,6 +35,7 @@ EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_advance(%s, ARRAY[
 
 RETRY = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_retry_run(%s, false, 1000000, %s, NULL)"""
+PRUNE = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_prune_runs(interval '1 day', 100)"
 
 
 def fill(state: str, admin: Any) -> None:
@@ -196,6 +197,28 @@ def test_a_retry_of_a_chain_twice_as_long_reads_twice_as_much(
         assert run.status() == "FAILED"
         found.append(read(worker, RETRY, [run.workflow_id, worker.channel]))
         worker.conn.execute(POSTPONE)
+    assert found[1] < 2.5 * found[0]
+
+
+def test_pruning_a_run_twice_as_large_reads_twice_as_much(
+    claimer: Callable[..., Claimer], connect: Callable[[], Any]
+) -> None:
+    """Naive: each batch reads the tasks that are left, to see that none of them runs."""
+    admin, worker = connect(), claimer()
+    fill("new", admin)
+    found = []
+    for many in (2_000, 4_000):
+        flow = Workflow("map")
+        flow.map(flows.number, n=list(range(many)))
+        flow.send()
+        admin.execute("UPDATE horsies_tasks SET status = 'COMPLETED', finished_at = now(), advanced_at = now()")
+        admin.execute("UPDATE horsies_workflow_nodes SET status = 'COMPLETED', finished_at = now()")
+        admin.execute(
+            "UPDATE horsies_workflows SET status = 'COMPLETED', finished_at = now() - interval '9 days', owed_at = NULL"
+        )
+        found.append(0)
+        while admin.execute("SELECT FROM horsies_workflows").fetchall():
+            found[-1] += read(worker, PRUNE, [])
     assert found[1] < 2.5 * found[0]
 
 

@@ -1,10 +1,9 @@
 -- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals, tasks, attempts and steps: at most p_many
 -- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also in
--- child runs, stay. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
+-- child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
--- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_tasks_node,
--- horsies_signals_run.
+-- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_workflow_nodes_open, horsies_tasks_node, horsies_signals_run.
 CREATE FUNCTION horsies_prune_runs(p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -30,7 +29,7 @@ BEGIN
       WITH RECURSIVE tree (id) AS (
         SELECT w.id UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
       )
-      SELECT FROM tree JOIN horsies_tasks t ON t.workflow_id = tree.id WHERE t.finished_at IS NULL)
+      SELECT FROM tree JOIN horsies_workflow_nodes n ON n.workflow_id = tree.id WHERE n.finished_at IS NULL)
     ORDER BY w.finished_at LIMIT 1 FOR UPDATE SKIP LOCKED;
     EXIT WHEN v_root IS NULL;
     WITH RECURSIVE tree (id) AS (

@@ -1,6 +1,7 @@
 -- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals, tasks, attempts and steps: at most p_many
--- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also in
--- child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
+-- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also
+-- in child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. A call looks for each run
+-- where it found the one before: what it deleted or skipped remains in the index.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
 -- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_workflow_nodes_open, horsies_tasks_node, horsies_signals_run.

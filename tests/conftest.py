@@ -26,6 +26,8 @@ from horsies_django.tasks.options import SendOptions
 from tests.apps.project import plain
 from tests.support.deadlines import wait_until as wait_until
 
+registry.sure.add("benchmarks.load.tasks")  # tests of benchmarks import it; its workers do, too
+
 EMPTY = """
 DO $$
 DECLARE

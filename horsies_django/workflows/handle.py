@@ -15,11 +15,11 @@ from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
-from horsies_django.tasks.handle import decode, id_of
+from horsies_django.tasks.handle import deadline_of, decode, id_of
 from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import T
-from horsies_django.workflows.waiting import RunResult, deadline_of, left_ms
+from horsies_django.workflows.waiting import RunResult, left_ms
 
 MOST = 2**31 - 1
 

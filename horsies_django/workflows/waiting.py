@@ -7,11 +7,9 @@ from typing import TypeVar
 
 from horsies_django.core.results import TaskResult
 from horsies_django.store.tasks import Found
-from horsies_django.tasks.handle import TaskHandle, deadline_of, remaining
+from horsies_django.tasks.handle import TaskHandle, remaining
 
 T = TypeVar("T")
-
-__all__ = ["RunResult", "deadline_of", "left_ms"]
 
 LONGEST = 100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
 

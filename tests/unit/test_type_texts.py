@@ -101,7 +101,7 @@ def test_a_text_computes_no_attribute_of_a_module_or_a_class() -> None:
 
 def test_a_problem_says_where_and_which_types_and_no_value() -> None:
     assert problem("dict[str, int]", '{"amount": 12}') is None
-    assert problem("dict[str, int]", '{"amount": "12 EUR"}') == 'data["amount"] does not fit: expected int, got str'
+    assert problem("dict[str, int]", '{"amount": "12 EUR"}') == "data[key 1] does not fit: expected int, got str"
     assert problem("int", '"secret"') == "data does not fit: expected int, got str"
     assert problem(f"{__name__}.Payment", '{"amount": 1}') is None
     assert "data.amount does not fit" in (problem(f"{__name__}.Payment", '{"amount": "1"}') or "")

@@ -28,7 +28,7 @@ BEGIN
   UPDATE horsies_workflows w SET continues = p_run.id WHERE w.id = v_id;
   PERFORM horsies_add_nodes(v_id, -1, v_node.graph -> 'nodes', v_values, p_now);
   UPDATE horsies_workflow_signals s SET workflow_id = v_id WHERE s.workflow_id = p_run.id AND s.used_at IS NULL;
-  PERFORM horsies_begin_run(v_id, 5000, p_max_bytes, p_channel, p_now);
+  PERFORM horsies_begin_run(v_id, 1000, p_max_bytes, p_channel, p_now);
   PERFORM horsies_notify_finished(p_channel, ARRAY[p_run.id]);
 END
 $$;

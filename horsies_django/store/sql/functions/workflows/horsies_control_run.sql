@@ -15,12 +15,12 @@ BEGIN
   IF p_verb = 'pause' AND before = 'RUNNING' THEN
     after := 'PAUSED';
     UPDATE horsies_workflows w SET status = after, owed_at = v_now WHERE w.id = p_workflow;
-    PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
+    PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
   ELSIF p_verb = 'resume' AND before = 'PAUSED' THEN
     after := 'RUNNING';
     UPDATE horsies_workflows w SET status = after, error_code = CASE WHEN w.on_error = 'stop' THEN w.error_code END WHERE w.id = p_workflow;
     PERFORM horsies_unhold(p_workflow, p_channel);
-    PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now);
+    PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 1000, p_max_bytes, p_channel, p_now);
   ELSIF p_verb = 'cancel' AND before IN ('RUNNING', 'PAUSED') THEN
     after := CASE WHEN EXISTS (
       SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL AND (
@@ -30,7 +30,7 @@ BEGIN
     SET status = after, finished_at = CASE WHEN after = 'CANCELLED' THEN v_now END, owed_at = v_now, error_code = 'WORKFLOW_CANCELLED',
         result = horsies_error_result('WORKFLOW_CANCELLED', 'the workflow was cancelled')
     WHERE w.id = p_workflow;
-    PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
+    PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
     IF after = 'CANCELLED' THEN
       PERFORM horsies_notify_finished(p_channel, ARRAY[p_workflow]);
     ELSE

@@ -21,7 +21,7 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  PERFORM horsies_move_run(p_workflow, ARRAY[p_number], 5000, p_max_bytes, p_channel, p_now);
+  PERFORM horsies_move_run(p_workflow, ARRAY[p_number], 1000, p_max_bytes, p_channel, p_now);
   RETURN true;
 END
 $$;

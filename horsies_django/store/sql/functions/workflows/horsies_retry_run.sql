@@ -28,7 +28,7 @@ BEGIN
     RETURN;
   END IF;
   SELECT m.more AND (v_run.status = 'CANCELLED' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL) INTO v_ending
-  FROM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 5000, p_max_bytes, p_channel, p_now) AS m;
+  FROM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 1000, p_max_bytes, p_channel, p_now) AS m;
   IF EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow AND w.continued_as IS NOT NULL) THEN
     verdict := 'CONTINUED';
     RETURN;
@@ -36,7 +36,7 @@ BEGIN
   verdict := horsies_retry_undo(p_workflow);
   IF verdict IS NOT NULL THEN
     IF verdict = 'RETRIED' THEN
-      PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
+      PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
     END IF;
     RETURN;
   END IF;
@@ -114,7 +114,7 @@ BEGIN
   SET status = 'RUNNING', finished_at = NULL, advanced_at = NULL, error_node = NULL, error_code = NULL, result = NULL
   WHERE w.id = p_workflow;
   PERFORM horsies_unhold(p_workflow, p_channel);
-  PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);
+  PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
   verdict := 'RETRIED';
 END
 $$;

@@ -22,12 +22,12 @@ BEGIN
     RETURN;
   ELSIF v_begun THEN
     verdict := 'BEGUN';
-    PERFORM horsies_move_run(p_workflow, '{}', 5000, p_max_bytes, p_channel, p_now);  -- sends again what was withdrawn
+    PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);  -- sends again what was withdrawn
     RETURN;
   END IF;
   UPDATE horsies_workflow_nodes n SET status = 'SKIPPED', finished_at = v_now, error_code = 'SKIPPED_BY_HAND', error = 'skipped by hand'
   WHERE n.workflow_id = p_workflow AND n.number = p_number;
-  PERFORM horsies_move_run(p_workflow, ARRAY[p_number], 5000, p_max_bytes, p_channel, p_now);
+  PERFORM horsies_move_run(p_workflow, ARRAY[p_number], 1000, p_max_bytes, p_channel, p_now);
   verdict := 'SKIPPED';
 END
 $$;

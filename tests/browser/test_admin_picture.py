@@ -169,7 +169,8 @@ def test_a_person_decides_about_a_gate_from_the_picture(browser: Any, live_serve
         page.get_by_label("Reason:").fill("The stock was counted.")
         page.get_by_role("button", name="Approve").click()
         playwright.expect(page.get_by_text("Gate approved; gate: approve the shipping")).to_be_visible()
-        playwright.expect(page.locator("section[aria-labelledby=horsies-signals]")).to_contain_text(
+        playwright.expect(page.locator("section[aria-labelledby=horsies-gates]")).to_contain_text("boss")
+        playwright.expect(page.locator("section[aria-labelledby=horsies-audit]")).to_contain_text(
             "The stock was counted."
         )
     drain(raise_errors=False)

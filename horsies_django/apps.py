@@ -33,6 +33,8 @@ class HorsiesConfig(AppConfig):
 
         for check in (checks.check_settings, checks.check_databases, checks.check_tasks):
             register(check, checks.TAG)
-        register(checks.check_schema, checks.TAG, Tags.database)  # by "check --database" and "migrate" only
+        register(
+            checks.check_schema, Tags.database
+        )  # by "check --database" and "migrate" only: no other tag, it connects
         pre_migrate.connect(refuse_unpublished, sender=self, dispatch_uid="horsies_refuse_unpublished")
         post_migrate.connect(declare_queues, sender=self, dispatch_uid="horsies_declare_queues")

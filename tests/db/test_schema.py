@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from django.core.checks import run_checks
+from django.core.checks import Tags, run_checks
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
@@ -169,10 +169,10 @@ def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: 
         cursor.execute(f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC")
         assert check_schema(databases=["default"]) == []
         cursor.execute(f"GRANT CREATE ON SCHEMA {schema} TO PUBLIC")
-        (message,) = run_checks(tags=["horsies"], databases=["default"])
+        (message,) = run_checks(tags=[Tags.database], databases=["default"])
         assert (message.id, f"the schema '{schema}'" in message.msg) == ("horsies.W006", True)
         assert check_schema() == check_schema(databases=["other"]) == []
         assert message.hint is not None
         cursor.execute(message.hint.partition(": ")[2])
-        assert run_checks(tags=["horsies"], databases=["default"]) == []
+        assert run_checks(tags=[Tags.database], databases=["default"]) == []
         transaction.set_rollback(True)

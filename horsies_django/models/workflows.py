@@ -86,10 +86,10 @@ class WorkflowNode(ReadOnlyRow):
     gate), the undo of another node, or the successor as which the run continues.
 
     ``open`` counts its upstream nodes that have not finished, ``ok`` and ``bad`` those among its ``branches`` that completed and
-    ended otherwise: a quorum does not count all that it waits for. ``inputs`` says
-    which results become which arguments. A map, and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``,
-    ``items_ok`` and ``items_bad``. Only waits have ``on_timeout``; ``due_at`` is also when the delay of a task ends. ``undo`` is
-    the task that undoes this node, ``undoes`` the node that this one undoes.
+    ended otherwise: a quorum does not count all that it waits for. ``inputs`` says which results become which arguments. A map,
+    and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``, ``items_ok`` and ``items_bad``. Only waits have
+    ``on_timeout``; ``due_at`` is also when the delay of a task ends. ``opening`` counts how often a gate began to wait. ``undo``
+    is the task that undoes this node, ``undoes`` the node that this one undoes.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "number")

@@ -1,8 +1,8 @@
 -- Sends a signal to a run: inserts a row, without the lock of the run, and tells workers to advance it. The caller checks that the data has
 -- the type that a node wants: unless p_look is 0, nothing is inserted if all of the nodes that can take the signal want types, of which
 -- p_look nodes with its key and without one are looked at, NULL: all.
--- verdict: 'SENT'; 'TYPED' (names: the types that are wanted); 'ENDED' (the run); 'UNKNOWN' (no node waits for the name; names: those there are); 'GATE' (a gate has it); 'FINISHED'
--- (all nodes of the name have, and no running task added one, which may add another); NULL: no such run.
+-- verdict: 'SENT'; 'TYPED' (names: the types that are wanted); 'ENDED' (the run); 'UNKNOWN' (no node waits for the name; names: those there
+-- are); 'GATE' (a gate has it); 'FINISHED' (all nodes of the name have, and no running task added one, which may add another); NULL: no such run.
 -- Locks: none but the new row. Index: primary key, horsies_workflow_nodes_signal.
 CREATE FUNCTION horsies_signal(p_workflow uuid, p_name text, p_key text, p_data jsonb, p_actor text, p_look int, p_channel text, p_now timestamptz,
                                OUT verdict text, OUT names text[]) LANGUAGE plpgsql VOLATILE

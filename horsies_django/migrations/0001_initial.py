@@ -8,8 +8,6 @@ from __future__ import annotations
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-DEFINITION = "ALTER TABLE horsies_schedules ADD COLUMN definition jsonb NOT NULL GENERATED ALWAYS AS (declared || changes) STORED"
-
 # Definitions nested deeper or with longer numbers could not be read by every Python; after later moments there is no fire time.
 READABLE = "jsonb_typeof({0}) = 'object' AND NOT jsonb_path_exists({0}, '{1}') AND NOT jsonb_path_exists({0}, '{2}')"
 DEEP = "$.**{500 to last}"
@@ -481,15 +479,6 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        # Not a GeneratedField: its check asks the database for its version, in every command (Django 6.1).
-        migrations.SeparateDatabaseAndState(
-            database_operations=[migrations.RunSQL(DEFINITION, migrations.RunSQL.noop)],
-            state_operations=[
-                migrations.AddField(
-                    "Schedule", "definition", models.JSONField(editable=False, verbose_name="definition")
-                )
-            ],
         ),
         migrations.RunSQL(SCHEDULES_FIT, migrations.RunSQL.noop),
         migrations.CreateModel(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import uuid
 from typing import Any
@@ -206,6 +207,22 @@ def test_the_last_fire_times_are_read_through_primary_keys() -> None:
         begin + dt.timedelta(hours=998),
     ]
     assert len(found) == 40
+
+
+def test_schedules_are_found_by_what_is_in_force_not_by_what_a_change_replaced(boss: Client) -> None:
+    def found(**query: str) -> list[str]:
+        return sorted(one.name for one in boss.get(reverse(LIST), query).context["cl"].result_list)
+
+    keys: list[dict[str, Any]] = [{}, {"enabled": True}, {"enabled": False}]
+    for number, (declared, changes) in enumerate(itertools.product(keys, keys)):
+        declare(f"of-{number}")
+        force(f"of-{number}", declared={**declared, "task": "old"}, changes={**changes, "task": "shop.new"})
+    rows = Schedule.objects.all()
+    assert found(state="off") == [one.name for one in rows.order_by("name") if one.definition.get("enabled") is False]
+    assert found(state="on") == [
+        one.name for one in rows.order_by("name") if one.definition.get("enabled") is not False
+    ]
+    assert (len(found(q="new")), found(q="old")) == (9, [])
 
 
 def test_schedules_are_found_by_state_and_by_their_name_or_that_of_their_task(boss: Client) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import Q, QuerySet
+from django.db.models import F, JSONField, Q, QuerySet
+from django.db.models.expressions import CombinedExpression
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -41,10 +42,11 @@ else:
 
 COMING = 5
 LONGEST_ERROR = 100
-OFF = Q(gone_at__isnull=True, definition__enabled=False)
+HELD = CombinedExpression(F("declared"), "||", F("changes"), JSONField())  # the definition in force
+OFF = Q(held__enabled=False, held__enabled__isnull=False)
 STATES = {
     "on": (gettext_lazy("On"), Q(gone_at__isnull=True) & ~OFF),
-    "off": (gettext_lazy("Off"), OFF),
+    "off": (gettext_lazy("Off"), Q(gone_at__isnull=True) & OFF),
     "gone": (gettext_lazy("Gone from the code"), Q(gone_at__isnull=False)),
     "error": (gettext_lazy("With an error"), Q(error__isnull=False)),
 }
@@ -106,12 +108,17 @@ class ScheduleAdminMixin(EditMixin):
     search_help_text = gettext_lazy("Part of the name of a schedule or of its task.")
     ordering = ("name",)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        """Have filters and the search look into the definition in force."""
+        rows: QuerySet[Schedule] = super().get_queryset(request).alias(held=HELD)
+        return rows
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Schedule], search_term: str
     ) -> tuple[QuerySet[Schedule], bool]:
         """Search by the name and by the name of the task."""
         term = search_term.strip()
-        found = Q(name__icontains=term) | Q(definition__task__icontains=term)
+        found = Q(name__icontains=term) | Q(held__task__icontains=term)
         return (queryset.filter(found) if term else queryset), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:

@@ -12,6 +12,8 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_old horsies_schedules;
   v_new horsies_schedules;
+  v_before jsonb;
+  v_after jsonb;
   v_changed text[];
   v_on boolean;
   v_back boolean;
@@ -30,9 +32,11 @@ BEGIN
       gone_at = CASE WHEN p_declared IS NULL THEN s.gone_at END,
       changes = (s.changes || coalesce(p_changes, '{}')) - coalesce(p_drop, '{}')
   WHERE s.name = p_name RETURNING s.* INTO v_new;
-  v_changed := ARRAY(SELECT k.key FROM jsonb_object_keys(v_old.definition || v_new.definition) AS k (key)
-                     WHERE v_old.definition -> k.key IS DISTINCT FROM v_new.definition -> k.key ORDER BY k.key);
-  v_on := v_new.gone_at IS NULL AND coalesce((v_new.definition ->> 'enabled')::boolean, true);
+  v_before := v_old.declared || v_old.changes;
+  v_after := v_new.declared || v_new.changes;
+  v_changed := ARRAY(SELECT k.key FROM jsonb_object_keys(v_before || v_after) AS k (key)
+                     WHERE v_before -> k.key IS DISTINCT FROM v_after -> k.key ORDER BY k.key);
+  v_on := v_new.gone_at IS NULL AND coalesce((v_after ->> 'enabled')::boolean, true);
   v_back := v_old.gone_at IS NOT NULL AND v_new.gone_at IS NULL;
   v_anew := v_changed && '{pattern,zone,enabled}' OR v_back;
   IF v_changed = '{}' AND NOT v_anew THEN
@@ -48,8 +52,8 @@ BEGIN
   INSERT INTO horsies_audit (at, actor, action, subject, reason, before, after)
   SELECT v_now, p_actor, p_action, p_name, p_reason, o.before || CASE WHEN v_back THEN '{"gone": true}' ELSE '{}' END::jsonb,
          o.after || CASE WHEN v_back THEN '{"gone": false}' ELSE '{}' END::jsonb
-  FROM (SELECT coalesce(jsonb_object_agg(c.key, v_old.definition -> c.key), '{}') AS before,
-               coalesce(jsonb_object_agg(c.key, v_new.definition -> c.key), '{}') AS after FROM unnest(v_changed) AS c (key)) o;
+  FROM (SELECT coalesce(jsonb_object_agg(c.key, v_before -> c.key), '{}') AS before,
+               coalesce(jsonb_object_agg(c.key, v_after -> c.key), '{}') AS after FROM unnest(v_changed) AS c (key)) o;
   PERFORM pg_notify(p_channel || '_schedules', p_name);
   RETURN v_changed;
 END

@@ -1,17 +1,43 @@
-"""Keeps ``migrate`` from a database that was migrated before the first release."""
+"""What ``migrate`` does besides: it refuses a database from before the first release, and runs the SQL of migrations left out."""
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Any
 
+from django.apps import AppConfig
 from django.core.management.base import CommandError
 from django.db import connections
+from django.db.migrations import RunSQL
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
 
 from horsies_django.conf import config
+from horsies_django.models import Task
 from horsies_django.store.schema import unpublished
+
+MIGRATIONS = "horsies_django.migrations"
 
 
 def refuse_unpublished(*, using: str, **kwargs: Any) -> None:
     """Raise CommandError for such a database before it is changed; a receiver of ``pre_migrate``."""
     if using == config().database and (problem := unpublished(connections[using])):
         raise CommandError(problem)
+
+
+def complete_tables(*, sender: AppConfig, using: str, plan: Any = None, **kwargs: Any) -> None:
+    """Run the SQL of the migrations if tables were created without them; a receiver of ``post_migrate``.
+
+    MIGRATION_MODULES, ``pytest --nomigrations`` and ``TEST["MIGRATE"]`` leave migrations out. Then Django creates tables from the
+    models, which cannot contain functions. After a flush, which has no plan, they are still there.
+    """
+    module, _explicit = MigrationLoader.migrations_module(sender.label)
+    connection = connections[using]
+    if plan is None or module == MIGRATIONS or Task._meta.db_table not in connection.introspection.table_names():
+        return
+    with connection.schema_editor() as editor:
+        for name in sorted(one.name for one in pkgutil.iter_modules(import_module(MIGRATIONS).__path__)):
+            for operation in import_module(f"{MIGRATIONS}.{name}").Migration.operations:
+                if isinstance(operation, RunSQL):
+                    operation.database_forwards(sender.label, editor, ProjectState(), ProjectState())

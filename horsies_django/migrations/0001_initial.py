@@ -1,6 +1,7 @@
 """The tables, their indexes, constraints and storage settings (made with Django 5.2).
 
-What is SQL here has no way back of its own: it goes with the tables.
+What is SQL here may run again, and over what dropped tables left behind; see horsies_django/management/migrating.py. It has no
+way back of its own: it goes with the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ DEEP = "$.**{500 to last}"
 HUGE = '$.** ? (@.type() == "number" && (@ > 1e4000 || @ < -1e4000))'
 MOMENTS = "since, last_fire_at, next_fire_at, next_at, declared_at, gone_at, error_at, created_at, updated_at"
 SCHEDULES_FIT = f"""
-ALTER TABLE horsies_schedules ADD CONSTRAINT horsies_schedules_fits CHECK (
+ALTER TABLE horsies_schedules DROP CONSTRAINT IF EXISTS horsies_schedules_fits, ADD CONSTRAINT horsies_schedules_fits CHECK (
   {READABLE.format("declared", DEEP, HUGE)} AND {READABLE.format("changes", DEEP, HUGE)}
   AND least({MOMENTS}) > '0003-01-01 00:00+00' AND greatest({MOMENTS}) < '9000-01-01 00:00+00')
 """
@@ -35,7 +36,7 @@ TABLES = {
     "horsies_workflow_signals": 10_000,
 }
 
-NUMBERS = "CREATE SEQUENCE horsies_workflow_node_numbers START 1000000"  # of nodes that running tasks add
+NUMBERS = "CREATE SEQUENCE IF NOT EXISTS horsies_workflow_node_numbers START 1000000"  # of nodes that running tasks add
 
 
 class Migration(migrations.Migration):
@@ -480,7 +481,6 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunSQL(SCHEDULES_FIT, migrations.RunSQL.noop),
         migrations.CreateModel(
             name="ScheduleTick",
             fields=[
@@ -807,9 +807,9 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        *(
-            migrations.RunSQL(VACUUM.format(table=table, rows=rows), migrations.RunSQL.noop)
-            for table, rows in TABLES.items()
+        migrations.RunSQL(
+            [SCHEDULES_FIT, *(VACUUM.format(table=table, rows=rows) for table, rows in TABLES.items()), NUMBERS],
+            "DROP SEQUENCE IF EXISTS horsies_workflow_node_numbers",
+            hints={"model_name": "task"},  # routers answer as for the tables
         ),
-        migrations.RunSQL(NUMBERS, "DROP SEQUENCE horsies_workflow_node_numbers"),
     ]

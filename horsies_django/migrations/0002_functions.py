@@ -131,8 +131,25 @@ FUNCTIONS = (
     "workflows/horsies_prune_runs",
 )
 
-# CASCADE: the trigger goes with its function, the constraint with the one that it calls. No function has a second form.
-DROP = "DROP FUNCTION {} CASCADE"
+# Drops those that exist, also when the tables are gone. CASCADE: the trigger goes with its function, the constraint with the one
+# that it calls. Only in the schema where they are created: others may have such functions for their own tables.
+CLEAR = f"""
+DO $$
+DECLARE
+  v_one text;
+BEGIN
+  FOR v_one IN
+    SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = current_schema() AND p.proname = ANY ('{{{",".join(name.partition("/")[2] for name in FUNCTIONS)}}}')
+    UNION ALL
+    SELECT 'TYPE ' || t.oid::regtype FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+    WHERE n.nspname = current_schema() AND t.typname = ANY ('{{{",".join(TYPES)}}}')
+  LOOP
+    EXECUTE 'DROP ' || v_one || ' CASCADE';
+  END LOOP;
+END
+$$
+"""
 
 TASKS_FIT = """
 ALTER TABLE horsies_tasks ADD CONSTRAINT horsies_tasks_fits CHECK (horsies_fits(
@@ -146,7 +163,14 @@ class Migration(migrations.Migration):
     dependencies = [("horsies", "0001_initial")]
 
     operations = [
-        *(migrations.RunSQL(load(f"types/{name}"), f"DROP TYPE {name}") for name in TYPES),
-        *(migrations.RunSQL(load(f"functions/{name}"), DROP.format(name.partition("/")[2])) for name in FUNCTIONS),
-        migrations.RunSQL(TASKS_FIT, migrations.RunSQL.noop),
+        migrations.RunSQL(
+            [
+                CLEAR,
+                *(load(f"types/{name}") for name in TYPES),
+                *(load(f"functions/{name}") for name in FUNCTIONS),
+                TASKS_FIT,
+            ],
+            CLEAR,
+            hints={"model_name": "task"},  # routers answer as for the tables
+        ),
     ]

@@ -1,0 +1,171 @@
+"""The schema comes out the same however it is made: over leftovers, without migrations, printed, in a schema of a tenant."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from horsies_django.testing import drain
+from tests.apps.project import tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TABLES = {model._meta.db_table for model in apps.get_app_config("horsies").get_models()}
+
+EVERYTHING = """
+SELECT 'column', table_name, column_name, concat_ws(' ', data_type, is_nullable, column_default) FROM information_schema.columns
+WHERE table_schema = current_schema() AND table_name LIKE 'horsies%'
+UNION ALL SELECT 'type', c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'c' AND c.relname LIKE 'horsies%' AND NOT a.attisdropped
+UNION ALL SELECT 'index', tablename, indexname, replace(indexdef, current_schema() || '.', '') FROM pg_indexes
+WHERE schemaname = current_schema() AND tablename LIKE 'horsies%'
+UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = current_schema()::regnamespace AND conname LIKE 'horsies%' AND contype <> 'n'
+UNION ALL SELECT 'storage', relname, NULL, array_to_string(reloptions, ' ') FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND relname LIKE 'horsies%'
+UNION ALL SELECT 'function', proname, pg_get_function_arguments(oid), pg_get_function_result(oid) || md5(prosrc) FROM pg_proc
+WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'horsies%'
+UNION ALL SELECT 'trigger', tgrelid::regclass::text, tgname, tgtype::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+WHERE c.relnamespace = current_schema()::regnamespace AND tgname LIKE 'horsies%'
+UNION ALL SELECT 'sequence', sequencename, NULL, start_value::text FROM pg_sequences
+WHERE schemaname = current_schema() AND sequencename LIKE 'horsies%'
+"""
+
+# What a release before could have left: other arguments, another result, another type, a function on a type of its own.
+OLDER = """
+DROP TYPE IF EXISTS horsies_caps CASCADE;
+CREATE TYPE horsies_caps AS (one int);
+CREATE FUNCTION horsies_lock_caps(p_caps horsies_caps) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION horsies_send(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION horsies_fits(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''an older one''; END';
+"""
+
+
+def sql(text: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+        return cursor.fetchall() if cursor.description else []
+
+
+def made() -> set[Any]:
+    """Return all that the app has in the current schema, a line for each."""
+    return set(sql(EVERYTHING))
+
+
+def drop_tables() -> None:
+    """Drop all tables, and forget that they were migrated; their functions, types and sequences stay."""
+    for table in TABLES:
+        sql(f"DROP TABLE IF EXISTS {table} CASCADE")
+    sql("DELETE FROM django_migrations WHERE app = 'horsies'")
+
+
+@pytest.fixture
+def before() -> Iterator[set[Any]]:
+    """Give what the migrations made, and make it again."""
+    found = made()
+    assert {kind for kind, *_ in found} == {
+        "column", "type", "index", "constraint", "storage", "function", "trigger", "sequence",
+    }  # fmt: skip
+    yield found
+    sql("RESET search_path")
+    drop_tables()
+    call_command("migrate", verbosity=0)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """Have a schema that is empty but for a table of its migrations, before the other one on the search path."""
+    sql("CREATE SCHEMA elsewhere")
+    sql("CREATE TABLE elsewhere.django_migrations (LIKE public.django_migrations INCLUDING ALL)")
+    sql("SET search_path = elsewhere, public")
+    yield
+    sql("RESET search_path")
+    sql("DROP SCHEMA elsewhere CASCADE")
+
+
+def runs_a_task() -> bool:
+    handle = tasks.add.send(1, 2)
+    return drain() == 1 and handle.get(0).ok_value == 3
+
+
+@pytest.mark.parametrize("left", ["", OLDER], ids=["today's", "older"])
+def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(before: set[Any], left: str) -> None:
+    drop_tables()
+    sql(f"{left};")
+    call_command("migrate", "horsies", verbosity=0)
+    assert made() == before
+    assert runs_a_task()
+
+
+def test_what_dropped_tables_left_behind_is_gone_after_migrating_back(before: set[Any]) -> None:
+    for table in TABLES:
+        sql(f"DROP TABLE IF EXISTS {table} CASCADE")
+    call_command("migrate", "horsies", "0001", verbosity=0)
+    assert {kind for kind, *_ in made()} == {"sequence"}
+
+
+def test_tables_made_without_migrations_are_those_of_the_migrations(before: set[Any], settings: Any) -> None:
+    call_command("migrate", "horsies", "zero", verbosity=0)
+    settings.MIGRATION_MODULES = {"horsies": None}
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    assert made() == before
+    assert runs_a_task()
+
+
+def test_without_migrations_too_the_functions_are_made_again_but_not_for_a_flush(
+    before: set[Any], settings: Any
+) -> None:
+    settings.MIGRATION_MODULES = {"horsies": None}
+    sql(OLDER)
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    assert made() == before
+    with CaptureQueriesContext(connection) as queries:
+        call_command("flush", interactive=False, verbosity=0)
+    assert not [one for one in queries if "CREATE FUNCTION" in one["sql"]]
+    assert made() == before
+
+
+def test_functions_of_another_schema_on_the_search_path_are_left_alone(before: set[Any], elsewhere: None) -> None:
+    call_command("migrate", "horsies", verbosity=0)
+    assert {tuple(line[:3]) for line in made()} == {tuple(line[:3]) for line in before}
+    call_command("migrate", "horsies", "zero", verbosity=0)
+    assert made() == set()
+    sql("SET search_path = public")
+    assert made() == before
+
+
+def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(before: set[Any], elsewhere: None) -> None:
+    def printed(name: str, **how: Any) -> str:
+        text = io.StringIO()
+        call_command("sqlmigrate", "horsies", name, stdout=text, no_color=True, **how)
+        return text.getvalue()
+
+    sql(printed("0001") + printed("0002"))
+    assert made() == before
+    sql(printed("0002", backwards=True) + printed("0001", backwards=True))
+    assert made() == set()
+
+
+class Router:
+    """A project's router that knows the tables of the queue by the names of their models."""
+
+    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
+        models = {model._meta.model_name for model in apps.get_app_config("horsies").get_models()}
+        return False if model_name in models else None
+
+
+def test_no_functions_are_made_where_a_router_refuses_the_tables(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [f"{__name__}.Router"]
+    for name in ("0001", "0002"):
+        text = io.StringIO()
+        call_command("sqlmigrate", "horsies", name, stdout=text, no_color=True)
+        assert "horsies" not in text.getvalue().replace("sqlmigrate", "")

@@ -37,6 +37,12 @@ class StoredJSON(models.JSONField):
         except (RecursionError, ValueError):
             return value
 
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Store None as JSON's null in a column that is never NULL: what ``loaddata`` reads was one."""
+        return super().get_db_prep_save(
+            models.Value(None, self) if value is None and not self.null else value, connection
+        )
+
     def deconstruct(self) -> Any:
         """Appear as a plain JSONField in migrations."""
         name, _path, args, kwargs = super().deconstruct()

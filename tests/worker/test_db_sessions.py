@@ -116,3 +116,30 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(orm
     with pytest.raises(LookupError):
         orm.submit(fails_later).result(30)
     assert orm.connected
+
+
+@pytest.mark.parametrize("threshold", [0, 2])
+def test_statements_that_the_driver_prepared_run_again_after_the_session_was_reset(
+    elsewhere: Callable[[Callable[[], Any]], Any], monkeypatch: pytest.MonkeyPatch, threshold: int
+) -> None:
+    options = {"prepare_threshold": threshold, "server_side_binding": True}
+
+    def count() -> int:
+        return sum(Group.objects.filter(name="next").count() for _ in range(4))
+
+    def run_tasks() -> list[Any]:
+        kept = {**connections.settings["default"], "CONN_MAX_AGE": 600, "OPTIONS": options}
+        monkeypatch.setattr(connections["default"], "settings_dict", kept)
+        found: list[Any] = []
+        for _ in range(4):
+            db_sessions.before_task()
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                found.append((cursor.fetchone(), count()))
+            db_sessions.after_task()
+        return found
+
+    note()
+    first, *others = elsewhere(run_tasks)
+    assert first[1] == 4
+    assert others == [first] * 3, "the connection was kept, and nothing failed"

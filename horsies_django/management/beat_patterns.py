@@ -57,12 +57,13 @@ def zone_name(zone: Any) -> str:
 def cron(crontab: Any, zone: str) -> Cron:
     """Return a crontab of Celery as a cron expression. Raises Untranslatable, PatternError.
 
-    In Celery, a day has to match both the day of the month and the day of the week; in a cron expression one of them is enough.
+    In Celery, a day has to match both the day of the month and the day of the week; in a cron expression one of them is enough,
+    unless a field begins with a star.
     """
     minute, hour, day_of_month, month, day_of_week = (
         cron_field(crontab, place, *described) for place, described in enumerate(FIELDS)
     )
-    if "*" not in (day_of_month, day_of_week):
+    if not (day_of_month.startswith("*") or day_of_week.startswith("*")):
         day_of_month, day_of_week = "*", in_weeks(crontab.day_of_month, crontab.day_of_week)
     return Cron(f"{minute} {hour} {day_of_month} {month} {day_of_week}", zone=zone)
 

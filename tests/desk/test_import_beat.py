@@ -138,6 +138,7 @@ def test_a_crontab_fires_when_celery_would_fire_it(tab: crontab, moments: list[d
         (crontab(minute=[0, 30], hour={9}), "0,30 9 * * *"),
         (crontab(minute=0, hour=9, day_of_month="1-7", day_of_week="mon"), "0 9 * * mon#1"),
         (crontab(minute=0, hour=9, day_of_month="1-7,15-21", day_of_week="tue"), "0 9 * * tue#1,tue#3"),
+        (crontab(minute=0, hour=9, day_of_month="*/2", day_of_week="sat"), "0 9 */2 * sat"),
         (crontab(minute=0, hour=9, day_of_week="sunday"), "0 9 * * 0"),
     ],
 )

@@ -58,14 +58,14 @@ def reference(shows: Shows, zone: str, after: dt.datetime, until: dt.datetime, *
 
 
 @st.composite
-def fields(draw: st.DrawFn, least: int, most: int, *, steps: bool = True) -> tuple[str, set[int]]:
-    """A field of a cron string, and what it means."""
-    kind = draw(st.sampled_from(["all", "values", "range", *(["steps"] if steps else [])]))
+def fields(draw: st.DrawFn, least: int, most: int, *, last: int | None = None) -> tuple[str, set[int]]:
+    """A field of a cron string, and what it means; ``last``: the greatest value of the field, if ``most`` is not."""
+    kind = draw(st.sampled_from(["all", "values", "range", "steps"]))
     if kind == "all":
-        return "*", set(range(least, most + 1))
+        return "*", set(range(least, (last or most) + 1))
     if kind == "steps":
         step = draw(st.integers(1, most - least))
-        return f"*/{step}", set(range(least, most + 1, step))
+        return f"*/{step}", set(range(least, (last or most) + 1, step))
     if kind == "range":
         low = draw(st.integers(least, most - 1))
         high = draw(st.integers(low + 1, most))
@@ -77,14 +77,12 @@ def fields(draw: st.DrawFn, least: int, most: int, *, steps: bool = True) -> tup
 @st.composite
 def crons(draw: st.DrawFn) -> tuple[str, Shows, bool]:
     minute, hour = draw(fields(0, 59)), draw(fields(0, 23))
-    day, month, weekday = draw(fields(1, 28, steps=False)), draw(fields(1, 12)), draw(fields(0, 6, steps=False))
+    day, month, weekday = draw(fields(1, 28, last=31)), draw(fields(1, 12)), draw(fields(0, 6))
 
     def shows(wall: dt.datetime) -> bool:
         by_day, by_weekday = wall.day in day[1], wall.isoweekday() % 7 in weekday[1]
-        if day[0] != "*" and weekday[0] != "*":
-            of_days = by_day or by_weekday
-        else:
-            of_days = (day[0] == "*" or by_day) and (weekday[0] == "*" or by_weekday)
+        star = day[0].startswith("*") or weekday[0].startswith("*")
+        of_days = by_day and by_weekday if star else by_day or by_weekday
         return wall.minute in minute[1] and wall.hour in hour[1] and wall.month in month[1] and of_days
 
     both = minute[0].startswith("*") or hour[0].startswith("*") or len(hour[1]) == 24
@@ -308,6 +306,8 @@ def test_values_out_of_range_are_refused(make: Callable[[], Pattern], says: str)
         (Cron("*/15 8-17 * * *"), "Every 15 minutes, between 08:00 and 17:59"),
         (Cron("5 17 * * *"), "At 17:05"),
         (Cron("0 9 1 * mon"), "0 9 1 * mon" if OLD_WORDS else "At 09:00, on day 1 of the month, or on Monday"),
+        (Cron("0 16 */2 * sat"), "At 16:00, every 2 days, only on Saturday"),
+        (Cron("0 4 */32,1-7 * tue"), "0 4 */32,1-7 * tue"),
         (Cron("59 23 l * *"), "At 23:59, on the last day of the month"),
         (Cron("0 9 * * fri#2"), "At 09:00, on the second Friday of the month"),
         (Cron("0 0 * jul,aug *"), "At 00:00, only in July and August"),
@@ -330,6 +330,20 @@ def test_every_cron_string_has_words(cron: tuple[str, Shows, bool]) -> None:
     assert words
     assert "AM" not in words
     assert "PM" not in words
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("0 16 */2 * sat", ["2026-11-07", "2026-11-21", "2026-12-05"]),
+        ("0 4 */32,1-7 * 2", ["2026-11-03", "2026-12-01", "2027-01-05"]),
+        ("0 4 1-7 * */7", ["2026-11-01", "2026-12-06", "2027-01-03"]),
+        ("0 4 1,15 * sat", ["2026-11-01", "2026-11-07", "2026-11-14"]),
+    ],
+)
+def test_a_day_field_that_begins_with_a_star_does_not_let_the_other_alone_decide(text: str, days: list[str]) -> None:
+    begin = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
+    assert [f"{one:%Y-%m-%d}" for one in Cron(text).coming(begin, 3, begin)] == days
 
 
 @pytest.mark.parametrize("text", ["every " + "9" * 5_000 + " minutes", "monthly on day " + "1" * 5_000 + " at 09:00"])

@@ -20,8 +20,8 @@ LONGEST_CRON = 500  # characters; croniter needs seconds for a list of thousands
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 UNITS = {"day": DAY, "hour": HOUR, "minute": dt.timedelta(minutes=1), "second": SECOND}  # longest first
 BEGINNING = dt.datetime(2000, 1, 1)  # a pattern that ever fires does so within the next fifty years
-# Days such as fri#2 and L in a list: cron_descriptor does not describe them well.
-SEVERAL = re.compile(r",\S*(#|\bl)|(#|\bl\b)\S*,", re.IGNORECASE)
+# Steps, and days such as fri#2 and L, in a list: cron_descriptor does not describe them well.
+SEVERAL = re.compile(r",\S*(#|/|\bl)|(#|/|\bl\b)\S*,", re.IGNORECASE)
 FIELD = re.compile(r"(?:[0-9*,/#-]|[a-z]{3}|l)+", re.IGNORECASE)
 
 
@@ -62,7 +62,8 @@ class Every(Pattern):
 class Cron(WallPattern):
     """A cron string of five fields: minute, hour, day of month, month, day of week. ``Cron("*/15 8-17 * * mon-fri")``.
 
-    If both day fields are restricted, either may match. ``L`` is the last day of a month, ``fri#2`` its second Friday.
+    If both day fields are restricted, either may match; one that begins with a star, such as ``*/2``, is no restriction in this
+    sense, and then both have to match. ``L`` is the last day of a month, ``fri#2`` its second Friday.
     """
 
     expression: str
@@ -93,7 +94,7 @@ class Cron(WallPattern):
         from croniter import CroniterBadDateError, croniter
 
         try:
-            found: dt.datetime = croniter(self.expression, local).get_next(dt.datetime)
+            found: dt.datetime = croniter(self.expression, local, implement_cron_bug=True).get_next(dt.datetime)
         except CroniterBadDateError:
             return None
         return found
@@ -111,8 +112,9 @@ class Cron(WallPattern):
         except FormatException:
             return str(self)
         _, _, day_of_month, _, day_of_week = self.expression.split()
-        either_day = "*" not in (day_of_month, day_of_week)
-        return str(self) if either_day and ", or " not in found else found  # version 1 says "only on" for them, too
+        if day_of_month.startswith("*") or day_of_week.startswith("*"):
+            return found.replace(", or on ", ", only on ")  # version 2 says "or" whenever both are given
+        return found if ", or " in found else str(self)  # version 1 says "only on" for them, too
 
     def __str__(self) -> str:
         return " ".join(self.expression.split())

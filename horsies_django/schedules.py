@@ -32,7 +32,7 @@ from horsies_django.tasks.options import SendOptions, prepare, refuse
 
 __all__ = [
     "Cron", "Daily", "Every", "Hourly", "Monthly", "Pattern", "PatternError", "ScheduleConfig", "Weekly",
-    "change", "create", "declare", "declared", "disable", "enable", "problems", "revert", "run_now", "task_of",
+    "change", "create", "declare", "declared", "delete", "disable", "enable", "problems", "revert", "run_now", "task_of",
 ]  # fmt: skip
 
 LONGEST_NAME = 255
@@ -148,10 +148,14 @@ def create(name: str, definition: Mapping[str, Any], *, actor: str, reason: str 
 def change(name: str, changes: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
     """Change keys of a schedule's definition, overriding the code; return those that changed. Raises ScheduleError.
 
-    Arguments are encoded as JSON.
+    Arguments are encoded as JSON. A pattern may be text, which leaves the zone as it is, or an object, which has its own zone.
     """
     with transaction.atomic(using=config().database):
-        _refuse(name, {**_find(name).definition, **changes})
+        held, pattern = _find(name).definition, changes.get("pattern")
+        if isinstance(pattern, Pattern):
+            _refuse(name, {**held, "zone": None, **changes})
+            changes = {**changes, "pattern": str(pattern), "zone": pattern.zone}
+        _refuse(name, {**held, **changes})
         return _change(name, action="schedule.change", actor=actor, reason=reason, changes=changes)
 
 
@@ -175,6 +179,20 @@ def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
         if found.declared_in is None:
             raise ScheduleError(f"the schedule {name!r} is not declared in the code: there is nothing to revert to")
         return _change(name, action="schedule.revert", actor=actor, reason=reason, drop=list(found.changes))
+
+
+def delete(name: str, *, actor: str, reason: str | None = None) -> None:
+    """Delete a schedule that no code declares: one that was created here, or that is gone from the code.
+
+    Raises ScheduleError, also for one that the code declares, because the next scheduler to start would write it again.
+    """
+    refuse_who(ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason)
+    with transaction.atomic(using=config().database):
+        found = _find(name)
+        if not ScheduleStore(connections[config().database]).delete(name, actor, reason):
+            raise ScheduleError(
+                f"the schedule {name!r} is declared in {found.declared_in}: delete it there, or disable it here"
+            )
 
 
 def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:

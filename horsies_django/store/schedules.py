@@ -72,6 +72,10 @@ class ScheduleStore:
         found: list[str] | None = run(self.connection, "schedules/change", params)[0][0]
         return found
 
+    def delete(self, name: str, actor: str, reason: str | None) -> bool:
+        """Delete a schedule that no code declares; return whether there was one."""
+        return bool(run(self.connection, "schedules/delete", {"name": name, "actor": actor, "reason": reason}))
+
     def due(self, many: int, but: Collection[str] = ()) -> list[str]:
         """Return the names of at most ``many`` schedules that are due, without those in ``but``."""
         rows = run(self.connection, "schedules/due", {"now": self.now, "many": many, "but": list(but)})

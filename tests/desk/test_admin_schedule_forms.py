@@ -21,7 +21,7 @@ from tests.support.factories import now
 pytestmark = pytest.mark.django_db
 
 ADD = "admin:horsies_schedule_add"
-VERBS = ("run_now", "enable", "disable", "edit", "revert")
+VERBS = ("run_now", "enable", "disable", "edit", "revert", "delete")
 MAY = ("view_schedule", "configure_queue", "view_payload")
 
 
@@ -90,7 +90,7 @@ def test_the_ways_to_change_a_schedule_show_for_those_who_may_and_as_it_stands()
     schedules.disable("report", actor="ada")
     assert offered(keeper) == {"run_now", "enable", "edit", "revert"}
     force(gone_at=now())
-    assert offered(keeper) == {"run_now", "edit", "revert"}
+    assert offered(keeper) == {"run_now", "edit", "revert", "delete"}
     assert offered(viewer) == set()
     assert reverse(ADD) in body(keeper, reverse(LIST))
     assert reverse(ADD) not in body(viewer, reverse(LIST))
@@ -100,6 +100,22 @@ def test_a_schedule_that_the_admin_made_has_nothing_to_go_back_to(boss: Client) 
     make(priority=4)
     assert url("revert") not in body(boss, url("change"))
     assert "there is nothing to revert to" in str(post(boss, "revert").context["form"].non_field_errors())
+
+
+def test_a_schedule_that_no_code_declares_is_deleted_and_its_page_is_no_more(boss: Client) -> None:
+    make(priority=4)
+    response = post(boss, "delete", reason=WHY)
+    assert response.redirect_chain == [(reverse(LIST), 302)]
+    assert [level for _, level in messages(response)] == ["success"]
+    assert not Schedule.objects.exists()
+    entry = AuditEntry.objects.get(action="schedule.delete")
+    assert (entry.actor, entry.reason, entry.before["priority"]) == ("boss", WHY, 4)
+
+
+def test_a_schedule_that_the_code_declares_is_not_deleted_and_it_says_where_to(boss: Client) -> None:
+    declare()
+    assert "delete it there, or disable it here" in str(post(boss, "delete").context["form"].non_field_errors())
+    assert row().declared_in is not None
 
 
 @pytest.mark.parametrize("name", ["no such schedule", "a\x00b", "<b>x</b>"])

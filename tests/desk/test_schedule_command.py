@@ -103,6 +103,14 @@ def test_switches_say_whether_they_changed_anything_and_are_audited() -> None:
     assert machine("enable", "nightly") == {"changed": ["enabled"]}
 
 
+def test_delete_says_what_it_deleted_and_is_audited() -> None:
+    make("nightly")
+    assert run("delete", "nightly", "--reason=not needed") == "nightly is deleted.\n"
+    assert AuditEntry.objects.get(action="schedule.delete").reason == "not needed"
+    make("nightly")
+    assert machine("delete", "nightly") == {"deleted": "nightly"}
+
+
 def test_run_now_sends_one_task_and_prints_its_id() -> None:
     make("nightly")
     assert machine("run-now", "nightly") == {"task_id": str(Task.objects.get().pk)}
@@ -110,7 +118,7 @@ def test_run_now_sends_one_task_and_prints_its_id() -> None:
     assert Task.objects.count() == 2
 
 
-@pytest.mark.parametrize("verb", ["next", "run-now", "enable", "disable"])
+@pytest.mark.parametrize("verb", ["next", "run-now", "enable", "disable", "delete"])
 def test_a_schedule_that_does_not_exist_is_named(verb: str) -> None:
     with pytest.raises(CommandError, match="there is no schedule 'nowhere'"):
         run(verb, "nowhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from horsies_django import (
 from horsies_django.core.errors import ScheduleError
 from horsies_django.models import AuditEntry, Schedule
 from horsies_django.monitoring import overview
-from horsies_django.schedules import Cron, Daily
+from horsies_django.schedules import Cron, Daily, Every, Pattern
 from horsies_django.tasks import registry
 from tests.apps.project import tasks
 
@@ -190,7 +191,37 @@ def test_one_that_nobody_declares_has_nothing_to_go_back_to() -> None:
         schedules.create("by hand", NIGHTLY, actor="ann")
 
 
-@pytest.mark.parametrize("verb", [schedules.enable, schedules.disable, schedules.revert, schedules.run_now])
+@pytest.mark.parametrize(
+    ("pattern", "zone"), [(Every(minutes=6), "UTC"), (Daily("05:00", zone="Asia/Tokyo"), "Asia/Tokyo")]
+)
+def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone(pattern: Pattern, zone: str) -> None:
+    schedules.create("by hand", {**NIGHTLY, "zone": "Europe/Berlin"}, actor="ann")
+    assert schedules.change("by hand", {"pattern": pattern}, actor="ann") == ["pattern", "zone"]
+    held = Schedule.objects.get().definition
+    assert (held["pattern"], held["zone"]) == (str(pattern), zone)
+    assert schedules.change("by hand", {"pattern": pattern, "zone": zone}, actor="ann") == []
+    with pytest.raises(ScheduleError, match="already has the zone"):
+        schedules.change("by hand", {"pattern": pattern, "zone": "Europe/Oslo"}, actor="ann")
+
+
+def test_a_schedule_that_is_gone_from_the_code_or_was_never_there_can_be_deleted(declare: Declare) -> None:
+    declare({"nightly": NIGHTLY})
+    schedules.declare(actor="a scheduler")
+    with pytest.raises(ScheduleError, match=r"declared in HORSIES\['SCHEDULES'\]\['nightly'\]: delete it there"):
+        schedules.delete("nightly", actor="ann")
+    Schedule.objects.update(gone_at=dt.datetime.now(dt.UTC))
+    schedules.create("by hand", NIGHTLY, actor="ann")
+    for name in ("nightly", "by hand"):
+        schedules.delete(name, actor="ann", reason="not needed")
+    assert not Schedule.objects.exists()
+    written = AuditEntry.objects.filter(action="schedule.delete").values_list("subject", "actor", "reason", "after")
+    assert sorted(written) == [(name, "ann", "not needed", {}) for name in ("by hand", "nightly")]
+    assert AuditEntry.objects.filter(action="schedule.delete", before__contains=NIGHTLY).count() == 2
+
+
+@pytest.mark.parametrize(
+    "verb", [schedules.enable, schedules.disable, schedules.revert, schedules.run_now, schedules.delete]
+)
 def test_a_schedule_that_does_not_exist_is_named(verb: Callable[..., Any]) -> None:
     with pytest.raises(ScheduleError, match="there is no schedule 'nowhere'"):
         verb("nowhere", actor="ann")

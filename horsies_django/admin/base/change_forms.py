@@ -64,6 +64,7 @@ class ChangeForm(forms.Form):
     button: ClassVar[str | Promise]
     way: ClassVar[str | Promise] = ""  # text of the link to the form, if it differs from the button
     explanation: ClassVar[str | Promise] = ""
+    deletes: ClassVar[bool] = False  # then there is no page of the row to return to
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
@@ -166,7 +167,7 @@ class ChangeMixin(Base):
             seen = self._newest_entry(row)
         form = self.change_forms[verb](request.POST if posted else None, row=row, request=request)
         if posted and form.is_valid() and self._made(request, form, seen):
-            return HttpResponseRedirect(self._url("change", form.row))
+            return HttpResponseRedirect(self._url("changelist") if form.deletes else self._url("change", form.row))
         return self._form_page(request, form, seen, adds=object_id is None)
 
     def _made(self, request: HttpRequest, form: ChangeForm, seen: int) -> bool:

@@ -38,6 +38,7 @@ ACTIONS = {
     "schedule.enable": gettext_lazy("Enabled"),
     "schedule.disable": gettext_lazy("Disabled"),
     "schedule.revert": gettext_lazy("Reverted to the code"),
+    "schedule.delete": gettext_lazy("Deleted"),
     "schedule.run_now": gettext_lazy("Run now"),
     "task.cancel": gettext_lazy("Cancelled"),
     "task.terminate": gettext_lazy("Terminated"),

@@ -1,4 +1,4 @@
-"""The pages that change a schedule: run now, enable, disable, edit, revert, add. They need ``horsies.configure_queue``."""
+"""The pages that change a schedule: run now, enable, disable, edit, revert, delete, add. They need ``horsies.configure_queue``."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
         return self.has_configure_permission(request)
 
     def verbs(self, row: Schedule) -> list[str]:
-        """Return run now, enable or disable, edit, and revert."""
+        """Return run now, enable or disable, edit, revert, and delete if no code declares the schedule."""
         off = as_object(row.definition).get("enabled") is False
         verbs = ["run_now", *([] if row.gone_at else ["enable" if off else "disable"]), "edit"]
-        return verbs + ["revert"] * bool(changed_keys(row))
+        undeclared = row.declared_in is None or row.gone_at is not None
+        return verbs + ["revert"] * bool(changed_keys(row)) + ["delete"] * undeclared
 
     def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
         """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""

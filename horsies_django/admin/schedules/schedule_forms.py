@@ -95,6 +95,23 @@ class RevertForm(ScheduleForm):
         return schedules.revert(self.row.name, actor=actor, reason=self.why)
 
 
+class DeleteForm(ScheduleForm):
+    """Deletes a schedule that no code declares."""
+
+    action = "schedule.delete"
+    title = gettext_lazy("Delete %(name)s")
+    button = gettext_lazy("Delete")
+    explanation = gettext_lazy(
+        "No code declares it. Tasks that were sent are not affected; the audit keeps its definition."
+    )
+    deletes = True
+
+    def apply(self, actor: str) -> list[str]:
+        """Delete the schedule."""
+        schedules.delete(self.row.name, actor=actor, reason=self.why)
+        return ["name"]
+
+
 class DefinitionForm(ScheduleForm):
     """A schedule's definition, a field for each key; hidden inputs keep the values that the form was opened with."""
 
@@ -280,5 +297,6 @@ FORMS: dict[str, type[ChangeForm]] = {
     "disable": DisableForm,
     "edit": EditForm,
     "revert": RevertForm,
+    "delete": DeleteForm,
     ADD: AddForm,
 }

@@ -1,4 +1,4 @@
-"""``manage.py horsies_schedule``: list schedules, enable and disable them, and send their tasks, from the shell."""
+"""``manage.py horsies_schedule``: list, enable, disable and delete schedules, and send their tasks, from the shell."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from horsies_django.monitoring import overview
 
 
 class Command(BaseCommand):
-    """Lists schedules and their fire times, enables and disables them, sends a task now."""
+    """Lists schedules and their fire times, enables, disables and deletes them, sends a task now."""
 
-    help = "List, enable and disable schedules, and send their tasks. Changes are audited and reach all schedulers at once."
+    help = "List, enable, disable and delete schedules, and send their tasks. Changes are audited and reach all schedulers at once."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON, for machines")
@@ -43,6 +43,7 @@ class Command(BaseCommand):
             ("run-now", "send a schedule's task once, now, enabled or not; its fire times do not change"),
             ("enable", "let a schedule fire from now on"),
             ("disable", "stop a schedule from firing"),
+            ("delete", "delete a schedule that no code declares"),
         ):
             verb(name, help_).add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
 
@@ -81,6 +82,12 @@ class Command(BaseCommand):
 
     def do_disable(self, **options: Any) -> None:
         self.tell(schedules.disable(options["name"], actor=actor(), reason=options["reason"]), "disabled", options)
+
+    def do_delete(self, **options: Any) -> None:
+        schedules.delete(options["name"], actor=actor(), reason=options["reason"])
+        self.stdout.write(
+            as_json({"deleted": options["name"]}) if options["json"] else f"{options['name']} is deleted."
+        )
 
     def tell(self, changed: list[str], state: str, options: dict[str, Any]) -> None:
         """Print whether anything changed."""

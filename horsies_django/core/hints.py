@@ -48,6 +48,7 @@ VERBS = {
     "get_result": "use handle(task_id)",
 }
 OPTIONS = {
+    "base": "wrap the function in a decorator of your own below @task, for what the methods of the class did around each run",
     "bind": "leave it out: inside the task, current_task() has its id and attempt, and 'raise Retry(...)' retries it",
     "takes_context": "leave it out: inside the task, current_task() has its id and attempt",
     "rate_limit": "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run at once",

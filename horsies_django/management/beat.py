@@ -34,7 +34,7 @@ DROPPED |= dict.fromkeys((*ROUTING, "ignore_result"), "there is no such option h
 class Entry:
     """A schedule of Celery beat. ``zone`` is that of its crontab, None if Celery decides.
 
-    ``in_json``: the arguments are JSON values, not Python values.
+    ``in_rows``: it is a row of django-celery-beat, whose arguments are JSON values, not Python values.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Entry:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     zone: Any = None
-    in_json: bool = False
+    in_rows: bool = False
     enabled: bool = True
     one_off: bool = False
     begins: dt.datetime | None = None
@@ -102,7 +102,7 @@ def of_rows(zone: Any) -> Iterator[Entry]:
             read(row.kwargs or "{}"),
             {key: value for key, value in given.items() if value is not None},
             row.crontab.timezone if row.crontab and aware else zone,
-            in_json=True,
+            in_rows=True,
             enabled=row.enabled,
             one_off=row.one_off,
             begins=row.start_time,
@@ -148,10 +148,10 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
     except CodecError as error:
         wrong.append(str(error))
     if pattern is not None:
-        wrong += as_texts(problems(entry.name, definition, as_json=entry.in_json))
+        wrong += as_texts(problems(entry.name, definition, as_json=entry.in_rows))
     if wrong:
         return Translation(entry, pattern, problems=wrong)
-    return Translation(entry, pattern, *both_forms(definition, entry.in_json), notes=notes)
+    return Translation(entry, pattern, *both_forms(definition, entry.in_rows), notes=notes)
 
 
 def limits_of_its_life(entry: Entry, now: dt.datetime) -> Iterator[str]:
@@ -161,9 +161,9 @@ def limits_of_its_life(entry: Entry, now: dt.datetime) -> Iterator[str]:
         yield f"it stops to fire at {entry.ends.isoformat()}, and a schedule here has no end: create it, and disable it then"
 
 
-def both_forms(definition: dict[str, Any], in_json: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def both_forms(definition: dict[str, Any], in_rows: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a valid definition with its arguments as JSON, and the same with Python values."""
-    if not in_json:
+    if not in_rows:
         return in_wire_form(definition), definition
     task = registry.find_or_import(definition["task"])
     assert task is not None

@@ -63,7 +63,7 @@ def find_or_import(name: str) -> TaskDefinition | None:
 
 
 def names() -> list[str]:
-    """Return the names of all tasks, sorted."""
+    """Return the names of all tasks that this process has imported, sorted; what a web process has not needed is missing."""
     return sorted(_tasks)
 
 

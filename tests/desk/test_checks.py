@@ -260,6 +260,22 @@ def test_a_function_that_cannot_be_a_task_is_an_error_at_its_line(add_app: AddAp
     assert "shop_i/tasks.py, line 4" in str(message.hint)
 
 
+def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(add_app: AddApp) -> None:
+    code = (
+        "from horsies_django import task as job\n\n@job\ndef pack(box: int) -> None: ...\n\n\n"
+        "@job(priority=5)\ndef wrap(box, paper=None): ...\n\n\n@job\nasync def send(box: int, to): ...\n\n\n"
+        "def helper(box): ...\n\n\n@job(priority=6)\ndef tape(*, width) -> int: ...\n"
+    )
+    add_app("shop_m", tasks=code)
+    message = found("E012")
+    assert "shop_m.tasks.wrap lacks annotations" in message.msg
+    assert (
+        "decoded: box, paper, return. Write types, as in\n    def wrap(box: int, paper: int | None = None) -> None:\n"
+        in message.msg
+    )
+    assert message.msg.endswith("\nSo does send in line 12: to, return\nSo does tape in line 19: width")
+
+
 def test_an_annotation_that_names_nothing_is_an_error_once_all_is_imported(add_app: AddApp) -> None:
     code = "from __future__ import annotations\nfrom horsies_django import task\n\n@task\ndef pack(box: Bxo) -> None: ...\n"
     add_app("shop_l", tasks=code)

@@ -154,6 +154,7 @@ def test_any_other_attribute_that_there_is_not_is_missing_as_ever_and_tasks_can_
 @pytest.mark.parametrize(
     ("option", "said"),
     [
+        ("base", "decorator of your own"),
         ("bind", "current_task\\(\\) has its id"),
         ("max_retries", "use retry_policy=RetryPolicy"),
         ("autoretry_for", "auto_retry_for="),

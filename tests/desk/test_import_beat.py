@@ -370,6 +370,21 @@ def test_rows_become_schedules(models: Any) -> None:
     assert "3 unchanged" in run()
 
 
+def test_what_beat_fires_as_well_after_an_import_is_named(models: Any, settings: Any) -> None:
+    """Naive: the tasks of such a row are sent by both, every night."""
+    often = models.IntervalSchedule.objects.create(every=2, period="minutes")
+    past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    settings.CELERY_BEAT_SCHEDULE = {"nightly": NIGHTLY}
+    for name, more in {"on": {}, "off": {"enabled": False}, "ended": {"expires": past}}.items():
+        models.PeriodicTask.objects.create(name=name, task=tasks.noop.name, interval=often, **more)
+    assert "Beat still fires" not in run("--dry-run")
+    told = "Beat still fires 'on': switch these rows off in django-celery-beat\nBeat still fires 'nightly': stop beat"
+    assert told in run()
+    assert told in run()
+    models.PeriodicTask.objects.update(enabled=False)
+    assert "'on'" not in left_out()
+
+
 def test_rows_that_cannot_be_imported_are_named(models: Any) -> None:
     """Naive: a one-off task fires every day, a schedule outlives its end, or a row that is no JSON ends the import."""
     later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)

@@ -252,9 +252,13 @@ def test_a_parameter_without_annotation_is_refused_with_the_line_to_write() -> N
 
     message = refused_definition(plain)
     assert "test_codec.test_a_parameter_without_annotation_is_refused_with_the_line_to_write.<locals>.plain" in message
-    assert "parameter 'a' has no annotation" in message
+    assert (
+        "plain lacks annotations, without which values cannot be encoded and decoded: a. Write types, as in" in message
+    )
     assert message.endswith("\n    def plain(a: int, b: int) -> None:")
-    assert refused_definition(late).endswith("\n    async def late(a: int, flag: bool = True, note=None) -> None:")
+    assert refused_definition(late).endswith(
+        "\n    async def late(a: int, flag: bool = True, note: int | None = None) -> None:"
+    )
 
 
 def test_a_model_parameter_is_refused_with_the_line_to_write() -> None:

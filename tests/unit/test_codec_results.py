@@ -111,9 +111,11 @@ def test_a_missing_return_annotation_is_refused_with_the_line_to_write() -> None
 
     with pytest.raises(TaskDefinitionError) as raised:
         ResultCodec.of(send_mail)
-    assert "send_mail has no return annotation" in str(raised.value)
-    assert "\n    def send_mail(to: str, *, html: bool = False) -> int:\n" in str(raised.value)
-    with pytest.raises(TaskDefinitionError, match=r"\n    async def fetch\(\) -> int:\n"):
+    assert "send_mail lacks annotations, without which values cannot be encoded and decoded: return." in str(
+        raised.value
+    )
+    assert "\n    def send_mail(to: str, *, html: bool = False) -> None:" in str(raised.value)
+    with pytest.raises(TaskDefinitionError, match=r"\n    async def fetch\(\) -> None:"):
         ResultCodec.of(fetch)
 
 

@@ -1,4 +1,4 @@
-"""The pages that change a schedule: run now, enable, disable, edit, revert, delete, add. They need ``horsies.configure_queue``."""
+"""The pages that change a schedule: run now, enable, disable, edit, revert, delete, add; with ``horsies.configure_queue``."""
 
 from __future__ import annotations
 

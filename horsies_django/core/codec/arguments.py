@@ -12,7 +12,14 @@ from horsies_django.core.codec.annotations import shape_of
 from horsies_django.core.codec.jsontext import read_json, write_json
 from horsies_django.core.codec.outcomes import result_shape
 from horsies_django.core.codec.shapes import CodecError, Shape, too_deep
-from horsies_django.core.codec.signatures import EMPTY, Compiled, refuse_bad_parameters, refuse_models, written
+from horsies_django.core.codec.signatures import (
+    EMPTY,
+    Compiled,
+    refuse_bad_parameters,
+    refuse_models,
+    refuse_unannotated,
+    written,
+)
 from horsies_django.core.results import TaskResult
 
 
@@ -24,6 +31,7 @@ class ArgumentsCodec(Compiled):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         refuse_bad_parameters(function, self.signature)
+        refuse_unannotated(function, self.signature)
         parameters = list(self.signature.parameters.values())
         self._names = frozenset(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is EMPTY)

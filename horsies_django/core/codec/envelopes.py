@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.jsontext import read_json, write_json
 from horsies_django.core.codec.shapes import ANY, CodecError, Shape, too_deep
-from horsies_django.core.codec.signatures import Compiled, refuse_no_return
+from horsies_django.core.codec.signatures import Compiled, refuse_unannotated
 from horsies_django.core.results import TaskError, TaskResult
 
 REPR_CHARACTERS = 10_000
@@ -20,7 +20,7 @@ class ResultCodec(Compiled):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        refuse_no_return(function, self.signature)
+        refuse_unannotated(function, self.signature)
         self.wraps_result = re.match(r"(\w+\.)*TaskResult\b", str(self.signature.return_annotation)) is not None
         self._shape: Shape | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import re
@@ -63,14 +64,6 @@ def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signa
                 f"{origin_of(function)} takes {stars}{name}, but the arguments of a task are sent by name: declare what it "
                 f"takes, as in\n    {definition(function, signature, {name: instead})}"
             )
-        if parameter.annotation is EMPTY:
-            default = parameter.default
-            guess = "int" if default is EMPTY or default is None else type(default).__name__
-            guess = f"{guess} | None" if default is None else guess
-            raise TaskDefinitionError(
-                f"{origin_of(function)}: parameter '{name}' has no annotation, so it cannot be encoded: write its "
-                f"type, as in\n    {definition(function, signature, {name: guess})}"
-            )
 
 
 def refuse_models(function: Callable[..., Any], signature: inspect.Signature, hints: dict[str, Any]) -> None:
@@ -83,14 +76,44 @@ def refuse_models(function: Callable[..., Any], signature: inspect.Signature, hi
             )
 
 
-def refuse_no_return(function: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Raise TaskDefinitionError for a missing return annotation."""
+def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Raise TaskDefinitionError for all missing annotations, also those of later tasks of the module, which would be next."""
+    missing = {name: _guess(one.default) for name, one in signature.parameters.items() if one.annotation is EMPTY}
     if signature.return_annotation is EMPTY:
+        missing["return"] = "None"
+    if missing:
+        others = "".join(f"\nSo does {other}" for other in _others_unannotated(function))
         raise TaskDefinitionError(
-            f"{origin_of(function)} has no return annotation, so its result cannot be decoded: write\n"
-            f"    {definition(function, signature, {'return': 'int'})}\n"
-            "with its return type, or '-> None'"
+            f"{origin_of(function)} lacks annotations, without which values cannot be encoded and decoded: "
+            f"{', '.join(missing)}. Write types, as in\n    {definition(function, signature, missing)}{others}"
         )
+
+
+def _guess(default: Any) -> str:
+    """Return the type that a parameter may have."""
+    return "int" if default is EMPTY else "int | None" if default is None else type(default).__name__
+
+
+def _others_unannotated(function: Callable[..., Any]) -> list[str]:
+    """Return the other functions of the module that have a decorator of this one and lack annotations."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
+    except (KeyError, OSError, TypeError, SyntaxError):  # a shell has no source
+        return []
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    own = next((_decorators(node) for node in functions if node.name == function.__qualname__), set())
+    found = []
+    for node in functions:
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        missing = [one.arg for one in arguments if one.annotation is None] + ["return"] * (node.returns is None)
+        if missing and node.name != function.__qualname__ and own & _decorators(node):
+            found.append(f"{node.name} in line {node.lineno}: {', '.join(missing)}")
+    return found
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the decorators of a function, without their options."""
+    return {ast.dump(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
 
 
 def definition(function: Callable[..., Any], signature: inspect.Signature, changed: dict[str, str]) -> str:

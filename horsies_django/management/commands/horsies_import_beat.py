@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pprint
 from argparse import ArgumentParser
 from collections import Counter
@@ -24,6 +25,7 @@ from horsies_django.management.reports.layout import table, visible
 from horsies_django.models import Schedule
 
 LEFT_OUT = "left out"
+HERE = ("created", "changed", "unchanged")
 REASON = "imported from Celery beat"
 
 
@@ -71,7 +73,7 @@ class Command(BaseCommand):
         else:
             with transaction.atomic(using=config().database):
                 done = [self.write(one, options["replace"], options["dry_run"]) for one in found]
-        (self.stderr if options["print"] else self.stdout).write(summary(found, done))
+        (self.stderr if options["print"] else self.stdout).write(summary(found, done, now))
         if left := sum(one.state == LEFT_OUT for one in done):
             raise CommandError(
                 f"horsies_import_beat: {left} of {len(found)} schedules were left out, for the reasons above"
@@ -139,8 +141,22 @@ def full(stored: dict[str, Any]) -> dict[str, Any]:
     return found.definition()
 
 
-def summary(found: Sequence[Translation], done: Sequence[Done]) -> str:
-    """Return a line per schedule, the reasons, and how many there were of each kind."""
+def twice(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> list[str]:
+    """Return what to do about schedules that exist here and that beat fires as well: their tasks would be sent twice."""
+    here = [one.entry for one, (state, _) in zip(found, done, strict=True) if state in HERE]
+    firing = [one for one in here if one.enabled and not (one.ends and one.ends <= now)]
+    return [
+        f"Beat still fires {', '.join(repr(one.name) for one in firing if one.in_rows is in_rows)}: {way}"
+        for in_rows, way in (
+            (True, "switch these rows off in django-celery-beat"),
+            (False, "stop beat, or remove these entries"),
+        )
+        if any(one.in_rows is in_rows for one in firing)
+    ]
+
+
+def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime) -> str:
+    """Return a line per schedule, the reasons, how many there were of each kind, and which of them beat fires as well."""
     rows = []
     for one, (state, _) in zip(found, done, strict=True):
         pattern = one.pattern
@@ -149,4 +165,5 @@ def summary(found: Sequence[Translation], done: Sequence[Done]) -> str:
     reasons = [f"{one.entry.name}: {why}" for one, (_, whys) in zip(found, done, strict=True) for why in whys]
     counted = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in done).items())
     lines = [table(("SCHEDULE", "", "FIRES", "ZONE", "TASK"), rows), "\n".join(map(visible, reasons)), f"{counted}."]
+    lines.append("\n".join(map(visible, twice(found, done, now))))
     return "\n\n".join(filter(None, lines))

@@ -22,7 +22,7 @@ from horsies_django.monitoring import overview
 class Command(BaseCommand):
     """Lists schedules and their fire times, enables, disables and deletes them, sends a task now."""
 
-    help = "List, enable, disable and delete schedules, and send their tasks. Changes are audited and reach all schedulers at once."
+    help = "List, enable, disable, delete and run schedules. Changes are audited and reach all schedulers at once."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON, for machines")

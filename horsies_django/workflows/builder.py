@@ -9,7 +9,7 @@ import datetime as dt
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Literal
 from uuid import UUID
 
@@ -74,7 +74,8 @@ class Workflow(Waits, Generic[T]):
         when: Condition | None = None,
         name: str | None = None,
         undo: Sender[..., Any] | str | None = None,
-        **kwargs: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> Node[N]:
         """Add a node that runs a task, or another workflow as a run of its own, and return it.
 
@@ -83,16 +84,18 @@ class Workflow(Waits, Generic[T]):
         ``after``. ``join``: "all" must complete, or "any" or ``quorum(n)`` of those in ``after`` and in lists. ``allow_failed``:
         it runs even if some did not. ``when``: it is skipped unless the condition holds. ``name``, unique in the workflow, is
         that of the function without one. ``undo``: a task that undoes what this one did, if the run fails or is cancelled.
+        ``kwargs`` are arguments by name as well, also those that are named like one of these options.
         """
+        options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name, "undo": undo}
+        given = mixups.given(self, args, kwargs, others, **options)
         if isinstance(what, Workflow):
             node = self._node(what.name, name, "workflow")
-            embed(self, node, what, args, kwargs)
+            embed(self, node, what, given)
         else:
             task, how = self._task(what)
             node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "task")
             self._prepare(node, task, how)
-            options = mixups.given(after=after, join=join, allow_failed=allow_failed, when=when, name=name, undo=undo)
-            checks.take_arguments(self, node, args, kwargs, options)
+            checks.take_arguments(self, node, given)
         return self._join(node, after, join, allow_failed=allow_failed, when=when, undo=undo)
 
     def map(
@@ -106,20 +109,22 @@ class Workflow(Waits, Generic[T]):
         when: Condition | None = None,
         name: str | None = None,
         undo: Sender[..., Any] | str | None = None,
-        **kwargs: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> Node[list[N]]:
         """Add a node that runs a task once per element of a list, and return it.
 
         The first keyword argument is the list: a node whose value is one, a map, a list of nodes, or plain values. The others are
-        the same for every element. The node completes if all its tasks do; its value is the list of their values. Its ``undo``
-        runs once per element.
+        the same for every element; those in ``kwargs`` come before those beside it. The node completes if all its tasks do; its
+        value is the list of their values. Its ``undo`` runs once per element.
         """
         task, how = self._task(what, MAPPED)
         node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "map")
         self._prepare(node, task, how)
-        node.over = next(iter(kwargs), None)
-        options = mixups.given(after=after, join=join, allow_failed=allow_failed, when=when, name=name, undo=undo)
-        checks.take_arguments(self, node, (), kwargs, options)
+        options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name, "undo": undo}
+        given = mixups.given(self, (), kwargs, others, **options)
+        node.over = next(iter(given.kwargs), None)
+        checks.take_arguments(self, node, given)
         return self._join(node, after, join, allow_failed=allow_failed, when=when, undo=undo)
 
     def continue_as(
@@ -131,16 +136,18 @@ class Workflow(Waits, Generic[T]):
         join: Join = "all",
         allow_failed: bool = False,
         when: Condition | None = None,
-        name: str = "continue",
-        **kwargs: Any,
+        name: str | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> Node[None]:
         """Add a node that ends the run, as COMPLETED, and begins another one in the same transaction, which takes over its key.
 
         Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword arguments are the inputs of
         ``what``; for the others see ``add``. A loop is built by a task: ``current_task().workflow.continue_as(...)``.
         """
-        node = self._node(name, name, "continue")
-        follow(self, node, what, kwargs)
+        options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name}
+        node = self._node("continue", name, "continue")
+        follow(self, node, what, mixups.given(self, (), kwargs, others, **options))
         return self._join(node, after, join, allow_failed=allow_failed, when=when)
 
     def returns(self, node: Node[T]) -> None:

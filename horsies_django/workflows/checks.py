@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, get_origin
 
@@ -34,24 +34,22 @@ def has_nodes(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(each, Node) for each in value)
 
 
-def take_arguments(
-    flow: Any, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], options: Collection[str]
-) -> None:
-    """Give a node its arguments: constants are encoded, nodes become inputs. ``options`` were given beside them."""
+def take_arguments(flow: Any, node: Node, given: mixups.Given) -> None:
+    """Give a node its arguments: constants are encoded, nodes become inputs."""
     if node.task is None:
         return
     codec = node.task.arguments
-    if unclear := mixups.unclear(node, len(args), options):
+    if unclear := mixups.unclear(node, list(codec.signature.parameters)[len(given.args) :], given.options):
         flow.problems += unclear
         return
     try:
-        given = codec.bind(tuple(args), kwargs)
+        bound = codec.bind(given.args, given.kwargs)
     except CodecError as error:
         flow.problems.append(f"{node.name}: {error}")
         return
     hints = types.hints(node.task)
     constants = {}
-    for parameter, value in given.items():
+    for parameter, value in bound.items():
         if isinstance(value, Node) or has_nodes(value):
             connect(flow, node, parameter, value, hints.get(parameter, Any))
         elif parameter == node.over:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from horsies_django.core.codec import CodecError, shape_of
@@ -14,9 +14,9 @@ from horsies_django.workflows.nodes import Node
 MOST_LEVELS = 100  # PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them
 
 
-def embed(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def embed(flow: Any, node: Node, child: Any, given: mixups.Given) -> None:
     """Let a node run another workflow. Problems are noted in the flow."""
-    take_graph(flow, node, child, args, kwargs)
+    take_graph(flow, node, child, given)
     if child is flow:
         return
     if child.key is not None:
@@ -34,7 +34,7 @@ def embed(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: Mappin
     node.type = type(None) if output is None else types.list_of(output.type) if output.kind == "map" else output.type
 
 
-def follow(flow: Any, node: Node, successor: Any, kwargs: Mapping[str, Any]) -> None:
+def follow(flow: Any, node: Node, successor: Any, given: mixups.Given) -> None:
     """Let a node end the run and begin another one. Problems are noted in the flow."""
     if not hasattr(successor, "finish"):
         flow.problems.append(f"{node.name}: continue_as() takes a Workflow, not {type(successor).__name__}")
@@ -43,7 +43,7 @@ def follow(flow: Any, node: Node, successor: Any, kwargs: Mapping[str, Any]) -> 
             f"{node.name}: a workflow cannot contain itself: let a task call current_task().workflow.continue_as(...)"
         )
     else:
-        take_graph(flow, node, successor, (), kwargs)
+        take_graph(flow, node, successor, given)
         if successor.key is not None:
             flow.problems.append(
                 f"{node.name}: the workflow that continues a run takes over its key, and has none of its own"
@@ -60,9 +60,10 @@ def judge_name(flow: Any, node: Node, keyed_name: str | None, name: str) -> None
         )
 
 
-def take_graph(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def take_graph(flow: Any, node: Node, child: Any, given: mixups.Given) -> None:
     """Give a node the graph of a workflow, and the values of its inputs."""
-    if args:
+    kwargs = given.kwargs
+    if given.args:
         flow.problems.append(f"{node.name}: the inputs of a workflow are given by name")
     if child is flow:
         flow.problems.append(f"{node.name}: a workflow cannot be a node of itself")
@@ -70,7 +71,8 @@ def take_graph(flow: Any, node: Node, child: Any, args: Sequence[Any], kwargs: M
     child.finish()
     flow.problems += [f"{node.name}: {problem}" for problem in [*child.problems, *checks.graph_problems(child)]]
     inputs = {each.name: each for each in child.nodes if each.kind == "input"}
-    for name in inputs.keys() - kwargs.keys():
+    flow.problems += mixups.unclear(node, inputs, given.options)
+    for name in inputs.keys() - kwargs.keys() - set(given.options):
         flow.problems.append(f"{node.name}: its input {name!r} is missing")
     for name in kwargs.keys() - inputs.keys():
         flow.problems.append(f"{node.name}: it has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}")

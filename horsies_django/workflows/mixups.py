@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from horsies_django.workflows.nodes import Node
 
-OPTIONS = {"after": (), "join": "all", "allow_failed": False, "when": None, "name": None, "undo": None}  # with defaults
+VERBS = {"map": "map", "continue": "continue_as"}  # of kinds of nodes; add() without
+DEFAULTS = {"after": (), "join": "all", "allow_failed": False, "when": None, "name": None, "undo": None}
 
 
-def given(**options: Any) -> set[str]:
-    """Return the options of add() and map() that differ from their defaults."""
-    return {name for name, value in options.items() if value != OPTIONS[name]}
+class Given(NamedTuple):
+    """The arguments of a node as they were given, and the options beside them that could be meant as arguments."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Collection[str] = ()
 
 
-def unclear(node: Node, places: int, options: Collection[str]) -> list[str]:
-    """Return the problems of options that are names of parameters, too, unless these are among the first ``places``.
+def given(flow: Any, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any], **options: Any) -> Given:
+    """Return what add() and its siblings were given: ``kwargs=``, which leaves no doubt about options, and ``others``."""
+    if kwargs is None:
+        return Given(args, others, {name for name, value in options.items() if value != DEFAULTS[name]})
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        flow.problems.append(f"kwargs= takes a dict of arguments by name, not {kwargs!r:.80}")
+        return Given(args, others)
+    flow.problems += [
+        f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in kwargs if name in others
+    ]
+    return Given(args, {**kwargs, **others})
 
-    They may be meant for either.
-    """
-    assert node.task is not None
-    verb, instead = ("map", "rename it") if node.kind == "map" else ("add", "give it by position, or rename it")
+
+def unclear(node: Node, names: Collection[str], options: Collection[str]) -> list[str]:
+    """Return the problems of options that are ``names`` of parameters or inputs, too: they may be meant for either."""
+    verb, what = (
+        VERBS.get(node.kind, "add"),
+        f"{node.task.name} has a parameter" if node.task else "the workflow has an input",
+    )
     return [
-        f"{node.name}: {name}= is an option of {verb}(), and {node.task.name} has a parameter {name!r}: {instead}"
-        for name in list(node.task.arguments.signature.parameters)[places:]
+        f"{node.name}: {name}= is an option of {verb}(), and {what} {name!r}: give that in kwargs={{{name!r}: ...}}, with which "
+        f"{name}= is the option"
+        for name in names
         if name in options
     ]
 

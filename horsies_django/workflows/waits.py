@@ -10,7 +10,7 @@ from horsies_django.core.codec.type_texts import text_of
 from horsies_django.core.texts import text_problem
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.options import LONGEST_DELAY
-from horsies_django.workflows import mixups, types
+from horsies_django.workflows import types
 from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum
 
 OnTimeout = Literal["fail", "skip", "complete"]
@@ -65,8 +65,6 @@ class Waits:
         """Add an input, whose value another workflow gives when this one is a node of it."""
         node = self._node(name, name, "input")
         node.type = types.plain(annotation)
-        if name in mixups.OPTIONS:
-            self.problems.append(f"no value can be given to the input {name!r}: add() has an option of that name")
         return node
 
     def sleep(

@@ -64,24 +64,52 @@ def test_an_option_that_is_a_parameter_too_is_refused_unless_that_has_its_place(
     flow.add(flows.planned, "tomorrow", name="ada")
     flow.add(flows.planned, when="tomorrow")
     flow.map(flows.planned, when=["today", "tomorrow"])
+    planned = "tests.apps.project.flows.planned has a parameter"
     assert [problem for problem in problems_of(flow) if "parameter" in problem] == [
-        "ada: name= is an option of add(), and tests.apps.project.flows.planned has a parameter 'name': give it by position, "
-        "or rename it",
-        "planned: when= is an option of add(), and tests.apps.project.flows.planned has a parameter 'when': give it by position, "
-        "or rename it",
-        "planned-2: when= is an option of map(), and tests.apps.project.flows.planned has a parameter 'when': rename it",
+        f"{node}: {name}= is an option of {verb}(), and {planned} {name!r}: give that in kwargs={{{name!r}: ...}}, with which "
+        f"{name}= is the option"
+        for node, name, verb in (("ada", "name", "add"), ("planned", "when", "add"), ("planned-2", "when", "map"))
     ]
     flow = Workflow("by position")
     flow.returns(flow.add(flows.planned, "tomorrow", "ada", name="both"))
     assert run(flow).get(0).ok_value == "tomorrow ada"
 
 
-def test_an_input_that_add_would_take_for_an_option_is_refused() -> None:
+def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs() -> None:
     child = Workflow("child")
-    child.add(flows.planned, child.input("name", str))
-    outer = Workflow("outer")
-    outer.add(child, name="ada")
-    assert "ada: no value can be given to the input 'name': add() has an option of that name" in problems_of(outer)
+    child.returns(child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)}))
+    flow = Workflow("kwargs")
+    first = flow.add(flows.planned, kwargs={"when": "tomorrow", "name": "ada"}, name="first")
+    second = flow.map(flows.planned, kwargs={"name": ["bob", "cyd"], "when": first}, after=first, name="second")
+    flow.add(child, kwargs={"name": first}, name="third")
+    flow.returns(second)
+    handle = run(flow)
+    assert handle.get(0).ok_value == ["tomorrow ada bob", "tomorrow ada cyd"]
+    third = handle.results()["third"]
+    assert third is not None
+    assert third.ok_value == "now tomorrow ada"
+
+
+def test_an_input_that_add_takes_for_an_option_is_refused() -> None:
+    child = Workflow("child")
+    child.add(flows.planned, "now", child.input("name", str))
+    for outer in (Workflow("outer"), Workflow("next")):
+        (outer.add if outer.name == "outer" else outer.continue_as)(child, name="ada")
+        (problem,) = problems_of(outer)
+        verb = "add" if outer.name == "outer" else "continue_as"
+        assert problem.startswith(
+            f"ada: name= is an option of {verb}(), and the workflow has an input 'name': give that in kwargs="
+        )
+
+
+def test_kwargs_that_are_none_or_given_twice_are_refused() -> None:
+    flow = Workflow("twice")
+    flow.add(flows.planned, kwargs={"when": "now"}, when=None, name="b")
+    flow.add(flows.number, kwargs={"n": 1}, n=2)
+    flow.add(flows.number, kwargs=[1])  # type: ignore[arg-type]
+    problems = problems_of(flow)
+    assert "the argument 'n' is given twice: in kwargs= and beside it" in problems
+    assert "kwargs= takes a dict of arguments by name, not [1]" in problems
 
 
 @pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])

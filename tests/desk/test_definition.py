@@ -74,7 +74,7 @@ def test_an_unannotated_parameter_is_refused_by_name() -> None:
         @task
         def half(a, b: int) -> None: ...  # type: ignore[no-untyped-def]
 
-    refused(define, "half", "'a'")
+    refused(define, "half lacks annotations", ": a. Write")
 
 
 def test_parameters_without_names_are_refused() -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "horsies_django"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "0001_initial.py")
 
-LONGEST_FILE = 300
+LONGEST_FILE = 500
 LONGEST_FUNCTION = 50
 LONG_FILES: set[str] = set()
 LONG_FUNCTIONS: set[str] = set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import QuerySet
+from django.db.models import CharField, DurationField, F, Func, OuterRef, QuerySet, Subquery, Value
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -22,6 +22,7 @@ from horsies_django.admin.base.html import (
     span,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT
 
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-SILENT_AFTER = dt.timedelta(seconds=15)  # several heartbeats
+# As horsies_status names them, with what a badge takes
+LIFE = {
+    "living": ("up", "●", gettext_lazy("Living")),
+    "stale": ("silent", "✕", gettext_lazy("Stale")),
+    "dead": ("silent", "✕", gettext_lazy("Dead")),
+    "stopped": ("stopped", "■", gettext_lazy("Stopped")),
+}
 MOST = 100  # processes and tasks on one worker's page
 STATES = 20  # snapshots on it, the newest
 
@@ -69,6 +76,15 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         (gettext_lazy("Work"), {"fields": ("shown_queues", "shown_slots", "shown_running", "shown_memory")}),
         (gettext_lazy("Times"), {"fields": ("started", "seen", "stopped")}),
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
+        """Read the heartbeat of each worker with it: its own row has a time that is written more rarely."""
+        beats, stale = Heartbeat.objects.filter(id=OuterRef("pk")), config().recovery.running_stale_threshold_ms
+        given = [F("stopped_at"), F("beat_at"), F("died_at"), Value(dt.timedelta(milliseconds=stale), DurationField())]
+        state = Func(*given, function="horsies_worker_state", output_field=CharField())
+        rows: QuerySet[Worker] = super().get_queryset(request)
+        rows = rows.annotate(beat_at=Subquery(beats.values("sent_at")), died_at=Subquery(beats.values("died_at")))
+        return rows.annotate(state=state)
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the worker's processes, its latest snapshots and, for users who may see tasks, the tasks it holds."""
@@ -110,13 +126,8 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, obj: Any) -> SafeString:
-        """Return whether the worker has stopped, is up, or has sent no heartbeat for some time."""
-        if obj.stopped_at:
-            return badge("stopped", "■", _("Stopped"))
-        silent = obj.read_at - obj.seen_at
-        if silent > SILENT_AFTER:
-            return badge("silent", "✕", _("Silent for %(span)s") % {"span": span(silent)})
-        return badge("up", "●", _("Up"))
+        """Return whether the worker is living, stale, dead or stopped."""
+        return badge(*LIFE[obj.state])
 
     @admin.display(description=gettext_lazy("queues"))
     def shown_queues(self, obj: Worker) -> str:
@@ -148,7 +159,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     @admin.display(description=gettext_lazy("last seen"))
     def last_seen(self, obj: Any) -> SafeString:
         """Return how long ago it was last seen."""
-        return age(obj.seen_at, obj.read_at)
+        return age(obj.beat_at or obj.stopped_at or obj.seen_at, obj.read_at)
 
     started = moment_field(Worker, "started_at")
     seen = moment_field(Worker, "seen_at")

@@ -50,6 +50,7 @@ FUNCTIONS = (
     "claim/horsies_short_pass",
     "claim/horsies_count_due",
     "claim/horsies_pass_on",
+    "monitoring/horsies_worker_state",
     "monitoring/horsies_permits_in_use",
     "monitoring/horsies_tasks_holding_permits",
     "monitoring/horsies_count_pending",

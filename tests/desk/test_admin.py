@@ -12,6 +12,7 @@ import django
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
@@ -19,6 +20,7 @@ from horsies_django.admin import TaskAdmin, register
 from horsies_django.admin.base.html import STATUSES, span
 from horsies_django.core.status import Status
 from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, TaskStep, Worker
+from horsies_django.monitoring.health import examine
 from horsies_django.store import overviews
 from tests.support.factories import (
     HeartbeatFactory,
@@ -287,18 +289,24 @@ def test_queues_show_what_waits_and_runs_up_to_a_bound(boss: Client, monkeypatch
     assert f'<a href="{reverse(TASKS)}?queue=mail">' in html
 
 
-def test_workers_are_up_or_stopped_or_silent(boss: Client) -> None:
-    WorkerFactory(hostname="up")
-    WorkerFactory(hostname="stopped", stopped_at=now())
-    silent = WorkerFactory(hostname="silent", seen_at=now() - dt.timedelta(minutes=2, seconds=5))
+def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(boss: Client) -> None:
+    """Naive: the time in its row, which an idle worker writes every 30 seconds, makes it red."""
+    past = now() - dt.timedelta(minutes=2, seconds=5)
+    beats = {"up": {}, "stale": {"sent_at": past}, "dead": {"died_at": now()}, "stopped": {}}
+    for name, beat in beats.items():
+        worker = WorkerFactory(hostname=name, seen_at=past, stopped_at=now() if name == "stopped" else None)
+        HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", **beat)
+    WorkerFactory(hostname="gone")
+    rows = {row.hostname: row for row in boss.get(url(Worker)).context["cl"].result_list}
+    told = {one.hostname: one.state for one in examine(connection).workers}
+    assert told == {"up": "living", "stale": "stale", "dead": "dead", "stopped": "stopped", "gone": "dead"}
+    assert {name: row.state for name, row in rows.items()} == told
     html = body(boss, url(Worker))
-    assert "horsies-up" in html
-    assert "horsies-stopped" in html
-    assert "Silent for 2 min 5 s" in html
+    assert [html.count(f"</span> {text}</span>") for text in ("Living", "Stale", "Dead", "Stopped")] == [1, 1, 2, 1]
     assert "up:" not in body(boss, url(Worker), state="off")
     assert "stopped:" not in body(boss, url(Worker), state="on")
     assert boss.get(url(Worker), {"state": "odd"}).status_code == 302
-    assert "Silent for" in body(boss, page_of(silent))
+    assert "Stale" in body(boss, page_of(Worker.objects.get(hostname="stale")))
 
 
 def test_a_worker_shows_its_processes_and_the_tasks_it_runs(boss: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import uuid
@@ -210,3 +211,21 @@ def test_further_lines_of_a_record_are_indented() -> None:
         "shop", logging.INFO, "f", 1, "one\n\ttwo\n[12:00:00] three", (), None
     )
     assert Formatter().format(record).split("] ", 3)[-1] == "one\n        two\n    [12:00:00] three"
+
+
+def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(caplog: pytest.LogCaptureFixture) -> None:
+    """Naive: services that group errors by class see one for all tasks."""
+    told = {
+        "type": "Tray.NoPaper",
+        "module": "shop.errors",
+        "message": "tray 2\nis empty",
+        "traceback": "first\n  second\n",
+    }
+    outcome = failed()._replace(result=json.dumps({"err": {"exception": told}}), error_message="tray 2")
+    TaskLog().settled([outcome, outcome])
+    kinds = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert kinds[0] is kinds[1]
+    assert kinds[0] is not None
+    assert (kinds[0].__module__, kinds[0].__qualname__, kinds[0].__name__) == ("shop.errors", "Tray.NoPaper", "NoPaper")
+    text = logging.Formatter("%(message)s").format(caplog.records[0])
+    assert text.endswith("\nshop.errors.Tray.NoPaper: tray 2\\nis empty\n    first\n      second")

@@ -33,7 +33,7 @@ class PermitRow:
         self.task = task
         self.status = status_badge(holder.status)
         self.worker_id = holder.worker_id
-        self.silent = "" if holder.alive else badge("silent", "✕", _("Silent"))
+        self.silent = "" if holder.alive else badge("silent", "✕", _("Dead"))
         self.child = holder.child_pid or NOTHING
         self.since = age(holder.since, now)
         self.partition = _shown(holder.partition, visible)

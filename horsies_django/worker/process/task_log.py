@@ -13,6 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -37,10 +38,6 @@ class Known(Protocol):
     def task_name(self) -> str: ...
     @property
     def attempt(self) -> int: ...
-
-
-class TaskTraceback(Exception):
-    """Carries the traceback of a task from another process as text."""
 
 
 class TaskLog:
@@ -130,7 +127,7 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     elif outcome.returned:
         logger.warning("%s returned an error%s: %s", what, after, why, extra=about(outcome))
     else:
-        logger.error("%s failed%s: %s", what, after, why, exc_info=traceback_of(outcome), extra=about(outcome))
+        logger.error("%s failed%s: %s", what, after, why, exc_info=exc_info_of(outcome), extra=about(outcome))
 
 
 def tell_expired(tasks: Sequence[Known]) -> None:
@@ -151,14 +148,25 @@ def retry_text(decided: Mapping[str, Any]) -> str:
     return f"retry {decided['retry']} of {decided['of']} at {when}"
 
 
-def traceback_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:
-    """Return the traceback in the envelope of an outcome as ``exc_info``, or None."""
+def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:
+    """Return the exception in the envelope of an outcome as ``exc_info``, or None: class, text, and as a note the traceback.
+
+    The class has the name and the module of the task's exception, which this process may not know.
+    """
     exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
     trace = exception.get("traceback")
     if not isinstance(trace, str):
         return None
-    lines = "\n".join(f"    {one_line(line)}" for line in trace.rstrip("\n").split("\n"))
-    return TaskTraceback, TaskTraceback(f"\n{lines}"), None
+    kind = named_class(shown_name(exception.get("module")), shown_name(exception.get("type")))
+    found = kind(one_line(exception.get("message", "")))
+    found.add_note("\n".join(f"    {one_line(line)}" for line in trace.rstrip("\n").split("\n")))
+    return kind, found, None
+
+
+@lru_cache(maxsize=1_000)
+def named_class(module: str, name: str) -> type[BaseException]:
+    """Return an exception class of that name, the same one each time, by which services group errors."""
+    return type(name.rpartition(".")[2] or "?", (Exception,), {"__module__": module, "__qualname__": name})
 
 
 def label(task: Known) -> str:

@@ -1,7 +1,5 @@
 -- Reads the workers that are living, stale, or ended recently, and how many tasks they hold. Those come first that hold tasks and should
 -- not.
--- stale: the last heartbeat of the parent process is older than the threshold. dead: declared so by another worker, or the heartbeat row is
--- gone.
 -- Locks: none. Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables have a few rows per worker.
 SELECT worker.id, worker.hostname, worker.pid, worker.version, worker.queues, seen.state, seen.at,
        extract(epoch FROM moment.now - seen.at)::float8, worker.processes, worker.running_sync, worker.running_async,
@@ -12,10 +10,7 @@ LEFT JOIN horsies_heartbeats beat ON beat.id = worker.id
 LEFT JOIN horsies_tasks_per_worker() AS burden ON burden.worker = worker.id
 CROSS JOIN LATERAL (
   SELECT coalesce(beat.sent_at, worker.stopped_at, worker.seen_at) AS at,
-         CASE WHEN worker.stopped_at IS NOT NULL THEN 'stopped'
-              WHEN beat.id IS NULL OR beat.died_at IS NOT NULL THEN 'dead'
-              WHEN beat.sent_at < moment.now - %(threshold)s::interval THEN 'stale'
-              ELSE 'living' END AS state
+         horsies_worker_state(worker.stopped_at, beat.sent_at, beat.died_at, %(threshold)s::interval) AS state
 ) AS seen
 WHERE seen.state IN ('living', 'stale') OR burden.tasks > 0 OR seen.at > moment.now - %(recent)s::interval
 ORDER BY seen.state <> 'living' AND coalesce(burden.tasks, 0) > 0 DESC,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import uuid
+from typing import Any
 
 CODE_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 
@@ -100,6 +101,15 @@ def code_problem(code: object) -> str | None:
 
 class HorsiesError(Exception):
     """Base of every exception that horsies_django raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:  # that of Exception calls the class with the text alone
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[HorsiesError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HorsiesError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class TaskDefinitionError(HorsiesError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, cast
 
 from horsies_django.core.errors import ErrorCode, HorsiesError, code_problem
@@ -128,6 +129,10 @@ class TaskResult(Generic[T, E]):
         return bool(self._ok == other._ok and self._err == other._err)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # what is absent is one object of this process
+        made = partial(TaskResult, ok=self._ok) if self._err is _ABSENT else partial(TaskResult, err=self._err)
+        return made, ()
 
     def __repr__(self) -> str:
         return f"TaskResult(ok={self._ok!r})" if self._err is _ABSENT else f"TaskResult(err={self._err!r})"

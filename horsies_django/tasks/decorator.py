@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import markcoroutinefunction, sync_to_async
 
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.hints import explains_options, missing_attribute
@@ -116,6 +117,8 @@ class TaskFunction(Sender[P, T], Generic[P, T, R]):
         self.definition = definition
         self.name = definition.name
         functools.update_wrapper(self, definition.function)
+        if inspect.iscoroutinefunction(definition.function):
+            markcoroutinefunction(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without the queue; an ``async def`` returns its coroutine."""
@@ -128,6 +131,11 @@ class TaskFunction(Sender[P, T], Generic[P, T, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+    def __reduce__(self) -> str:
+        return (
+            self.definition.function.__qualname__
+        )  # copies are the task itself, pickles refer to it, as for a function
 
 
 class Undeclared:

@@ -238,9 +238,9 @@ def taken() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, DataError) as error:
-        raise refuse(
-            f"the database did not accept the task: {said(error)}", TaskSendErrorCode.ENQUEUE_FAILED
-        ) from error
+        unfit = isinstance(error, DataError)  # as a character that the encoding of the database does not have
+        code = TaskSendErrorCode.VALIDATION_FAILED if unfit else TaskSendErrorCode.ENQUEUE_FAILED
+        raise refuse(f"the database did not accept the task: {said(error)}", code) from error
     except ProgrammingError as error:
         # a pipeline reports it only at its end, outside of the store
         found = error if isinstance(error, NotMigrated) else not_migrated(connections[config().database], error)

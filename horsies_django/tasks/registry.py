@@ -5,16 +5,21 @@ The worker and the checks call ``autodiscover``; nothing is imported when Django
 
 from __future__ import annotations
 
+import copyreg
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
 
+from horsies_django.core.codec import ResultCodec
+from horsies_django.core.codec.plain import PlainResult
 from horsies_django.core.errors import StopRequested, TaskDefinitionError
 from horsies_django.tasks.definition import TaskDefinition
 
@@ -60,6 +65,28 @@ def find_or_import(name: str) -> TaskDefinition | None:
     if name not in _tasks:
         autodiscover()
     return _tasks.get(name)
+
+
+def _definition(name: str) -> TaskDefinition:
+    """Return the task of a pickle. Raises LookupError if this process has none of its name."""
+    found = find_or_import(name)
+    if found is None:
+        raise LookupError(f"this process has no task {name!r}: its pickle is of another project, or the task is gone")
+    return found
+
+
+def _reduce_result(codec: ResultCodec) -> tuple[Any, ...]:
+    """Let the codec of a task be pickled by the task. Raises PicklingError for any other."""
+    for task in _tasks.values():
+        if task.result is codec:
+            return attrgetter("result"), (task,)
+    raise pickle.PicklingError(f"{codec.origin} is not a task of this process any more")
+
+
+# Tasks are themselves in copies, and names in pickles.
+copyreg.pickle(TaskDefinition, lambda task: (_definition, (task.name,)))
+for codec_class in (ResultCodec, PlainResult):
+    copyreg.pickle(codec_class, _reduce_result)
 
 
 def names() -> list[str]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from multiprocessing import connection, spawn
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.pool import launch
 from horsies_django.worker.pool.launch import main_module_left_out, short_lived_directory
 
 
@@ -64,3 +71,46 @@ def test_the_socket_of_another_threads_process_lies_where_it_always_does() -> No
         assert directory is not None
         assert connection.arbitrary_address("AF_UNIX").startswith(directory)
         assert not on_another_thread(lambda: connection.arbitrary_address("AF_UNIX")).startswith(directory)
+
+
+def test_the_path_of_the_temporary_directory_may_be_of_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: the path of the socket is longer than a socket's may be, as with the TMPDIR of some CI runners."""
+    place = tmp_path / ("t" * 200)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with short_lived_directory() as directory:
+        assert directory is not None
+        assert os.path.realpath(directory).startswith(str(place))
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(connection.arbitrary_address("AF_UNIX"))
+    assert not list(place.iterdir())
+
+
+def test_without_a_temporary_directory_shared_memory_will_do_and_else_the_error_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(launch, "SHARED_MEMORY", str(tmp_path))
+    with short_lived_directory() as directory:
+        assert directory is not None
+        assert os.path.realpath(directory).startswith(str(tmp_path))
+    monkeypatch.setattr(launch, "SHARED_MEMORY", str(tmp_path / "missing"))
+    with pytest.raises(WorkerStartError, match=r"none can be written to .*: set TMPDIR"), short_lived_directory():
+        pass
+
+
+def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: Path) -> None:
+    """Naive: once a log shipper has died, each task that prints fails."""
+    code = (
+        "import sys; from pathlib import Path; from horsies_django.worker.child import bootstrap; bootstrap.outlive_readers(); "
+        "print('x' * 100_000, flush=True); print('y', end='', flush=True); print('z', file=sys.stderr); "
+        "Path(sys.argv[1]).write_text('went on')"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    told = tmp_path / "told"
+    done = subprocess.run([sys.executable, "-c", code, told], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr, told.read_text()) == (0, "z\n", "went on")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from horsies_django.worker.process.shutdown import take
@@ -39,6 +41,27 @@ def keep_out_of_the_way() -> None:
     Uses an empty handler, because programs started by tasks would inherit SIG_IGN.
     """
     take(lambda signum, frame: None)
+
+
+class Output(io.FileIO):
+    """A standard stream whose reader may go away, such as a log shipper that dies: then what is written to it is lost."""
+
+    def write(self, data: Any) -> int:
+        """Write, or do as if, so that no task fails that prints."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def outlive_readers() -> None:
+    """Let nothing fail that prints after the reader of a standard stream has gone."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        with suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+            raw = io.BufferedWriter(Output(stream.fileno(), "w", closefd=False))
+            stream.flush()
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, None, stream.line_buffering))
 
 
 def load_project() -> None:

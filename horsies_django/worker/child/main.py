@@ -36,6 +36,7 @@ def main(
     """
     channel = SocketChannel(sync)
     bootstrap.keep_out_of_the_way()
+    bootstrap.outlive_readers()
     try:
         kind, text = prepare(options, modules, worker_pid)
     except BaseException:

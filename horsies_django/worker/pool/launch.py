@@ -21,10 +21,12 @@ from multiprocessing import connection, forkserver, spawn
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.child import fork_server
 
 TRIES = 5  # fork servers in a row that may end before one has started a child
 DESCRIPTORS = "/proc/self/fd"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only its owner can open the directory in it
 
 _patching = threading.Lock()
 _numbers = itertools.count()
@@ -112,17 +114,40 @@ def main_module_left_out() -> Iterator[None]:
 
 @contextmanager
 def short_lived_directory() -> Iterator[str | None]:
-    """Provide a directory for the socket of a fork server started in the block; None if the socket must keep its name."""
+    """Provide a directory for the socket of a fork server started in the block; None if the socket must keep its name.
+
+    It is reached by a descriptor, because the path of a socket has at most 107 bytes. Raises WorkerStartError if nothing can be
+    written anywhere.
+    """
     if not os.path.isdir(DESCRIPTORS):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="horsies-worker-") as directory:
+    with temporary_directory() as place:
+        descriptor = os.open(place, os.O_PATH | os.O_DIRECTORY)
+        directory = f"{DESCRIPTORS}/{descriptor}"
 
         def address(family: str) -> str:
-            return os.path.join(directory, str(next(_numbers)))
+            return f"{directory}/{next(_numbers)}"
 
-        with patched(connection, "arbitrary_address", lambda before: address):
-            yield directory
+        try:
+            with patched(connection, "arbitrary_address", lambda before: address):
+                yield directory
+        finally:
+            os.close(descriptor)
+
+
+def temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """Create a directory in that of the system, or in shared memory if the system has none that can be written to."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="horsies-worker-")
+    except OSError as error:
+        try:
+            return tempfile.TemporaryDirectory(prefix="horsies-worker-", dir=SHARED_MEMORY)
+        except OSError:
+            raise WorkerStartError(
+                f"it needs a temporary directory to start its child processes, and none can be written to ({error}): set TMPDIR "
+                "to one, mount one, or start it with --start-method=spawn"
+            ) from error
 
 
 def hide_socket(directory: str | None) -> None:

@@ -283,11 +283,12 @@ def test_the_tasks_of_a_run_that_was_deleted_by_hand_start(claimer: Claimers) ->
     assert len(whole(claimer())) == 1
 
 
-def test_after_a_stop_the_callbacks_start(claimer: Claimers) -> None:
+@pytest.mark.parametrize("rule", ["failed", "finished"])
+def test_after_a_stop_the_callbacks_start(claimer: Claimers, rule: str) -> None:
     worker = claimer(default=100)
     handle = one()
     alter(handle, on_error="stop", error_code="BROKEN")
-    WorkflowNode.objects.update(rule="finished")
+    WorkflowNode.objects.update(rule=rule)
     assert len(short(worker)) == 1
 
 

@@ -133,6 +133,13 @@ def test_tasks_of_tests_are_not_named(place: str) -> None:
     assert not unsure.TESTS.search("shop.contests.latest")
 
 
+def test_tasks_of_tests_that_were_imported_are_not_named(depot: Site) -> None:
+    """Naive: test runners run the checks, too, and then each project with tasks in its tests is warned."""
+    depot(urls="from depot import tests\nurlpatterns = []", tests=OWN.format(name="tidy"))
+    assert warned() == []
+    assert "depot.tests.tidy" in registry.names()
+
+
 @pytest.mark.django_db
 def test_the_first_send_of_such_a_task_is_logged_once_with_the_line_for_the_settings(
     depot: Site, caplog: pytest.LogCaptureFixture

@@ -1,4 +1,4 @@
-"""Random graphs of waits, signals early and late, and timeouts, advanced by engines that die: as the pure model says."""
+"""Random graphs of waits, in runs that continue, with signals early and late, and engines that die: as the pure model says."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from horsies_django import Workflow, WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowSignal
 from horsies_django.tasks.options import simulated_now
 from horsies_django.workflows.advancer import Advancer
+from horsies_django.workflows.handle import WorkflowHandle
 from tests.db.drives import MAX_BYTES, MISCOUNTED, TABLES, Engine
 from tests.db.graphs import Dice
-from tests.support.models.waits import FINAL, Line, Sent, Waiter
+from tests.support.models.waits import Line, Sent, Waiter
 from tests.support.sizes import examples
 
 SEEDS = examples(25, 2_000)
@@ -25,23 +26,32 @@ BEGIN = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
 class Waits:
-    """A run that only waits, and the model of it."""
+    """A run that only waits, or continues as another one, and the model of it. All is sent to the first run."""
 
     def __init__(self, engines: list[Engine], seed: int) -> None:
         self.dice = Dice(f"waits {seed}")
         self.engines = engines
-        self.line = Line([self.waiter(number) for number in range(self.dice.randint(1, 12))])
+        self.first = Line(self.waiters(self.dice.randint(1, 12)))
         self.now = 0
         self.done: list[str] = []
         self.at(self.now)
-        self.handle = self.built().send()
-        self.line.tell()
-        self.line.begin(self.now)
+        self.handle = self.built(self.first.nodes).send()
+        self.first.move(self.now)
 
-    def waiter(self, number: int) -> Waiter:
+    @property
+    def line(self) -> Line:
+        return self.first.last()
+
+    def waiters(self, many: int, depth: int = 0) -> list[Waiter]:
+        nodes: list[Waiter] = []
+        for number in range(many):
+            nodes.append(self.waiter(number, [node.number for node in nodes if node.kind != "continue"], depth))
+        return nodes
+
+    def waiter(self, number: int, before: list[int], depth: int) -> Waiter:
         dice = self.dice
-        kind = dice.choice(["signal"] * 5 + ["timer", "gate"])
-        name = {"signal": dice.choice("ab"), "gate": f"gate {number}", "timer": None}[kind]
+        kind = dice.choice(["signal"] * 5 + ["timer", "gate"] + ["continue"] * (depth < 2))
+        name = {"signal": dice.choice("ab"), "gate": f"gate {number}"}.get(kind)
         node = Waiter(number, kind, name, timeout=dice.choice([None, None, 0, 2, 5, 9]))
         if kind == "signal":
             node.key = dice.choice([None, None, "x", "y"])
@@ -49,20 +59,24 @@ class Waits:
             node.timeout, node.on_timeout = node.timeout or 0, "complete"
         else:
             node.on_timeout = dice.choice(["fail", "skip", "complete"])
-        node.upstream = tuple(dice.sample(range(number), min(number, dice.choice([0, 0, 1, 1, 2]))))
+        node.upstream = tuple(dice.sample(before, min(len(before), dice.choice([0, 0, 1, 1, 2]))))
         node.allow_failed = dice.chance(0.4)
+        if kind == "continue":
+            node.following = self.waiters(dice.randint(1, 6), depth + 1)
         return node
 
-    def built(self) -> Workflow:
+    def built(self, nodes: list[Waiter]) -> Workflow:
         flow = Workflow("waits")
         made: list[Any] = []
-        for node in self.line.nodes:
+        for node in nodes:
             how: dict[str, Any] = {"after": [made[each] for each in node.upstream], "allow_failed": node.allow_failed}
             limit = {"timeout": node.timeout, "on_timeout": node.on_timeout}
             if node.kind == "timer":
                 made.append(flow.sleep(node.timeout or 0, **how))
             elif node.kind == "gate":
                 made.append(flow.gate(f"gate {node.number}", **limit, **how))
+            elif node.kind == "continue":
+                made.append(flow.continue_as(self.built(node.following), name=f"continue {node.number}", **how))
             else:
                 made.append(flow.signal(node.signal or "", key=node.key, **limit, **how))
         return flow
@@ -76,7 +90,9 @@ class Waits:
             engine.advancer.now = moment
 
     def step(self) -> None:
-        what = self.dice.choices([self.signal, self.decide, self.pass_time, self.advance, self.die], [8, 2, 3, 4, 1])[0]
+        what = self.dice.choices(
+            [self.signal, self.decide, self.pass_time, self.advance, self.die, self.flood], [8, 2, 3, 4, 1, 0.3]
+        )[0]
         self.done.append(what.__name__)
         what()
 
@@ -84,14 +100,26 @@ class Waits:
         sent = Sent(self.dice.choice("ab"), self.dice.choice([None, "x", "y"]), len(self.line.sent), self.now)
         self.send(sent)
 
+    def flood(self) -> None:
+        """Send more signals of one name and key than an advance takes, and others after them, and let time pass."""
+        if not any(
+            node.kind == "continue" for node in self.line.nodes
+        ):  # which of them it takes before it ends is open
+            name, key = self.dice.choice("ab"), self.dice.choice([None, "x", "y"])
+            for _ in range(205):
+                self.send(Sent(name, key, len(self.line.sent), self.now))
+            for _ in range(9):
+                self.signal()
+            self.pass_time()
+
     def decide(self) -> None:
-        gates = [node.signal for node in self.line.nodes if node.kind == "gate"]
+        gates = [node.signal for line in self.first.all() for node in line.nodes if node.kind == "gate"]
         if gates:
             name, approved = self.dice.choice(gates) or "", self.dice.chance(0.6)
             counts = self.line.decide(name, approved, {"by": "ada", "reason": None}, self.now)
             try:
                 (self.handle.approve if approved else self.handle.reject)(name, actor="ada")
-            except WorkflowError:
+            except (WorkflowError, LookupError):
                 assert not counts
             else:
                 assert counts
@@ -122,18 +150,25 @@ class Waits:
         """Let an engine die before it commits."""
         engine = self.dice.choice(self.engines)
         with engine.conn.transaction(force_rollback=True):
-            engine.advance_run(self.handle.workflow_id, [], [], 9)
+            engine.advance_run(self.handle.latest().workflow_id, [], [], 9)
 
     def judge(self) -> None:
-        rows = WorkflowNode.objects.order_by("number").values_list("status", "value")
-        expected = [(node.status, node.value) for node in self.line.nodes]
-        assert list(rows) == expected
-        unused = WorkflowSignal.objects.filter(used_at=None).order_by("pk").values_list("name", "key", "seen_at")
-        assert [(name, key) for name, key, _seen in unused] == [
-            (sent.name, sent.key) for sent in self.line.sent if not sent.used
-        ]
-        ended = all(node.status in FINAL for node in self.line.nodes)
-        assert (self.handle.status() != "RUNNING") == ended
+        handle: WorkflowHandle[Any] | None = self.handle
+        for line in self.first.all():
+            assert handle is not None, "the run did not continue"
+            rows = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
+            assert list(rows.values_list("status", "value")) == [(node.status, node.value) for node in line.nodes]
+            unused = WorkflowSignal.objects.filter(workflow_id=handle.workflow_id, used_at=None).order_by("pk")
+            assert list(unused.values_list("name", "key")) == [
+                (sent.name, sent.key) for sent in line.sent if not sent.used
+            ]
+            ended = "COMPLETED" if line.next or not line.failed() else "FAILED"
+            assert handle.status() == (ended if line.ended() else "RUNNING")
+            handle = handle.successor()
+        assert handle is None, "the run continued"
+        found = self.handle.get(0)
+        code = None if found.is_ok() else found.err_value.error_code
+        assert code == (("WORKFLOW_FAILED" if self.line.failed() else None) if self.line.ended() else "WAIT_TIMEOUT")
         assert not self.engines[0].conn.execute(MISCOUNTED).fetchall()
 
 
@@ -154,7 +189,7 @@ def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Callable[[], 
                     waits.step()
                 waits.advance()
             except Exception as error:
-                error.add_note(f"seed {seed}: {waits.done} of {waits.line.nodes}")
+                error.add_note(f"seed {seed}: {waits.done} of {waits.first}")
                 raise
     finally:
         simulated_now.set(before)

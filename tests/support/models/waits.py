@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-FINAL = ("COMPLETED", "FAILED", "SKIPPED")
+FINAL = ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")
 TIMED_OUT = {"fail": "FAILED", "skip": "SKIPPED", "complete": "COMPLETED"}
 
 
 @dataclass
 class Waiter:
-    """A node: it waits for all of ``upstream``, and then for its time, a signal or a decision. Times are seconds."""
+    """A node: it waits for all of ``upstream``, and then for its time, a signal or a decision. Times are seconds.
+
+    One of the kind "continue" ends its run, which goes on as a run of the nodes ``following``.
+    """
 
     number: int
     kind: str
@@ -24,6 +27,7 @@ class Waiter:
     status: str = "PENDING"
     due: int | None = None
     value: Any = None
+    following: list[Waiter] = field(default_factory=list)
 
 
 @dataclass
@@ -40,10 +44,30 @@ class Sent:
 
 @dataclass
 class Line:
-    """A run: its nodes, and the signals to it in the order in which they were sent."""
+    """A run: its nodes, and the signals to it in the order in which they were sent. ``next``: as which it continued."""
 
     nodes: list[Waiter] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
+    next: Line | None = None
+
+    def all(self) -> list[Line]:
+        """Return this run and those that continued it."""
+        return [self, *(self.next.all() if self.next else [])]
+
+    def last(self) -> Line:
+        """Return the run to which signals and decisions go, whichever of those before it they name."""
+        return self.all()[-1]
+
+    def ended(self) -> bool:
+        """Return whether the run has ended."""
+        return all(node.status in FINAL for node in self.nodes)
+
+    def failed(self) -> bool:
+        """Return whether the run, which has ended, has failed: if no node that allows it ran after one that did."""
+        saved = {
+            number for node in self.nodes if node.allow_failed and node.status != "SKIPPED" for number in node.upstream
+        }
+        return any(node.status == "FAILED" and node.number not in saved for node in self.nodes)
 
     def takes(self, name: str) -> bool:
         """Return whether a signal of this name is accepted."""
@@ -59,8 +83,7 @@ class Line:
                 and (node.due is None or node.due > now)
             ):
                 node.status, node.value = ("COMPLETED", value) if approved else ("FAILED", None)
-                while self.tell() | self.begin(now):
-                    pass
+                self.move(now)
                 return True
         return False
 
@@ -68,11 +91,17 @@ class Line:
         """Bring everything to where it stays until something happens."""
         while True:
             self.take(now)
-            while self.tell() | self.begin(now):
-                pass
+            self.move(now)
+            if self.next is not None:
+                return self.next.advance(now)
             due = any(node.status == "WAITING" and node.due is not None and node.due <= now for node in self.nodes)
             if not due:
-                return
+                return None
+
+    def move(self, now: int) -> None:
+        """Let all begin that can, once others have ended."""
+        while self.tell() | self.begin(now):
+            pass
 
     def take(self, now: int) -> None:
         """Give new signals to nodes, the first to the first, and then let time end waits."""
@@ -101,15 +130,30 @@ class Line:
         return moved
 
     def begin(self, now: int) -> bool:
-        """Let ready nodes wait, or take the oldest signal that was kept; return whether there were any."""
+        """Let ready nodes wait, or take the oldest signal that was kept, then the run continue; return whether there were any."""
         ready = [node for node in self.nodes if node.status == "READY"]
         for node in ready:
+            if node.kind == "continue":
+                continue
             node.status = "WAITING"
             node.due = None if node.timeout is None else now + node.timeout
             kept = [signal for signal in self.sent if not signal.used and suits(node, signal)]
             if kept:
                 use(node, kept[0])
+        for node in ready:
+            if node.kind == "continue" and self.next is None:
+                self.go_on(node, now)
         return bool(ready)
+
+    def go_on(self, node: Waiter, now: int) -> None:
+        """End the run. What was not used of its signals goes to the one that begins."""
+        node.status = "COMPLETED"
+        for other in self.nodes:
+            if other.status not in FINAL:
+                other.status = "CANCELLED"
+        self.next = Line(node.following, [signal for signal in self.sent if not signal.used])
+        self.sent = [signal for signal in self.sent if signal.used]
+        self.next.move(now)
 
 
 def suits(node: Waiter, signal: Sent) -> bool:

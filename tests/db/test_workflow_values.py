@@ -258,6 +258,17 @@ def test_a_run_whose_value_is_too_large_has_failed_and_keeps_what_completed() ->
 
 
 @pytest.mark.usefixtures("small_payloads")
+@pytest.mark.parametrize(
+    ("element", "many", "status"), [("x" * 1_900, 2, "FAILED"), (7, 600, "COMPLETED"), (7, 700, "FAILED")]
+)
+def test_the_values_of_a_map_are_as_large_as_their_json(element: Any, many: int, status: str) -> None:
+    """Naive: as large as what is stored: a long text is compressed there, and a small number takes more."""
+    flow = Workflow("sizes")
+    flow.returns(flow.map(flows.anything, value=[element] * many))
+    assert run(flow).status() == status
+
+
+@pytest.mark.usefixtures("small_payloads")
 def test_a_child_whose_value_is_too_large_fails_its_node_with_its_code() -> None:
     """Naive: the node is COMPLETED, and None is its value."""
     handle = run(inside(large()))

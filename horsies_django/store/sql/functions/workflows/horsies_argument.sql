@@ -13,7 +13,8 @@ BEGIN
     RETURN jsonb_build_object('workflow', p_workflow, 'node', p_number, 'parameter', p_parameter);
   END IF;
   IF p_spec ->> 'as' = 'list' THEN
-    SELECT sum(pg_column_size(i.result)) INTO v_size FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i;
+    SELECT sum(octet_length((i.result -> 'ok')::text) + 2) INTO v_size  -- as JSON, before all of it is in memory
+    FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i WHERE i.status = 'COMPLETED';
     IF v_size > p_max_bytes THEN
       RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'PAYLOAD_TOO_LARGE', MESSAGE = format(
         'the results for %s take more than the %s bytes that HORSIES[''MAX_PAYLOAD_BYTES''] allows: %s',

@@ -28,20 +28,22 @@ from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Node
-from tests.db.graphs import Dice, add, build, graph_of, spot_of
+from tests.db.graphs import Dice, acting, add, build, graph_of, spot_of
 from tests.db.lives import THRESHOLD
-from tests.support.models.workflows import BAD, Fate, Graph, Path, Place, Run, Spot
+from tests.support.models.workflows import BAD, FINAL, LARGE, Fate, Graph, Path, Place, Run, Spot, too_large
 
 TABLES = (
     "task_attempts", "tasks", "workflow_edges", "workflow_nodes", "workflows", "heartbeats", "workers", "audit"
 )  # fmt: skip
 MAX_BYTES = 1_000_000
+LIMIT = 20_000  # MAX_PAYLOAD_BYTES of a drive; two values that are LARGE are larger
 ADDED = 1_000_000  # the least number of a node that a task added
 QUEUES = Served(["default"])
 CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCELLED"}
 MISCOUNTED = """
 SELECT n.workflow_id, n.name, n.status, (n.open, n.ok, n.bad)::text, (c.open, c.ok, c.bad)::text
-FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id AND w.status <> 'CANCELLED' CROSS JOIN LATERAL (
+FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id AND w.status <> 'CANCELLED'
+  AND w.continued_as IS NULL CROSS JOIN LATERAL (
   SELECT count(*) FILTER (WHERE u.finished_at IS NULL) AS open, count(*) FILTER (WHERE e.counts AND u.status = 'COMPLETED') AS ok,
          count(*) FILTER (WHERE e.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED') AS bad
   FROM horsies_workflow_edges e JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
@@ -60,18 +62,23 @@ WHERE c.many > w.max_in_flight
 
 @dataclass
 class Plan:
-    """What the tasks of one place do: fail so many attempts that are retried, add nodes, and end."""
+    """What the tasks of one place do: fail so many attempts that are retried, add nodes, and end.
+
+    ``wavers``: each attempt adds its nodes with other arguments.
+    """
 
     fate: Fate
     failures: int = 0
     grows: list[Spot] = field(default_factory=list)
+    wavers: bool = False
 
 
 class Engine:
     """A worker reduced to its statements."""
 
-    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+    def __init__(self, conn: psycopg.Connection[Any], max_bytes: int = MAX_BYTES) -> None:
         self.conn = conn
+        self.max_bytes = max_bytes
         self.channel = channel_prefix(conn)
         self.start()
 
@@ -80,7 +87,7 @@ class Engine:
         self.id = uuid.uuid4()
         self.claims: list[tuple[Claim, Place]] = []
         self.growing: dict[uuid.UUID, Iterator[None]] = {}
-        self.advancer = Advancer(MAX_BYTES)
+        self.advancer = Advancer(self.max_bytes)
         serving: dict[str, Any] = {"queues": ["default"], "processes": 1, "threads": 9, "async_concurrency": 9}
         WorkerStore(self.conn).register(self.id, hostname="h", pid=1, version="0", **serving)
 
@@ -136,10 +143,10 @@ class Drive:
 
     def __init__(self, connect: Callable[[], psycopg.Connection[Any]], engines: int = 2) -> None:
         self.looker = connect()
-        self.engines = [Engine(connect()) for _ in range(engines)]
+        self.engines = [Engine(connect(), LIMIT) for _ in range(engines)]
 
     def begin(self, seed: int, size: int, **how: Any) -> None:
-        """Send a random workflow into empty tables."""
+        """Send a random workflow into empty tables. The settings must have the same MAX_PAYLOAD_BYTES."""
         with self.looker.transaction():
             for table in TABLES:
                 self.looker.execute(f"DELETE FROM horsies_{table}")
@@ -155,7 +162,8 @@ class Drive:
         self.attempts: Counter[uuid.UUID] = Counter()
         self.settled: set[uuid.UUID] = set()
         self.owner: dict[uuid.UUID, Engine] = {}
-        self.run = Run(graph_of(self.dice, size, **how), self.fate)
+        self.dues: dict[tuple[uuid.UUID, int], Any] = {}  # until when nodes are delayed
+        self.run = Run(graph_of(self.dice, size, large=self.dice.chance(0.3), **how), self.fate)
         self.handle = build(self.run.graph, "model").send()
         self.paths: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
 
@@ -171,18 +179,20 @@ class Drive:
             value = (
                 [dice.randrange(4) for _ in range(dice.choice([0, 1, 4]))] if dice.chance(0.3) else dice.randrange(3)
             )
+            if self.run.graph.large and dice.chance(0.4):
+                value = LARGE
             status = dice.choice(ends)
             plan = Plan(
                 Fate(status, value if status == "COMPLETED" else None), dice.choice([0, 1, 2]) if spot.retries else 0
             )
             if number < ADDED and dice.chance(0.1):
-                plan.grows = self.grown(dice)
+                plan.grows, plan.wavers = self.grown(dice), dice.chance(0.5)
             self.plans[place] = plan
         return self.plans[place]
 
     def grown(self, dice: Dice) -> list[Spot]:
         """Return nodes that a task adds, which may wait for one another."""
-        graph = Graph()
+        graph = Graph(large=self.run.graph.large)
         for number in range(dice.randint(1, 4)):
             graph.spots[number] = spot_of(dice, graph, number, 0, 2)
         return list(graph.spots.values())
@@ -196,9 +206,14 @@ class Drive:
         path, number, index = place
         current = CurrentTask(str(claim.id), claim.task_name, claim.attempt)
         made: dict[int, Node] = {}
-        spots = self.run.find(path).graph.spots
-        for spot in self.plan(place).grows:
-            node = made[spot.number] = add(workflow_of(current), spot, made, f"g{number}.{index}.{spot.number}")
+        plan = self.plan(place)
+        for spot in plan.grows:
+            constant = claim.attempt if plan.wavers and spot.kind == "task" and spot.source is None else None
+
+            def work(path: Path, spot: Spot, constant: Any = constant) -> tuple[Any, dict[str, Any]]:
+                return acting(path, spot)[0], {} if constant is None else {"value": constant}
+
+            node = made[spot.number] = add(workflow_of(current), spot, made, f"g{number}.{index}.{spot.number}", work)
 
             def real(each: Any, made: dict[int, Node] = made) -> Any:
                 if isinstance(each, list) or each is None:
@@ -207,9 +222,9 @@ class Drive:
 
             upstream, branches = (frozenset(made[n].number for n in each) for each in (spot.upstream, spot.branches))
             when = None if spot.when is None else (made[spot.when[0]].number, spot.when[1])
-            spots.setdefault(node.number, Spot(
+            self.run.find(path).add(Spot(
                 node.number, spot.kind, upstream, spot.rule, branches, spot.needs, spot.allow_failed, when,
-                real(spot.over), real(spot.source), None, spot.retries))  # fmt: skip
+                real(spot.over), real(spot.source), None, spot.retries, constant, spot.delayed))  # fmt: skip
             yield
 
     def row(self, task: uuid.UUID) -> Any:
@@ -241,8 +256,9 @@ class Drive:
                 self.die,
                 self.cancel_task,
                 self.give_back,
+                self.retry,
             ],
-            [12, 6, 2, 1, 2, 1, 0.3, 0.4, 0.4, 0.6],
+            [12, 6, 2, 1, 2, 2, 1, 0.4, 0.4, 0.6, 0.3],
         )[0]
         self.done.append(what.__name__)
         what(self.dice.choice(self.engines))
@@ -299,6 +315,7 @@ class Drive:
         found = json.loads(claim.kwargs)
         expected = {"value": (run.elements(spot) or [])[index]} if spot.kind == "map" else run.argument(spot)
         early = spot.rule == "quorum" and (isinstance(spot.source, tuple) or spot.source in spot.branches)
+        early = early or number in run.decided  # before a retry of the nodes whose values it takes
         assert found == expected or (spot.kind == "task" and early), (found, expected, spot)
 
     def advance(self, engine: Engine) -> None:
@@ -331,7 +348,7 @@ class Drive:
                 for run in owed:
                     assert other.advance_run(run, [], [], 3).busy
         if not commits and self.dice.chance(0.5):
-            engine.advancer = Advancer(MAX_BYTES)  # it died, and remembers nothing
+            engine.advancer = Advancer(LIMIT)  # it died, and remembers nothing
 
     # what people do
 
@@ -342,11 +359,15 @@ class Drive:
                 if self.dice.chance(0.5):
                     engine.conn.execute("SELECT FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE")
                 self.handle.pause()
+            running = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'RUNNING'"
+            assert not self.looker.execute(running).fetchall(), "a run inside runs on"
         else:
             self.resume()
 
     def resume(self) -> None:
-        """Resume all paused runs."""
+        """Resume the run, and those that were paused by a failure inside it."""
+        if self.handle.resume():
+            self.check_paused_runs_have_failed()
         paused = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' ORDER BY w.sent_at"
         for (run,) in self.looker.execute(paused).fetchall():
             WorkflowHandle(run).resume()
@@ -402,44 +423,66 @@ class Drive:
             self.settled.add(task)
             self.fates[self.path(run), node, index] = Fate("CANCELLED", begins=begun)
 
-    def retry(self) -> None:
-        """Run the failed nodes again, of which most complete now."""
-        for run, again in [*self.retried_nodes(self.run)]:
-            run.keep(again)
+    def retry(self, engine: Engine | None = None) -> None:
+        """Run the failed nodes again, of which most complete now, and let all go on that is paused."""
+        if self.run.graph.on_error == "stop" or self.handle.status() == "CANCELLED":
+            return  # how nodes end depends on when they were broken off
+        self.engines[0].advance()  # a retry takes into account what has ended
+        self.run.forget()
+        ended = self.handle.status() == "FAILED"
+        if self.run.graph.large and not ended:
+            return  # which values a node takes that waits to be sent depends on when it is
+        self.dues.clear()
+        runs = [*self.retried_runs(self.run, retried=True)]
+        try:
+            self.handle.retry()
+        except WorkflowError:
+            assert not ended
+            assert not any(again for _, _, again in runs), runs
+            return
+        assert ended or any(again for _, _, again in runs)
+        self.check_paused_runs_have_failed()
+        for run, now, again in runs:
+            run.keep(now, again)
+            for number, child in run.children.items():
+                if number in again and run.graph.spots[number].upstream & again:
+                    self.renew(child)
+        places = {(run.path, number) for run, _, again in runs for number in again}
         for place in [place for place in {*self.plans, *self.fates} if self.fate(place).status in BAD]:
-            run = self.run.find(place[0])
-            if place[1] not in run.kept and self.dice.chance(0.8):
+            if place[:2] in places and self.dice.chance(0.8):
                 self.fates[place] = Fate("COMPLETED", 1)
         self.run.forget()
-        self.handle.retry()
         self.retried = True
 
-    def retried_nodes(self, run: Run, *, retried: bool = True) -> Iterator[tuple[Run, set[int]]]:
-        """Yield runs with the nodes that are run again; a child of a node that is not keeps all of its own."""
-        again = self.again(run) if retried else set()
-        yield run, again
+    def retried_runs(self, run: Run, *, retried: bool) -> Iterator[tuple[Run, dict[int, str], set[int]]]:
+        """Yield runs with the statuses of their nodes now, and which of these run again; none of a run whose end counts."""
+        now = self.statuses(run)
+        final = {number: status for number, status in now.items() if status in FINAL}
+        assert final == {number: run.node(number) for number in final}, (run.path, final)
+        again = run.again(now) if retried else set()
+        yield run, now, again
         for number, child in run.children.items():
-            if number in again and run.graph.spots[number].upstream & again:
-                self.renew(child)
-            elif run.began(number):
-                yield from self.retried_nodes(child, retried=number in again)
+            renewed = number in again and run.graph.spots[number].upstream & again
+            if not renewed and self.statuses(child):
+                yield from self.retried_runs(child, retried=number in again or now[number] == "ENQUEUED")
+
+    def statuses(self, run: Run) -> dict[int, str]:
+        """Return the statuses of the nodes of a run; empty: it has not begun."""
+        query = "SELECT n.number, n.status FROM horsies_workflow_nodes n WHERE n.workflow_id = %s"
+        current = [id_ for id_ in self.current() if self.path(id_) == run.path]
+        return dict(self.looker.execute(query, current).fetchall()) if current else {}
 
     def renew(self, run: Run) -> None:
         """Note that another run takes the place of this one."""
-        run.skipped.clear()
+        run.kept, run.decided, run.skipped, run.told = {}, set(), set(), 0
         run.graph.spots = {number: spot for number, spot in run.graph.spots.items() if number < ADDED}
         for child in run.children.values():
             self.renew(child)
 
-    def again(self, run: Run) -> set[int]:
-        """Return the failed nodes of a run, and those that were skipped because of them, not by hand."""
-        found = {number for number in run.graph.spots if run.node(number) in BAD}
-        while more := {
-            spot.number for spot in run.graph.spots.values()
-            if spot.upstream & found and run.node(spot.number) == "SKIPPED" and spot.number not in found | run.skipped
-        }:  # fmt: skip
-            found |= more
-        return found
+    def check_paused_runs_have_failed(self) -> None:
+        """Check that nothing is paused but by a failure of its own."""
+        query = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' AND w.error_code IS NULL"
+        assert not self.looker.execute(query).fetchall(), self.done[-5:]
 
     def cancel(self) -> None:
         """Cancel the run."""
@@ -452,6 +495,11 @@ class Drive:
         for query in (MISCOUNTED,) if self.retried else (MISCOUNTED, CROWDED):
             found = self.looker.execute(query).fetchall()
             assert not found, (self.done[-12:], found)
+        delays = """
+        SELECT n.workflow_id, n.number, n.due_at FROM horsies_workflow_nodes n
+        WHERE n.delay IS NOT NULL AND n.due_at IS NOT NULL"""
+        for run, number, due in self.looker.execute(delays).fetchall():
+            assert self.dues.setdefault((run, number), due) == due, "a delay begins anew"
 
     def finish(self) -> None:
         """Do what is left, without further faults."""
@@ -481,7 +529,9 @@ class Drive:
     def current(self) -> set[uuid.UUID]:
         """Return the runs that count: not those that a retry replaced by a new run, nor their children."""
         children: dict[uuid.UUID, list[uuid.UUID]] = {}
-        nodes = "SELECT n.workflow_id, n.task_id FROM horsies_workflow_nodes n WHERE n.kind = 'workflow'"
+        nodes = (
+            "SELECT n.workflow_id, n.task_id FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.task_id"
+        )
         for run, child in self.looker.execute(nodes).fetchall():
             children.setdefault(run, []).append(child)
         found = [self.handle.workflow_id]
@@ -512,6 +562,7 @@ class Drive:
         assert ended == expected_ends, differences(ended, expected_ends)
         for run in self.run.all():
             self.judge_result(run, runs[run.path][2])
+            self.judge_handle(run, WorkflowHandle(runs[run.path][0]), {path: row[0] for path, row in runs.items()})
         self.judge_tasks()
 
     def judge_broken_off(self) -> None:
@@ -524,6 +575,7 @@ class Drive:
         found = {(self.path(run), number): status for run, number, status in rows}
         wrong = {place: status for place, status in found.items()
                  if status not in (self.run.find(place[0]).node(place[1]), "CANCELLED", "SKIPPED")}  # fmt: skip
+        self.judge_broken_maps()
         # a child that was stopped, a map of which a task was, and a task that is not retried because it was to stop
         for (path, number), status in [*wrong.items()]:
             spot = self.run.find(path).graph.spots[number]
@@ -536,6 +588,33 @@ class Drive:
             (place, each, self.run.find(place[0]).graph.spots[place[1]]) for place, each in wrong.items()
         ]
 
+    def judge_broken_maps(self) -> None:
+        """Check that a map is CANCELLED if none of its tasks has begun or not all were sent, and else has FAILED."""
+        maps = """
+        SELECT n.workflow_id, n.number, n.status, n.error_code, n.total,
+               coalesce(array_agg(t.id) FILTER (WHERE t.id IS NOT NULL), '{}')
+        FROM horsies_workflow_nodes n LEFT JOIN horsies_tasks t ON t.workflow_id = n.workflow_id AND t.node = n.number
+        WHERE n.kind = 'map' AND n.status IN ('FAILED', 'CANCELLED') AND n.error_code <> 'MAP_WITHOUT_LIST'
+        GROUP BY n.workflow_id, n.number"""
+        for run, number, status, code, total, tasks in self.looker.execute(maps).fetchall():
+            if code == "WORKFLOW_CANCELLED":
+                assert (status, total is None or len(tasks) < total) == ("CANCELLED", True), (self.path(run), number)
+            else:
+                assert (status == "FAILED") == any(self.attempts[task] for task in tasks), (self.path(run), number)
+
+    def judge_handle(self, run: Run, handle: WorkflowHandle, ids: Mapping[Path, uuid.UUID]) -> None:
+        """Compare what a handle tells with the model."""
+        query = "SELECT n.number, n.name FROM horsies_workflow_nodes n WHERE n.workflow_id = %s"
+        names = dict(self.looker.execute(query, [handle.workflow_id]).fetchall())
+        children = {names[path[-1]]: ids[path] for path in ids if path[:-1] == run.path and path}
+        assert {name: child.workflow_id for name, child in handle.children().items()} == children
+        results = {name: each for name, each in handle.results().items() if each is not None}
+        assert results.keys() == {*names.values()}
+        values = {names[number]: run.value(number) for number in names if run.node(number) == "COMPLETED"}
+        assert {name: each.ok_value for name, each in results.items() if each.is_ok()} == values
+        assert self.retried or handle.progress()[:4] == run.progress(), (run.path, handle.progress(), run.progress())
+        assert [change.action for change in handle.history()].count("workflow.keep") == run.told, run.path
+
     def judge_result(self, run: Run, result: Any) -> None:
         """Compare the result of a run with the model's."""
         if run.fatal():
@@ -545,6 +624,8 @@ class Drive:
                 "WHERE w.result IS NOT NULL").fetchall())  # fmt: skip
             fatal = {names[number] for number in run.fatal()}
             assert data["node"] in fatal, (run.path, data, fatal)
+        elif too_large(run.result()):
+            assert result["err"]["error_code"] == "PAYLOAD_TOO_LARGE"
         elif run.graph.output is None or run.node(run.graph.output) == "COMPLETED":
             assert result == {"ok": run.result()}, (run.path, result, run.result())
         else:

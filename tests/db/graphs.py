@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +22,9 @@ class Dice(random.Random):
         return self.random() < share
 
 
-def graph_of(dice: Dice, size: int, *, depth: int = 0, on_error: str | None = None) -> Graph:
-    """Return a random graph of so many nodes."""
-    graph = Graph(on_error=on_error or dice.choice(["fail", "fail", "pause"]))
+def graph_of(dice: Dice, size: int, *, depth: int = 0, on_error: str | None = None, large: bool = False) -> Graph:
+    """Return a random graph of so many nodes. If values are ``large``, none is taken before it is known which there are."""
+    graph = Graph(on_error=on_error or dice.choice(["fail", "fail", "pause"]), large=large)
     graph.max_in_flight = dice.choice([None, None, 1, 3])
     graph.callbacks = dice.chance(0.2) and size > 2
     members = size - (dice.randint(1, 3) if graph.callbacks else 0)
@@ -32,13 +33,14 @@ def graph_of(dice: Dice, size: int, *, depth: int = 0, on_error: str | None = No
     for number in range(len(graph.spots), size):
         rule = dice.choice(["succeeded", "failed", "finished"])
         graph.spots[number] = Spot(number, upstream=frozenset(range(members)), rule=rule)
-    graph.output = dice.choice([None, *graph.spots])
+    maps = [number for number, spot in graph.spots.items() if spot.kind == "map"]
+    graph.output = dice.choice([None, *graph.spots, *maps, *maps])
     return graph
 
 
 def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spot:
     """Return a random node that may wait for those before it."""
-    spot = Spot(number, retries=dice.choice([0, 0, 0, 9]))
+    spot = Spot(number, retries=dice.choice([0, 0, 0, 9]), delayed=dice.chance(0.2))
     before = list(graph.spots)
     kind = dice.random()
     upstream = set(dice.sample(before, min(len(before), dice.choice([0, 1, 1, 1, 2, 2, 3, 8])))) if before else set()
@@ -54,7 +56,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
             spot.over = [dice.randrange(4) for _ in range(dice.choice([0, 1, 3, 7]))]
     elif kind < 0.25 and depth < 2 and size > 4:
         spot.kind = "workflow"
-        spot.graph = graph_of(dice, dice.randint(1, min(6, size // 2)), depth=depth + 1)
+        spot.graph = graph_of(dice, dice.randint(1, min(6, size // 2)), depth=depth + 1, large=graph.large)
     if upstream and dice.chance(0.25):
         values = [each for each in upstream if graph.spots[each].kind != "map"]
         if values:
@@ -66,7 +68,7 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         spot.allow_failed = dice.chance(0.3)
     else:
         spot.allow_failed = dice.chance(0.3)
-    if spot.kind == "task" and upstream and dice.chance(0.5):
+    if spot.kind == "task" and upstream and dice.chance(0.5) and not (graph.large and spot.rule == "quorum"):
         spot.source = dice.choice(sorted(upstream))
         if dice.chance(0.3):
             spot.source = tuple(sorted(upstream))
@@ -89,7 +91,9 @@ Work = Callable[[Path, Spot], tuple[Any, dict[str, Any]]]
 
 def acting(path: Path, spot: Spot) -> tuple[Any, dict[str, Any]]:
     """Return the task of a node, and no arguments of its own: the test says what becomes of it."""
-    return flows.act.with_options(retry_policy=AGAIN) if spot.retries else flows.act, {}
+    options: dict[str, Any] = {"retry_policy": AGAIN} if spot.retries else {}
+    options |= {"delay": dt.timedelta(milliseconds=10)} if spot.delayed else {}
+    return flows.act.with_options(**options) if options else flows.act, {}
 
 
 def build(graph: Graph, name: str, work: Work = acting, path: Path = ()) -> Workflow:

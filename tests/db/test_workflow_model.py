@@ -8,11 +8,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.db.drives import Drive
+from tests.db.drives import LIMIT, Drive
 from tests.support.sizes import examples
 
 SEEDS = examples(40, 3_000)
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(240, 2 * SEEDS))]
+
+
+@pytest.fixture(autouse=True)
+def limit(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": LIMIT}
 
 
 @pytest.mark.promise("S3.1", "S4.24")

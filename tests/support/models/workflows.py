@@ -5,11 +5,13 @@ It knows neither database nor time. The end does not depend on the order in whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 BAD = ("FAILED", "CANCELLED", "EXPIRED")
+FINAL = (*BAD, "COMPLETED", "SKIPPED")
+LARGE = "x" * 12_000  # a value of which two do not fit into the payload of a task or the value of a run
 Path = tuple[int, ...]  # the numbers of the nodes that lead from the root run to a child run
 Place = tuple[Path, int, int]  # a run, a node, an element
 
@@ -32,7 +34,8 @@ class Spot:
     """A node.
 
     ``branches`` are the upstream nodes that a quorum counts. ``over``: of a map, a node, several nodes as a tuple, or a list of
-    values. ``source``: a node, or several, whose value is the argument. ``when``: a node and the value that it must have.
+    values. ``source``: a node, or several, whose value is the argument; ``constant``: an argument that is no node's. ``when``: a
+    node and the value that it must have.
     """
 
     number: int
@@ -47,6 +50,8 @@ class Spot:
     source: int | tuple[int, ...] | None = None
     graph: Graph | None = None
     retries: int = 0
+    constant: Any = None
+    delayed: bool = False
 
     @property
     def tolerant(self) -> bool:
@@ -56,20 +61,22 @@ class Spot:
 
 @dataclass
 class Graph:
-    """The nodes of a run."""
+    """The nodes of a run. ``large``: some values are."""
 
     spots: dict[int, Spot] = field(default_factory=dict)
     output: int | None = None
     on_error: str = "fail"
     max_in_flight: int | None = None
     callbacks: bool = False
+    large: bool = False
 
 
 class Run:
     """A run of a graph.
 
     ``fate`` says what becomes of a task. ``skipped`` are the nodes that were skipped by hand, ``kept`` the statuses that a retry
-    left as they were.
+    left as they were, ``decided`` the nodes that could run or ran at a retry, which does not ask them again. ``told`` is how
+    often a task added a node otherwise than an earlier attempt of it had.
     """
 
     def __init__(self, graph: Graph, fate: Callable[[Place], Fate], path: Path = ()) -> None:
@@ -79,14 +86,20 @@ class Run:
         self.skipped: set[int] = set()
         self.kept: dict[int, str] = {}
         self.kept_begun: set[int] = set()
+        self.decided: set[int] = set()
         self.children: dict[int, Run] = {
             spot.number: Run(spot.graph, fate, (*path, spot.number)) for spot in graph.spots.values() if spot.graph
         }
         self.known: dict[int, str] = {}
+        self.told = 0
 
     def find(self, path: Path) -> Run:
         """Return the run at a path."""
         return self if not path else self.children[path[0]].find(path[1:])
+
+    def add(self, spot: Spot) -> None:
+        """Add a node for a task. One that an earlier attempt added under its name stays."""
+        self.told += self.graph.spots.setdefault(spot.number, spot).constant != spot.constant
 
     def forget(self) -> None:
         """Compute everything again when asked next."""
@@ -108,7 +121,7 @@ class Run:
         if spot.kind == "workflow":
             return self.children[spot.number].as_node()
         if spot.kind == "task":
-            return self.fate((self.path, spot.number, 0)).status
+            return "FAILED" if too_large(self.argument(spot)) else self.fate((self.path, spot.number, 0)).status
         if self.elements(spot) is None:
             return "FAILED"
         if not any(fate.status in BAD for fate in self.fates(spot.number)):
@@ -117,6 +130,8 @@ class Run:
 
     def joins(self, spot: Spot) -> bool:
         """Return whether the upstream nodes let a node run."""
+        if spot.number in self.decided:
+            return True
         ends = [self.node(number) for number in spot.upstream]
         completed = ends.count("COMPLETED")
         failed = any(end in BAD for end in ends)
@@ -129,7 +144,7 @@ class Run:
 
     def matches(self, spot: Spot) -> bool:
         """Return whether the condition of a node holds."""
-        if spot.when is None:
+        if spot.when is None or spot.number in self.decided:
             return True
         number, wanted = spot.when
         return self.node(number) == "COMPLETED" and self.value(number) == wanted
@@ -172,7 +187,7 @@ class Run:
     def argument(self, spot: Spot) -> dict[str, Any]:
         """Return the arguments of the task of a node; not of one with a quorum, which depend on who came first."""
         if spot.source is None:
-            return {}
+            return {} if spot.constant is None else {"value": spot.constant}
         if isinstance(spot.source, tuple):
             return {"value": [value for number in spot.source for value in self.given(number)]}
         values = self.given(spot.source)
@@ -197,7 +212,8 @@ class Run:
     def status(self) -> str:
         """Return the status of the run in the end. It has failed, too, if its value cannot be given."""
         number = self.graph.output
-        return "FAILED" if self.fatal() or (number is not None and self.node(number) in BAD) else "COMPLETED"
+        no_value = number is not None and self.node(number) in BAD or too_large(self.result())
+        return "FAILED" if self.fatal() or no_value else "COMPLETED"
 
     def as_node(self) -> str:
         """Return the status of the node of another run that this one is."""
@@ -219,18 +235,44 @@ class Run:
     def many(self, number: int) -> int:
         """Return how many tasks a node has had in the end."""
         spot = self.graph.spots[number]
-        if not self.began(number) or spot.kind == "workflow":
+        if not self.began(number) or spot.kind == "workflow" or too_large(self.argument(spot)):
             return 0
         return 1 if spot.kind == "task" else sum(element is not SKIPPED for element in self.elements(spot) or [])
+
+    def progress(self) -> tuple[int, int, int, int]:
+        """Return how many nodes there are, have completed, failed, and were skipped. A map that began counts as its elements."""
+        ends: list[str] = []
+        for number, spot in self.graph.spots.items():
+            if spot.kind == "map" and self.began(number) and self.elements(spot) is not None:
+                ends += ["COMPLETED" if fate.status == "SKIPPED" else fate.status for fate in self.fates(number)]
+            else:
+                ends.append(self.node(number))
+        failed = sum(end in BAD for end in ends)
+        return len(ends), ends.count("COMPLETED"), failed, ends.count("SKIPPED")
 
     def all(self) -> list[Run]:
         """Return this run and those of its children that began."""
         begun = [child for number, child in self.children.items() if self.began(number)]
         return [self, *(run for child in begun for run in child.all())]
 
-    def keep(self, but: set[int]) -> None:
-        """Note that a retry leaves all nodes as they are ``but`` some."""
-        begun = {number for number in self.graph.spots if self.began(number)}
-        self.kept = {number: self.node(number) for number in self.graph.spots.keys() - but}
-        self.kept_begun = begun - but
-        self.skipped -= but
+    def again(self, now: Mapping[int, str]) -> set[int]:
+        """Return what a retry runs again if nodes are ``now`` so: what failed or was skipped because of that, not by hand."""
+        found = {number for number, status in now.items() if status in BAD}
+        waits = {number for number, status in now.items() if status in ("ADDED", "PENDING", "SKIPPED")} - self.skipped
+        while more := {number for number in waits - found if self.graph.spots[number].upstream & found}:
+            found |= more
+        return found
+
+    def keep(self, now: Mapping[int, str], again: set[int]) -> None:
+        """Note that a retry leaves all nodes as they are ``now`` but those that run ``again``."""
+        begun = {number for number in now if self.began(number)}
+        final = {number for number, status in now.items() if status in FINAL}
+        self.kept = {number: self.node(number) for number in final - again}
+        self.kept_begun = begun & self.kept.keys()
+        self.decided = {number for number, status in now.items() if status in ("READY", "ENQUEUED")}
+        self.skipped -= again
+
+
+def too_large(value: Any) -> bool:
+    """Return whether a value is larger than MAX_PAYLOAD_BYTES."""
+    return repr(value).count(LARGE) > 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from horsies_django.store.retention import RetentionStore, kept_by
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.testing import drain
 from horsies_django.testing.draining import run_here
-from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 
 pytestmark = pytest.mark.django_db
@@ -144,63 +142,6 @@ def test_a_task_skips_itself() -> None:
     assert handle.get(0).ok_value == "err TASK_SKIPPED"
 
 
-@pytest.mark.parametrize("many", [0, 1, 450])
-def test_a_map_runs_a_task_per_element(many: int) -> None:
-    flow = Workflow("map")
-    parts = flow.add(flows.numbers, many)
-    mapped = flow.map(flows.plus, a=parts, b=10)
-    again = flow.map(flows.plus, a=mapped)
-    flow.add(flows.total, mapped, name="lazy")
-    flow.returns(flow.add(flows.total_list, again))
-    handle = run(flow)
-    assert handle.get(0).ok_value == sum(n + 11 for n in range(many))
-    assert handle.results()["lazy"].ok_value == sum(n + 10 for n in range(many))
-    assert handle.results()["plus"].ok_value == [n + 10 for n in range(many)]
-    assert handle.progress().total == 3 + 2 * many
-
-
-def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -> None:
-    flow = Workflow("one by one", max_in_flight=1)
-    flow.map(flows.odd_fails, n=[0, 1, 2])
-    handle = run(flow)
-    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id)
-    assert node.error == "1 of 3 tasks did not complete; one of them: UNHANDLED_ERROR: ValueError: 1 is odd"
-    assert "ValueError: 1 is odd" in handle.get(0).err_value.message
-
-
-def test_a_map_over_plain_values_and_over_nodes() -> None:
-    flow = Workflow("map values")
-    nodes = [flow.add(flows.number, n) for n in (1, 2)]
-    flow.map(flows.plus, a=[5, 6], name="values")
-    flow.map(flows.plus, a=nodes, name="nodes")
-    results = run(flow).results()
-    assert results["values"].ok_value == [6, 7]
-    assert results["nodes"].ok_value == [2, 3]
-
-
-def test_a_map_with_a_failed_element_fails_and_a_retry_keeps_the_others() -> None:
-    flow = Workflow("map fails")
-    mapped = flow.map(flows.odd_fails, n=[0, 1, 2, 3])
-    flow.add(flows.total, mapped)
-    handle = run(flow)
-    assert statuses(handle) == {"odd_fails": "FAILED", "total": "SKIPPED"}
-    assert Task.objects.filter(workflow_id=handle.workflow_id).count() == 4
-    handle.retry()
-    assert handle.status() == "RUNNING"
-    drain(raise_errors=False)
-    assert Task.objects.filter(workflow_id=handle.workflow_id).count() == 6
-    assert statuses(handle) == {"odd_fails": "FAILED", "total": "SKIPPED"}
-
-
-def test_a_map_over_no_list_fails_alone() -> None:
-    flow = Workflow("no list")
-    value = flow.add("tests.apps.project.flows.anything", "text")
-    flow.map(flows.plus, a=value)
-    handle = run(flow)
-    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="plus")
-    assert (node.status, node.error_code) == ("FAILED", "MAP_WITHOUT_LIST")
-
-
 def test_a_workflow_is_a_node() -> None:
     child = Workflow("child")
     a = child.input("a", int)
@@ -321,93 +262,6 @@ def test_a_member_of_a_batch_that_never_ran_is_a_failure(how: str) -> None:
     assert handle.status() == "FAILED"
 
 
-def test_a_running_task_adds_nodes() -> None:
-    flow = Workflow("grows")
-    flow.add(flows.grows, 3)
-    handle = run(flow)
-    assert handle.status() == "COMPLETED"
-    assert WorkflowNode.objects.filter(workflow_id=handle.workflow_id, status="COMPLETED").count() == 4
-
-
-def test_pause_withdraws_and_resume_sends_again() -> None:
-    flow = Workflow("pause")
-    first = flow.add(flows.number, 1)
-    flow.map(flows.plus, a=[1, 2, 3])
-    flow.add(flows.plus, first)
-    handle = flow.send()
-    assert handle.pause(reason="look")
-    assert not Task.objects.exists()
-    assert drain() == 0
-    assert handle.resume()
-    assert drain() == 5
-    assert handle.status() == "COMPLETED"
-    assert [change.action for change in handle.history()] == ["workflow.pause", "workflow.resume"]
-
-
-def test_cancel_ends_everything_and_retry_runs_it_again() -> None:
-    child = Workflow("child")
-    child.add(flows.number, 1)
-    flow = Workflow("cancel")
-    flow.add(flows.plus, flow.add(flows.number, 1))
-    flow.add(child)
-    handle = flow.send()
-    assert handle.cancel(reason="wrong book")
-    assert not handle.cancel()
-    assert drain() == 0
-    assert set(statuses(handle).values()) == {"CANCELLED"}
-    assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
-    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"CANCELLED"}
-    assert handle.get(0).err_value.error_code == "WORKFLOW_CANCELLED"
-    handle.retry()
-    drain()
-    assert handle.status() == "COMPLETED"
-
-
-@pytest.mark.parametrize(
-    ("on_error", "status", "second"), [("stop", "FAILED", "CANCELLED"), ("pause", "PAUSED", "READY")]
-)
-def test_on_error(on_error: str, status: str, second: str) -> None:
-    flow = Workflow("error", on_error=on_error, max_in_flight=1)
-    flow.add(flows.broken)
-    flow.add(flows.number, 1, name="second")
-    handle = run(flow)
-    assert handle.status() == status
-    assert statuses(handle)["second"] == second
-    if status == "PAUSED":
-        handle.resume()
-        drain()
-        assert handle.status() == "FAILED"
-        assert statuses(handle)["second"] == "COMPLETED"
-
-
-def test_a_node_is_skipped_by_hand() -> None:
-    flow = Workflow("skip")
-    first = flow.add(flows.number, 1)
-    flow.add(flows.describe, first, allow_failed=True)
-    handle = flow.send()
-    handle.skip("number")
-    drain()
-    assert statuses(handle) == {"number": "SKIPPED", "describe": "COMPLETED"}
-    with pytest.raises(WorkflowError, match="has finished"):
-        handle.skip("number")
-
-
-def test_a_node_that_was_skipped_by_hand_stays_skipped_when_the_run_is_retried() -> None:
-    flow = Workflow("skip")
-    first = flow.add(flows.odd_fails, 1)
-    second = flow.add(flows.number, 2, after=first, name="second")
-    flow.add(flows.number, 3, after=second, name="third")
-    flow.add(flows.describe, second, allow_failed=True)
-    handle = flow.send()
-    handle.skip("second")
-    drain(raise_errors=False)
-    WorkflowNode.objects.filter(name="odd_fails").update(kwargs={"n": 2})
-    handle.retry()
-    drain()
-    expected = {"odd_fails": "COMPLETED", "second": "SKIPPED", "third": "SKIPPED", "describe": "COMPLETED"}
-    assert statuses(handle) == expected
-
-
 def test_a_key_makes_a_send_idempotent() -> None:
     def build(n: int) -> Workflow:
         tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
@@ -461,44 +315,6 @@ def test_a_bad_path_is_refused_when_sent() -> None:
         flow.send()
     assert len(raised.value.problems) == 3
     assert connection.in_atomic_block
-
-
-def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry() -> None:
-    flow = Workflow("capped", max_in_flight=2)
-    mapped = flow.map(flows.odd_fails, n=list(range(10)))
-    flow.add(flows.total, mapped, allow_failed=True)
-    handle = flow.send()
-    most = []
-
-    def in_flight() -> int:
-        return Task.objects.filter(workflow_id=handle.workflow_id, finished_at=None).count()
-
-    for place in range(40):
-        most.append(in_flight())
-        step()
-        if place == 2:
-            handle.pause()
-            handle.resume()
-        if handle.status() == "COMPLETED":
-            break
-    handle.results()
-    assert max(most) == 2
-    assert handle.results()["total"].ok_value == 20
-    assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="odd_fails").status == "FAILED"
-
-
-def step(meanwhile: Callable[[], Any] = lambda: None) -> None:
-    """Run one task, do something else before it is settled, and advance its workflow."""
-    conf = config()
-    store, channel = TaskStore(connection), channel_prefix(connection)
-    worker, served = uuid.uuid4(), Served(conf.queues)
-    passed = store.run_pass(worker, channel, served, Wanted(1, 0))
-    meanwhile()
-    passed = store.run_pass(worker, channel, served, outcomes=run_here(connection, worker, passed.claims))
-    advancer = Advancer(conf.max_payload_bytes)
-    advancer.owe(passed.in_runs)
-    while advancer.owed:
-        advancer.turn(advancer.store(connection, channel))
 
 
 def test_old_runs_are_deleted_with_all_that_belongs_to_them() -> None:
@@ -557,113 +373,3 @@ def test_a_result_that_is_too_large_to_pass_fails_one_node(settings: Any) -> Non
     assert statuses(found)["list"] == "FAILED"
     assert found.results()["list"].err_value.error_code == "PAYLOAD_TOO_LARGE"
     assert found.results()["lazy"].ok_value == 3_000
-
-
-def test_a_run_that_stops_before_a_worker_took_a_task_ends_at_once() -> None:
-    flow = Workflow("stops", on_error="stop")
-    flow.map(flows.plus, a=flow.add(flows.anything, "no list"))
-    flow.add(flows.number, 1, after=flow.add(flows.number, 1))
-    other = flow.add(flows.number, 2, after=flow.add(flows.number.with_options(delay=3600), 1, name="later"))
-    handle = flow.send()
-    drain(raise_errors=False)
-    assert handle.status() == "FAILED"
-    assert statuses(handle)["later"] == statuses(handle)[other.name] == "CANCELLED"
-
-
-def test_async_tasks_grow_and_read_results() -> None:
-    flow = Workflow("async")
-    flow.add(flows.grows_async, 10)
-    mapped = flow.map(flows.plus, a=[1, 2, 3])
-    flow.returns(flow.add(flows.total_async, mapped))
-    handle = run(flow)
-    assert handle.get(0).ok_value == 9
-    assert handle.results()["sum"].ok_value == 23
-
-
-def test_results_leave_out_no_node_although_tasks_added_some_of_one_name() -> None:
-    """Naive: they are kept by name, and one hides the other."""
-    flow = Workflow("one name")
-    for n in (1, 2):
-        flow.add(flows.grows_async, n)
-    results = run(flow).results()
-    firsts = {name: result.ok_value for name, result in results.items() if name.startswith("first")}
-    numbers = WorkflowNode.objects.filter(name="first").order_by("number").values_list("number", flat=True)
-    assert firsts.keys() == {"first", f"first ({numbers[1]})"}
-    assert sorted(firsts.values()) == [1, 2]
-    assert len(results) == WorkflowNode.objects.count()
-
-
-def test_a_second_attempt_adds_no_node_twice() -> None:
-    flow = Workflow("again")
-    flow.add(flows.grows_and_fails, 4)
-    handle = run(flow)
-    assert statuses(handle) == {"grows_and_fails": "COMPLETED", "number": "COMPLETED", "plus": "COMPLETED"}
-    assert handle.results()["plus"].ok_value == 5
-
-
-@pytest.mark.parametrize("what", ["same", "graph", "argument", "task", "input", "list", "key"])
-def test_a_second_attempt_that_adds_another_node_under_a_name_is_told_on_the_run(
-    what: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Naive: the earlier node is kept in silence, mixed with those of the later attempt."""
-    flow = Workflow("grows anew")
-    flow.add(flows.grows_anew, what, 30)
-    handle = run(flow)
-    assert handle.status() == "COMPLETED"
-    told = handle.history()
-    if what == "same":
-        assert (told, caplog.messages) == ([], [])
-        return
-    assert len(told) == (20 if what == "argument" else 1)
-    assert (told[0].actor, told[0].action) == (flows.grows_anew.name, "workflow.keep")
-    assert "attempt 2 adds 'node" in str(told[0].reason)
-    assert str(told[0].reason).endswith("with other arguments: the node of an earlier attempt stays")
-    assert [message for message in caplog.messages if "attempt 2 adds" in message][0].startswith(
-        f"workflow run {handle.workflow_id}"
-    )
-    if what == "argument":
-        assert handle.results()["node 0"].ok_value == 1
-
-
-def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:
-    handle = flows.grows_alone.send()
-    drain()
-    assert "is not part of a workflow" in handle.get(0).ok_value
-
-
-def test_a_retry_counts_upstream_nodes_again_for_nodes_that_ran_nevertheless() -> None:
-    flow = Workflow("counted")
-    bad = flow.add(flows.broken)
-    flow.add(flows.describe, bad, allow_failed=True)
-    flow.add(flows.plus, bad)
-    handle = run(flow)
-    handle.retry()
-    drain(raise_errors=False)
-    counted = dict(WorkflowNode.objects.filter(workflow_id=handle.workflow_id).values_list("name", "open"))
-    assert counted == {"broken": 0, "describe": 0, "plus": 0}
-
-
-def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried() -> None:
-    child = Workflow("child")
-    child.add(flows.number, 1)
-    flow = Workflow("parent")
-    flow.add(flows.number, 2, after=flow.add(child))
-    handle = flow.send()
-    step(lambda: get_workflow(WorkflowRun.objects.get(name="child").pk).pause())
-    assert WorkflowRun.objects.get(name="child").status == "PAUSED"
-    assert handle.cancel()
-    drain()
-    assert set(statuses(handle).values()) == {"CANCELLED"}
-    handle.retry()
-    drain()
-    assert handle.status() == "COMPLETED"
-
-
-def test_a_map_over_a_map_passes_over_elements_that_skipped_themselves() -> None:
-    flow = Workflow("skipped elements")
-    even = flow.map(flows.odd_skips, n=[0, 1, 2, 3, 4])
-    more = flow.map(flows.plus, a=even, b=10)
-    flow.returns(flow.add(flows.total_list, more))
-    handle = run(flow)
-    assert handle.get(0).ok_value == 10 + 12 + 14
-    assert handle.status() == "COMPLETED"

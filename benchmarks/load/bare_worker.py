@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import struct
 import subprocess
@@ -43,13 +43,15 @@ def serve(connection: psycopg.Connection[Any]) -> None:
     theirs.close()
     connection.execute("LISTEN horsies_bare")
     worker = uuid.uuid4()
+    selector = selectors.DefaultSelector()
+    for end in (connection, sys.stdin):
+        selector.register(end, selectors.EVENT_READ)
     while True:
         while claimed := connection.execute(CLAIM, {"worker": worker, "many": 4}).fetchall():
             ours.send(b".")
             (began,) = MOMENT.unpack(ours.recv(MOMENT.size))
             connection.execute(FINISH, {"worker": worker, "ids": [id_ for (id_,) in claimed], "began": repr(began)})
-        ready, _, _ = select.select([connection, sys.stdin], [], [])
-        if sys.stdin in ready:
+        if any(key.fileobj is sys.stdin for key, _ in selector.select()):
             break
         list(connection.notifies(timeout=0))
     ours.close()

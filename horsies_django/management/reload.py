@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -39,6 +38,7 @@ from django.utils.autoreload import (
     get_reloader,
 )
 
+from horsies_django.worker.ipc.channel import wait_readable
 from horsies_django.worker.process.shutdown import Shutdown, heard, take
 
 logger = logging.getLogger("horsies.worker")
@@ -109,7 +109,7 @@ class OuterProcess:
             now = snapshot()
             if changed := [path for path in {**before, **now} if before.get(path) != now.get(path)]:
                 return changed[0]
-            select.select([self.bell], [], [], LOOK_SECONDS)
+            wait_readable([self.bell], LOOK_SECONDS)
         return None
 
     def note(self, number: int, frame: FrameType | None) -> None:

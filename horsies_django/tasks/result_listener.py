@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
+import selectors
 import socket
 import sys
 import threading
@@ -96,7 +96,10 @@ class ResultListener:
             self.waker = waker
         try:
             listener.open()
-            self._wait(listener, wakeup)
+            with selectors.DefaultSelector() as selector:
+                for end in (listener, wakeup):
+                    selector.register(end, selectors.EVENT_READ)
+                self._wait(listener, wakeup, selector)
         except psycopg.Error as error:
             logger.warning("the connection that waits for results was lost; callers poll instead: %s", said(error))
             self._leave(error)
@@ -119,7 +122,7 @@ class ResultListener:
             self.thread = self.waker = None
             return True
 
-    def _wait(self, listener: Listener, wakeup: socket.socket) -> None:
+    def _wait(self, listener: Listener, wakeup: socket.socket, selector: selectors.BaseSelector) -> None:
         connection = listener.connection
         assert connection is not None
         tasks, waiters = TaskStore(connection), WaiterStore(connection)
@@ -139,10 +142,10 @@ class ResultListener:
             elif now >= look_at:
                 look_at, arrived = now + self.poll_seconds, wanted
             self._tell(tasks, arrived & wanted)
-            # Notifications that arrived with the statements above are no longer in the socket: select would miss them.
+            # Notifications that arrived with the statements above are no longer in the socket: the selector would miss them.
             if not self._note(listener.payloads()):
                 patience = min(renew_at, look_at if wanted else last_wanted + linger_seconds()) - time.monotonic()
-                select.select([connection.fileno(), wakeup.fileno()], [], [], max(0.0, patience))
+                selector.select(max(0.0, patience))
                 drain(wakeup)
                 self._note(listener.payloads())
 

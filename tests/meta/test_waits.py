@@ -18,8 +18,6 @@ ROOT = Path(__file__).parents[2]
 # A file, or a function in it: why time passes there.
 ALLOWED = {
     "tests/support/deadlines.py::wait_until": "the one loop that waits for conditions, with an end",
-    "tests/support/starter.py::Started.poll": "looks once whether a process has ended",
-    "tests/support/starter.py::Started.wait": "the end of a process",
     "tests/apps/project/tasks.py": "bodies of tasks: what a worker runs takes time",
     "tests/apps/errands/tasks.py": "bodies of tasks",
     "tests/conformance/kinds.py::until": "the same loop, for suites that do not see this package",

@@ -12,13 +12,14 @@ import importlib
 import json
 import os
 import runpy
-import select
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from horsies_django.worker.ipc.channel import wait_readable
 
 # Nothing here reads settings or needs the registry of apps.
 LIBRARIES = (
@@ -70,14 +71,14 @@ class Started:
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, None while the process runs."""
-        if self.returncode is None and select.select([self.report], [], [], 0)[0]:
+        if self.returncode is None and wait_readable([self.report], 0):
             self._end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit code. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
-            if not select.select([self.report], [], [], timeout)[0]:
+            if not wait_readable([self.report], timeout):
                 raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
             self._end()
         assert self.returncode is not None

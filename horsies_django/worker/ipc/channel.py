@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import pickle
 import select
+import selectors
 import socket
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 HEADER = struct.Struct("!I")
@@ -144,6 +146,14 @@ def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
     to_there: deque[Any] = deque()
     to_here: deque[Any] = deque()
     return MemoryChannel(to_here, to_there, here), MemoryChannel(to_there, to_here, there)
+
+
+def wait_readable(files: Iterable[Any], seconds: float | None) -> bool:
+    """Wait until one of ``files`` can be read or the time is over, None for ever; return whether one can be read."""
+    with selectors.DefaultSelector() as selector:
+        for file in files:
+            selector.register(file, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
 
 
 def wait_receive(channel: Channel) -> list[Any]:

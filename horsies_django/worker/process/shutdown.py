@@ -12,7 +12,6 @@ transaction; other workers recover the remaining tasks, because the heartbeats h
 from __future__ import annotations
 
 import logging
-import select
 import signal
 import socket
 import threading
@@ -24,7 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from horsies_django.core.errors import StopRequested
-from horsies_django.worker.ipc.channel import MemoryChannel
+from horsies_django.worker.ipc.channel import MemoryChannel, wait_readable
 from horsies_django.worker.process.logs import end_process
 
 logger = logging.getLogger("horsies.worker")
@@ -92,7 +91,7 @@ class Shutdown:
 
     def wait(self, seconds: float) -> None:
         """Wait for some seconds or until a signal, including one just before the wait."""
-        select.select([self.wakeup], [], [], seconds)
+        wait_readable([self.wakeup], seconds)
 
     @property
     def seen(self) -> bool:
@@ -138,7 +137,7 @@ class Shutdown:
         while True:
             deadline = self.deadline()
             patience = None if deadline is None else max(0.0, deadline + LAST_RESORT_SECONDS - time.monotonic())
-            if not select.select([self.bell], [], [], patience)[0]:
+            if not wait_readable([self.bell], patience):
                 break
             if not self.bell.recv(100):
                 return  # closed: the worker has stopped

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
-import selectors
 import socket
 import threading
 import time
@@ -28,6 +27,7 @@ from horsies_django.store.base import said
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.ipc.channel import wait_readable
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.scheduler.scheduler import Scheduler
@@ -131,12 +131,7 @@ class SchedulerLoop(threading.Thread):
         try:
             if self.heard():
                 return  # this round may have missed the change
-            with selectors.DefaultSelector() as selector:
-                for wakeups in {self.woken, self.wakeup}:
-                    selector.register(wakeups, selectors.EVENT_READ)
-                if self.connection is not None:
-                    selector.register(self.connection.fileno(), selectors.EVENT_READ)
-                selector.select(seconds)
+            wait_readable({self.woken, self.wakeup} | ({self.connection} if self.connection else set()), seconds)
             self.heard()
         except psycopg.Error:
             self.disconnect()  # the next round connects again

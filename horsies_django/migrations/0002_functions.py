@@ -78,7 +78,6 @@ FUNCTIONS = (
     "monitoring/horsies_longest_waits",
     "monitoring/horsies_tasks_per_worker",
     "tasks/horsies_send",
-    "tasks/horsies_sent",
     "tasks/horsies_announce",
     "schedules/horsies_change_schedule",
     "tasks/horsies_fits",

@@ -200,7 +200,7 @@ class WorkflowStore:
         return bool(run(self.connection, "workflows/decide", {**params, **told, **self.shared})[0][0])
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
-        """Return the runs among these that have signals which no advance has seen."""
+        """Return the runs among these that have signals which no advance has seen, or that are owed an advance."""
         return [row[0] for row in run(self.connection, "workflows/unseen", {"ids": list(ids)})]
 
     def children(self, workflow: uuid.UUID) -> list[uuid.UUID]:

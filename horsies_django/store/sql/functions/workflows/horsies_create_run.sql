@@ -1,6 +1,6 @@
 -- Inserts a run without nodes. p_run: an object as Workflow.head() in workflows/builder.py writes it. With a key and a run of that name
 -- and key: returns that one's id and hash instead; it waits for an open transaction that sends the same key.
--- Moves (none) -> RUNNING.
+-- In a SERIALIZABLE transaction the run is owed its first tasks; see workflows/begin.sql. Moves (none) -> RUNNING.
 -- Locks: none but the new row. Index: horsies_workflows_key.
 CREATE FUNCTION horsies_create_run(p_id uuid, p_run jsonb, p_parent uuid, p_parent_node bigint, p_now timestamptz,
                                    OUT id uuid, OUT hash text, OUT created boolean) LANGUAGE plpgsql VOLATILE AS $$
@@ -12,9 +12,10 @@ BEGIN
     SELECT w.good_until INTO v_parent_until FROM horsies_workflows w WHERE w.id = p_parent;
   END IF;
   INSERT INTO horsies_workflows AS w (id, name, key, graph_hash, status, on_error, output, max_in_flight, good_until, parent_id,
-                                      parent_node, sent_at)
+                                      parent_node, sent_at, owed_at)
   SELECT p_id, r.name, r.key, r.hash, 'RUNNING', r.on_error, r.output, r.max_in_flight,
-         least(r.good_until, v_now + r.good_for, v_parent_until), p_parent, p_parent_node, v_now
+         least(r.good_until, v_now + r.good_for, v_parent_until), p_parent, p_parent_node, v_now,
+         CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN v_now END
   FROM jsonb_to_record(p_run) AS r (name text, key text, hash text, on_error text, output bigint, max_in_flight int,
                                     good_until timestamptz, good_for interval)
   ON CONFLICT (key, name) WHERE key IS NOT NULL DO NOTHING

@@ -589,7 +589,7 @@ class Drive:
         ]
 
     def judge_broken_maps(self) -> None:
-        """Check that a map is CANCELLED if none of its tasks has begun or not all were sent, and else has FAILED."""
+        """Check that a map is CANCELLED if nothing of it has begun or not all of it was sent, and else has FAILED."""
         maps = """
         SELECT n.workflow_id, n.number, n.status, n.error_code, n.total,
                coalesce(array_agg(t.id) FILTER (WHERE t.id IS NOT NULL), '{}')
@@ -600,7 +600,9 @@ class Drive:
             if code == "WORKFLOW_CANCELLED":
                 assert (status, total is None or len(tasks) < total) == ("CANCELLED", True), (self.path(run), number)
             else:
-                assert (status == "FAILED") == any(self.attempts[task] for task in tasks), (self.path(run), number)
+                passed_over = total is not None and len(tasks) < total
+                begun = passed_over or any(self.attempts[task] for task in tasks)
+                assert status == ("FAILED" if begun else "CANCELLED"), (self.path(run), number)
 
     def judge_handle(self, run: Run, handle: WorkflowHandle, ids: Mapping[Path, uuid.UUID]) -> None:
         """Compare what a handle tells with the model."""

@@ -102,9 +102,8 @@ class Waits:
 
     def flood(self) -> None:
         """Send more signals of one name and key than an advance takes, and others after them, and let time pass."""
-        if not any(
-            node.kind == "continue" for node in self.line.nodes
-        ):  # which of them it takes before it ends is open
+        late = [node for node in self.line.nodes if node.kind in ("signal", "continue") and node.status == "PENDING"]
+        if not late:  # what these get of the signals that an advance has not seen depends on when they begin
             name, key = self.dice.choice("ab"), self.dice.choice([None, "x", "y"])
             for _ in range(205):
                 self.send(Sent(name, key, len(self.line.sent), self.now))

@@ -24,9 +24,7 @@ class Fate(NamedTuple):
     begins: bool = True
 
 
-SKIPPED = Fate(
-    "SKIPPED", begins=False
-)  # of an element that a map passes over, because that of the map before it was skipped
+SKIPPED = Fate("SKIPPED")  # of an element that a map passes over, because that of the map before it was skipped
 
 
 @dataclass

@@ -258,7 +258,7 @@ class Drive:
                 self.give_back,
                 self.retry,
             ],
-            [12, 6, 2, 1, 2, 2, 1, 0.4, 0.4, 0.6, 0.3],
+            [12, 6, 2, 1, 2, 2, 1, 0.4, 0.4, 0.6, 0.8],
         )[0]
         self.done.append(what.__name__)
         what(self.dice.choice(self.engines))

@@ -664,7 +664,7 @@ class Migration(migrations.Migration):
                         name="horsies_workflow_nodes_open",
                     ),
                     models.Index(
-                        fields=["workflow_id"],
+                        fields=["workflow_id", "finished_at"],
                         condition=models.Q(("status", "ADDED")),
                         name="horsies_workflow_nodes_added",
                     ),
@@ -715,6 +715,7 @@ class Migration(migrations.Migration):
                     models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
                 ),
                 ("owed_at", models.DateTimeField(null=True, verbose_name="to be advanced")),
+                ("retrying", models.BigIntegerField(null=True, verbose_name="retried up to node")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
                 ("advanced_at", models.DateTimeField(null=True, verbose_name="told to the parent")),
                 ("error_node", models.BigIntegerField(null=True, verbose_name="first failed node")),

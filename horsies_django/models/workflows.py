@@ -17,8 +17,9 @@ from horsies_django.models.tasks import ReadOnlyRow, StoredJSON
 class WorkflowRun(ReadOnlyRow):
     """A workflow that was sent.
 
-    ``owed_at`` is set while ready nodes wait to be promoted, or nodes and tasks to be ended or withdrawn, and nothing else would
-    lead to that. ``advanced_at`` is set once the parent of a finished run has taken note of it.
+    ``owed_at`` is set while ready nodes wait to be promoted, or nodes and tasks to be ended, withdrawn or run again, and nothing
+    else would lead to that. ``retrying`` is set while a retry is under way, see ``horsies_retry_part``. ``advanced_at`` is set
+    once the parent of a finished run has taken note of it.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -36,6 +37,7 @@ class WorkflowRun(ReadOnlyRow):
     continued_as = models.UUIDField(_("continued as run"), null=True)
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     owed_at = models.DateTimeField(_("to be advanced"), null=True)
+    retrying = models.BigIntegerField(_("retried up to node"), null=True)
     finished_at = models.DateTimeField(_("finished"), null=True)
     advanced_at = models.DateTimeField(_("told to the parent"), null=True)
     error_node = models.BigIntegerField(_("first failed node"), null=True)
@@ -156,7 +158,9 @@ class WorkflowNode(ReadOnlyRow):
                 condition=Q(finished_at__isnull=True),
                 name="horsies_workflow_nodes_open",
             ),
-            models.Index(fields=["workflow_id"], condition=Q(status="ADDED"), name="horsies_workflow_nodes_added"),
+            models.Index(
+                fields=["workflow_id", "finished_at"], condition=Q(status="ADDED"), name="horsies_workflow_nodes_added"
+            ),
             models.Index(
                 fields=["workflow_id", "status", "due_at"],
                 condition=Q(finished_at__isnull=True, on_timeout__isnull=False),

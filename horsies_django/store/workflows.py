@@ -150,10 +150,12 @@ class WorkflowStore:
         ]
         return before, after
 
-    def retry(self, workflow: uuid.UUID, *, nested: bool) -> tuple[str | None, list[uuid.UUID]]:
-        """Run the failed nodes of a run again; return the verdict and the child runs to retry."""
-        rows = run(self.connection, "workflows/retry", {"workflow": workflow, "nested": nested, **self.shared})
-        return rows[0][0], rows[0][1] or []
+    def retry(self, workflow: uuid.UUID, *, nested: bool) -> str | None:
+        """Run the failed nodes of a run again; return the verdict, None if there is no such run."""
+        verdict: str | None = run(
+            self.connection, "workflows/retry", {"workflow": workflow, "nested": nested, **self.shared}
+        )[0][0]
+        return verdict
 
     def skip(self, workflow: uuid.UUID, number: int) -> str | None:
         """Skip a node; return the verdict, None if there is no such node."""

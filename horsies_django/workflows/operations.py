@@ -46,33 +46,29 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
     is to be retried instead.
     """
     with writing() as store:
-        verdict, children = follow(store, run, nested=False)
+        verdict = follow(store, run, nested=False)
         if verdict is None:
             raise missing(run)
         if verdict != "RETRIED":
             raise WorkflowError(f"run {run} was not retried: {REFUSALS[verdict]}")
         if actor is not None:
-            note(store, run, "workflow.retry", actor, reason, {"children": str(children)})
+            note(store, run, "workflow.retry", actor, reason, {})
 
 
-def follow(store: WorkflowStore, run: uuid.UUID, *, nested: bool) -> tuple[str | None, int]:
-    """Retry a run and the runs inside it; return the verdict, and how many runs of failed nodes were retried.
+def follow(store: WorkflowStore, run: uuid.UUID, *, nested: bool) -> str | None:
+    """Retry a run, and the runs inside it that have not ended; return the verdict. Those of failed nodes are retried with these.
 
     A run without a failed node is retried if one inside it is. What is paused continues, also if nothing in it has failed.
-    Raises WorkflowError if the run of a failed node cannot be retried.
     """
-    open_ = store.children(run)
-    verdict, ended = store.retry(run, nested=nested)
+    children = store.children(run)
+    verdict = store.retry(run, nested=nested)
     if verdict not in ("RETRIED", "NOTHING"):
-        return verdict, 0
-    for child in ended:
-        if (refused := follow(store, child, nested=True)[0]) != "RETRIED":
-            raise WorkflowError(f"run {child} was not retried: {REFUSALS[str(refused)]}")
-    if "RETRIED" in [follow(store, child, nested=True)[0] for child in open_]:
+        return verdict
+    if "RETRIED" in [follow(store, child, nested=True) for child in children]:
         verdict = "RETRIED"
     if nested or verdict == "RETRIED":
         store.control(run, "resume")
-    return verdict, len(ended)
+    return verdict
 
 
 REFUSALS = {

@@ -1,4 +1,4 @@
-"""What tests of several sessions share: a thread to wait in, and a look at who waits."""
+"""What tests of several sessions share: a thread to wait in, a look at who waits, and how large a part of a long act is."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
 
+from horsies_django.store.base import load
 from tests.conftest import wait_until
 
 Aside = Callable[..., Future[Any]]
+Parts = Callable[[int], None]
 
 
 @pytest.fixture
@@ -19,6 +22,20 @@ def aside(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Aside]:
     """Give a function that runs another one in a thread."""
     with ThreadPoolExecutor(8) as pool:
         yield pool.submit
+
+
+@pytest.fixture
+def parts() -> Iterator[Parts]:
+    """Give a function that says how many nodes and tasks of a run one transaction may end, skip, withdraw or retry."""
+    text = load("functions/workflows/horsies_part").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+
+    def install(many: int) -> None:
+        assert "SELECT 1000 " in text
+        with connection.cursor() as cursor:
+            cursor.execute(text.replace("SELECT 1000 ", f"SELECT {many} "))
+
+    yield install
+    install(1000)
 
 
 def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connection[Any]) -> None:

@@ -163,6 +163,7 @@ class Drive:
         self.settled: set[uuid.UUID] = set()
         self.owner: dict[uuid.UUID, Engine] = {}
         self.dues: dict[tuple[uuid.UUID, int], Any] = {}  # until when nodes are delayed
+        self.retrying = False  # whether a retry was under way at the last check
         self.run = Run(graph_of(self.dice, size, large=self.dice.chance(0.3), **how), self.fate)
         self.handle = build(self.run.graph, "model").send()
         self.paths: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
@@ -495,6 +496,12 @@ class Drive:
         for query in (MISCOUNTED,) if self.retried else (MISCOUNTED, CROWDED):
             found = self.looker.execute(query).fetchall()
             assert not found, (self.done[-12:], found)
+        retrying = self.looker.execute(
+            "SELECT count(*) FROM horsies_workflows WHERE retrying IS NOT NULL"
+        ).fetchall() != [(0,)]
+        if retrying or self.retrying:  # a delay begins anew with each part of it
+            self.dues.clear()
+        self.retrying = retrying
         delays = """
         SELECT n.workflow_id, n.number, n.due_at FROM horsies_workflow_nodes n
         WHERE n.delay IS NOT NULL AND n.due_at IS NOT NULL"""

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.db.conftest import Parts
 from tests.db.sagas import Saga
 from tests.support.sizes import examples
 
@@ -17,9 +18,11 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(2
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("part", [1_000, 2])
 def test_what_began_is_undone_once_and_after_what_depends_on_it_whoever_dies(
-    connect: Callable[[], psycopg.Connection[Any]],
+    connect: Callable[[], psycopg.Connection[Any]], parts: Parts, part: int
 ) -> None:
+    parts(part)
     saga, ends = Saga(connect), Counter[str]()
     for seed in range(SEEDS):
         size = 1 + seed % 25

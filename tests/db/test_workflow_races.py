@@ -141,6 +141,7 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     one.advance_run(handle.workflow_id, [], [run], 9)
     assert statuses(handle) == {"child": "FAILED"}
     handle.retry()
+    two.advance()
     two.settle(*two.take(), code="BROKEN")
     two.advance_run(run, Task.objects.values_list("id", flat=True), [], 9)
     one.workflows.told([run])  # of its first end

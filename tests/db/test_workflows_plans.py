@@ -106,7 +106,7 @@ def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
     again = flow.send()
     for verb in ("pause", "resume", "cancel"):
         store.control(again.workflow_id, verb)
-    assert store.retry(again.workflow_id, nested=False)[0] == "RETRIED"
+    assert store.retry(again.workflow_id, nested=False) == "RETRIED"
     assert sum(calls.nodes for calls in store.open_calls([again.workflow_id])) == 6, (
         "also of the child, not yet started"
     )

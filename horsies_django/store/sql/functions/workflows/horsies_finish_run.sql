@@ -21,7 +21,9 @@ BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
   IF v_run.finished_at IS NOT NULL THEN
     RETURN 'FINISHED';
-  ELSIF v_run.status = 'PAUSED' OR EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.finished_at IS NULL) THEN
+  ELSIF v_run.status = 'PAUSED' OR v_run.retrying IS NOT NULL
+    OR EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.finished_at IS NULL)
+    OR EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED') THEN  -- a retry had reached them
     RETURN 'OPEN';
   END IF;
   IF v_run.status = 'COMPENSATING' THEN
@@ -36,9 +38,10 @@ BEGIN
           (SELECT f.workflow_id, f.number, f.name, coalesce(f.error_code, f.status) FROM horsies_workflow_nodes f
            WHERE f.workflow_id = p_workflow AND f.status IN ('FAILED', 'CANCELLED', 'EXPIRED') ORDER BY f.finished_at, f.number)) AS n
     WHERE NOT EXISTS (
-      SELECT FROM horsies_workflow_edges e JOIN horsies_workflow_nodes d ON d.workflow_id = e.workflow_id AND d.number = e.downstream
-      WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed)
-        AND d.status <> 'SKIPPED')
+      SELECT FROM horsies_workflow_edges e CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
+        SELECT FROM horsies_workflow_nodes d WHERE d.workflow_id = e.workflow_id AND d.number = e.downstream
+          AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed) AND d.status <> 'SKIPPED' OFFSET 0) AS d
+      WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number)
     LIMIT 1;
     v_message := (SELECT r.result #>> '{err,message}' FROM horsies_node_result(p_workflow, v_number) AS r);
   END IF;

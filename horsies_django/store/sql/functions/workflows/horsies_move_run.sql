@@ -1,10 +1,10 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
 -- ready nodes, and ends the run if it is done. Sends at most p_limit tasks. After 20 ms it sends no more, and begins no more waits, which
--- end at once if their signals are there; but it does some. Of a run that is to end, or was paused, 1,000 nodes and 1,000 tasks are ended or
--- withdrawn; owed_at says that others may be left.
+-- end at once if their signals are there; but it does some. Of much else it does a part, see horsies_part: it ends or withdraws nodes and tasks,
+-- decides about nodes, or does part of a retry, during which it sends nothing and decides about no node; owed_at says that something is left.
 -- many: tasks sent. more: something is left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
--- failure made on_error act now, 'continued' if its successor has begun.
--- Moves nodes as horsies_propagate and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
+-- failure made on_error act now, 'continued' if its successor has begun, 'retry' if the runs of its nodes are retried.
+-- Moves nodes as horsies_propagate, horsies_admit_nodes, horsies_retry_part and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
 -- Locks: the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_open.
 CREATE FUNCTION horsies_move_run(p_workflow uuid, p_moved bigint[], p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                  OUT many int, OUT more boolean, OUT finished boolean, OUT parent uuid, OUT halted text)
@@ -15,7 +15,11 @@ DECLARE
   v_some boolean := false;
   v_run horsies_workflows;
   v_moved bigint[] := p_moved;
-  v_admitted bigint[];
+  v_part int := horsies_part();
+  v_room int := v_part;  -- for nodes that are skipped, or admitted
+  v_told record;
+  v_admitted record;
+  v_retried record;
   v_ending boolean;
   v_owed boolean;
   v_ended record;
@@ -34,23 +38,44 @@ BEGIN
     v_failures := false;
     v_refused := false;
     v_ending := v_run.finished_at IS NOT NULL OR v_run.status = 'COMPENSATING' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL;
-    IF v_moved <> '{}' THEN  -- before nodes are admitted, which count these themselves
-      SELECT p.failed, p.refused INTO v_failures, v_refused FROM horsies_propagate(p_workflow, v_moved, v_ending, v_now) AS p;
+    IF v_run.retrying IS NOT NULL AND v_ending THEN  -- it was cancelled
+      v_run.retrying := NULL;
+      UPDATE horsies_workflows w SET retrying = NULL WHERE w.id = p_workflow;
+    ELSIF v_run.retrying IS NOT NULL THEN
+      v_retried := horsies_retry_part(v_run, v_moved, v_part, v_now);
+      v_run.retrying := v_retried.retrying;
+      v_moved := '{}';
+      IF v_retried.begun THEN
+        halted := 'retry';
+      END IF;
     END IF;
-    v_admitted := horsies_admit_nodes(p_workflow, v_ending, v_now);
-    IF v_admitted <> '{}' THEN
-      SELECT p.refused OR v_refused INTO v_refused FROM horsies_propagate(p_workflow, v_admitted, v_ending, v_now) AS p;
-      v_moved := v_moved || v_admitted;
+    IF v_moved <> '{}' THEN  -- before nodes are admitted, which count these themselves
+      v_told := horsies_propagate(p_workflow, v_moved, v_ending, v_room, v_now);
+      v_failures := v_told.failed;
+      v_refused := v_told.refused;
+      v_room := greatest(v_room - v_told.many, 0);
+    END IF;
+    IF v_run.retrying IS NULL THEN
+      v_admitted := horsies_admit_nodes(p_workflow, v_ending, v_room, v_now);
+      v_owed := v_owed OR v_ending AND v_admitted.many > 0;
+      v_refused := v_refused OR v_admitted.refused;
+      v_room := v_room - v_admitted.many;
+      IF v_admitted.moved <> '{}' THEN
+        v_told := horsies_propagate(p_workflow, v_admitted.moved, v_ending, v_room, v_now);
+        v_refused := v_refused OR v_told.refused;
+        v_room := greatest(v_room - v_told.many, 0);
+        v_moved := v_moved || v_admitted.moved;
+      END IF;
     END IF;
     IF v_moved <> '{}' THEN
       IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_failures OR v_refused) THEN
         WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number)
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
                bool_or(NOT EXISTS (
-                 SELECT FROM horsies_workflow_edges e
-                 JOIN horsies_workflow_nodes d ON d.workflow_id = p_workflow AND d.number = e.downstream
-                 WHERE e.workflow_id = p_workflow AND e.upstream = n.number
-                   AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed))) AS fatal
+                 SELECT FROM horsies_workflow_edges e CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
+                   SELECT FROM horsies_workflow_nodes d WHERE d.workflow_id = e.workflow_id AND d.number = e.downstream
+                     AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed) OFFSET 0) AS d
+                 WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number)) AS fatal
         INTO v_failed
         FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
         WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
@@ -74,15 +99,16 @@ BEGIN
     END IF;
     v_moved := '{}';
     IF v_ending AND v_owed THEN
-      v_ended := horsies_end_nodes(v_run, 1000, p_channel, v_now);
+      v_ended := horsies_end_nodes(v_run, v_part, p_channel, v_now);
       IF v_run.finished_at IS NULL THEN
-        PERFORM horsies_propagate(p_workflow, v_ended.moved, v_ending, v_now);
+        PERFORM horsies_propagate(p_workflow, v_ended.moved, v_ending, v_part, v_now);
       END IF;
       v_owed := v_ended.more;
     ELSIF v_run.status = 'PAUSED' AND v_owed THEN
-      v_owed := horsies_withdraw(p_workflow, NULL, 1000) = 1000;
+      v_owed := horsies_withdraw(p_workflow, NULL, v_part) = v_part;
     END IF;
-    more := v_owed AND (v_ending OR v_run.status = 'PAUSED');
+    more := v_owed AND (v_ending OR v_run.status = 'PAUSED') OR v_run.retrying IS NOT NULL OR v_room = 0 AND EXISTS (
+      SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED');
     IF v_run.status IN ('RUNNING', 'COMPENSATING') AND NOT more THEN
       v_sent := horsies_promote(
         v_run, CASE WHEN v_some AND clock_timestamp() > v_until THEN 0 ELSE p_limit - many END, p_max_bytes, p_channel, p_now);

@@ -1,18 +1,21 @@
--- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn.
+-- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn. Once it has skipped p_many, it
+-- leaves what it would decide next to horsies_admit_nodes.
 -- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
 -- ADDED nodes are not told: they are counted when they are admitted. p_ending: the run is to end, so this decides only about nodes that run
 -- when others ended; horsies_end_nodes ends the others.
--- Moves PENDING -> READY, SKIPPED. failed: whether one of p_moved failed. refused: whether a node with a quorum was skipped and some
+-- Moves PENDING -> READY, SKIPPED, ADDED. many: how many it skipped. failed: whether one of p_moved failed. refused: whether a node with a quorum was skipped and some
 -- upstream nodes had failed.
 -- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
 -- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
-CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_now timestamptz, OUT failed boolean, OUT refused boolean)
+CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_many int, p_now timestamptz,
+                                  OUT failed boolean, OUT refused boolean, OUT many int)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[] := p_moved;
   v_refused boolean;
 BEGIN
   refused := false;
+  many := 0;
   failed := EXISTS (
     WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(p_moved) AS number)
     SELECT FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
@@ -30,13 +33,14 @@ BEGIN
       GROUP BY e.workflow_id, e.downstream
     ), decided AS MATERIALIZED (
       SELECT t.*, n.rule, n.allow_failed, v.verdict,
-             CASE WHEN v.verdict IS NULL THEN n.status
+             CASE WHEN v.verdict IS NULL THEN CASE WHEN v.decides THEN 'ADDED' ELSE n.status END
                   WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
                       CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
                   ELSE v.verdict END AS status,
              v.verdict IS NOT NULL AS waited
       FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.number AND n.status <> 'ADDED'
-      CROSS JOIN LATERAL (SELECT CASE WHEN n.status = 'PENDING' AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) THEN horsies_join_verdict(
+      CROSS JOIN LATERAL (SELECT n.status = 'PENDING' AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides) AS i
+      CROSS JOIN LATERAL (SELECT i.decides, CASE WHEN i.decides AND horsies_propagate.many < p_many THEN horsies_join_verdict(
         p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, n.open - t.many, n.ok + t.ok, n.bad + t.bad) END AS verdict) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n
@@ -48,6 +52,7 @@ BEGIN
     )
     SELECT coalesce(array_agg(m.number) FILTER (WHERE m.skipped), '{}'), bool_or(m.refused) INTO v_moved, v_refused FROM moved m;
     refused := refused OR coalesce(v_refused, false);
+    many := many + cardinality(v_moved);
   END LOOP;
 END
 $$;

@@ -19,7 +19,7 @@ BEGIN
     LEFT JOIN horsies_workflow_nodes n ON n.workflow_id = w.id AND n.number = e.downstream
     WHERE w.id = ANY (p_runs)
     GROUP BY w.id
-    HAVING w.status = 'RUNNING' AND w.parent_id IS NULL AND w.max_in_flight IS NULL AND count(*) <= p_many
+    HAVING w.status = 'RUNNING' AND w.retrying IS NULL AND w.parent_id IS NULL AND w.max_in_flight IS NULL AND count(*) <= p_many
       AND bool_and(t.kind = 'timer' AND n.kind = 'task' AND n.status = 'PENDING' AND n.rule = 'all'
                    AND n.when_path IS NULL));
   IF v_runs = '{}' THEN

@@ -1,0 +1,45 @@
+-- Takes the tasks of nodes that are to run again from them, from the last element of a map on, p_many at most: expanded is how many are left.
+-- A failed map keeps its completed elements. An undo is told of tasks that had begun. Returns the nodes that have joined the run anew: their
+-- tasks are replaced, and no node downstream is skipped but by a person.
+-- Moves none: the nodes are ADDED, with finished_at until this returns them.
+-- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
+CREATE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_many int) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_joined bigint[];
+BEGIN
+  WITH again AS MATERIALIZED (  -- see horsies_propagate
+    SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number
+  ), parts AS MATERIALIZED (
+    SELECT n.workflow_id, n.number, n.kind, n.undo IS NOT NULL AS undone, n.expanded AS until,
+           greatest(n.expanded - greatest(p_many - sum(n.expanded) OVER (ORDER BY n.number) + n.expanded, 0), 0)::int AS since
+    FROM again a JOIN horsies_workflow_nodes n ON n.workflow_id = a.workflow_id AND n.number = a.number
+  ), had AS MATERIALIZED (
+    SELECT p.workflow_id, p.number, p.since, t.id, t.node_index, t.advanced_at IS NOT NULL AS counted,
+           p.kind = 'map' AND (t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED') AS kept,
+           p.undone AND t.status <> 'COMPLETED' AND horsies_has_begun(t.id, t.status, t.error_code) AS begun
+    FROM parts p
+    LEFT JOIN horsies_tasks t ON t.workflow_id = p.workflow_id AND t.node = p.number AND t.node_index >= p.since AND t.node_index < p.until
+  ), replaced AS (
+    UPDATE horsies_tasks t SET node = NULL FROM had h WHERE t.id = h.id AND NOT h.kept
+  ), nodes AS MATERIALIZED (
+    SELECT h.workflow_id, h.number, h.since, count(*) FILTER (WHERE h.kept AND h.counted)::int AS ok,
+           jsonb_object_agg(h.node_index, h.id) FILTER (WHERE h.begun) AS begun,
+           h.since = 0 AND NOT EXISTS (
+             SELECT FROM horsies_workflow_edges e CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
+               SELECT FROM horsies_workflow_nodes d WHERE d.workflow_id = e.workflow_id AND d.number = e.downstream AND d.status = 'SKIPPED'
+                 AND d.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND' OFFSET 0) AS d
+             WHERE e.workflow_id = h.workflow_id AND e.upstream = h.number) AS joins
+    FROM had h GROUP BY h.workflow_id, h.number, h.since
+  ), joined AS (
+    UPDATE horsies_workflow_nodes n
+    SET finished_at = CASE WHEN NOT h.joins THEN n.finished_at END, error_code = NULL, error = NULL,
+        due_at = CASE WHEN n.delay IS NULL THEN n.due_at END,
+        items_ok = n.items_ok + h.ok, expanded = h.since, task_id = CASE WHEN n.kind = 'workflow' THEN n.task_id END,
+        undo = CASE WHEN h.begun IS NULL THEN n.undo ELSE jsonb_set(n.undo, '{begun}', coalesce(n.undo -> 'begun', '{}') || h.begun) END
+    FROM nodes h WHERE n.workflow_id = h.workflow_id AND n.number = h.number
+    RETURNING n.number, h.joins
+  )
+  SELECT coalesce(array_agg(j.number) FILTER (WHERE j.joins), '{}') INTO v_joined FROM joined j;
+  RETURN v_joined;
+END
+$$;

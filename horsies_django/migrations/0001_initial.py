@@ -1,13 +1,35 @@
 """The tables, their indexes, constraints and storage settings (made with Django 5.2).
 
-What is SQL here may run again, and over what dropped tables left behind; see horsies_django/management/migrating.py. It has no
-way back of its own: it goes with the tables.
+What is SQL here may run again, and over what dropped tables left behind; see horsies_django/management/migrating.py. It goes with
+the tables; only the domain and the sequence are dropped by themselves.
 """
 
 from __future__ import annotations
 
 import django.db.models.functions.datetime
 from django.db import migrations, models
+
+# JSON as it was written, which jsonb can read. A domain checks values when they are written, a CHECK at every update of the row.
+DOMAIN = """
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+                 WHERE n.nspname = current_schema() AND t.typname = 'horsies_json') THEN
+    CREATE DOMAIN horsies_json AS json CHECK (jsonb_typeof(VALUE::jsonb) <> '');
+  END IF;
+END
+$$
+"""
+KEPT = """
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute a
+                 WHERE a.attrelid = 'horsies_tasks'::regclass AND a.atttypid = 'horsies_json'::regtype) THEN
+    ALTER TABLE horsies_tasks ALTER COLUMN kwargs TYPE horsies_json, ALTER COLUMN result TYPE horsies_json;
+  END IF;
+END
+$$
+"""
 
 # Definitions nested deeper or with longer numbers could not be read by every Python; after later moments there is no fire time.
 READABLE = "jsonb_typeof({0}) = 'object' AND NOT jsonb_path_exists({0}, '{1}') AND NOT jsonb_path_exists({0}, '{2}')"
@@ -36,6 +58,7 @@ TABLES = {
     "horsies_workflow_signals": 10_000,
 }
 
+ROUTED = {"model_name": "task"}  # routers answer as for the tables
 NUMBERS = "CREATE SEQUENCE IF NOT EXISTS horsies_workflow_node_numbers START 1000000"  # of nodes that running tasks add
 
 
@@ -45,6 +68,7 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
+        migrations.RunSQL(DOMAIN, "DROP DOMAIN IF EXISTS horsies_json", hints=ROUTED),
         migrations.CreateModel(
             name="Task",
             fields=[
@@ -809,8 +833,8 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.RunSQL(
-            [SCHEDULES_FIT, *(VACUUM.format(table=table, rows=rows) for table, rows in TABLES.items()), NUMBERS],
+            [KEPT, SCHEDULES_FIT, *(VACUUM.format(table=table, rows=rows) for table, rows in TABLES.items()), NUMBERS],
             "DROP SEQUENCE IF EXISTS horsies_workflow_node_numbers",
-            hints={"model_name": "task"},  # routers answer as for the tables
+            hints=ROUTED,
         ),
     ]

@@ -16,37 +16,13 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.core.status import Status
+from horsies_django.models.fields import KeptJSON, StoredJSON
 
 PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)
 IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
 FINISHED = Q(finished_at__isnull=False)
 UNADVANCED = Q(workflow_id__isnull=False, finished_at__isnull=False, advanced_at__isnull=True)
 UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
-
-
-class StoredJSON(models.JSONField):
-    """A JSON value, or its text if Python cannot parse it: thousands of nested levels, a number with thousands of digits.
-
-    Rows with such values can thus be listed and shown.
-    """
-
-    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Return the value, or its text if it cannot be parsed."""
-        try:
-            return super().from_db_value(value, expression, connection)
-        except (RecursionError, ValueError):
-            return value
-
-    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        """Store None as JSON's null in a column that is never NULL: what ``loaddata`` reads was one."""
-        return super().get_db_prep_save(
-            models.Value(None, self) if value is None and not self.null else value, connection
-        )
-
-    def deconstruct(self) -> Any:
-        """Appear as a plain JSONField in migrations."""
-        name, _path, args, kwargs = super().deconstruct()
-        return name, "django.db.models.JSONField", args, kwargs
 
 
 class ReadOnlyRow(models.Model):
@@ -76,7 +52,7 @@ class Task(ReadOnlyRow):
     queue_name = models.CharField(_("queue"), max_length=100)
     lane = models.CharField(_("lane"), max_length=5)
     priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
-    kwargs = StoredJSON(_("arguments"))
+    kwargs = KeptJSON(_("arguments"))
     codec = models.CharField(_("form of the arguments"), max_length=10, null=True)  # noqa: DJ001 - NULL: by name
     options = StoredJSON(_("options"), null=True)
     status = models.CharField(_("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value)
@@ -97,7 +73,7 @@ class Task(ReadOnlyRow):
     retry_count = models.SmallIntegerField(_("retries"), default=0, db_default=0)
     max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
     next_retry_at = models.DateTimeField(_("next retry"), null=True)
-    result = StoredJSON(_("result"), null=True)
+    result = KeptJSON(_("result"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     redacted_at = models.DateTimeField(_("redacted"), null=True)
     copy_of = models.UUIDField(_("copy of"), null=True)

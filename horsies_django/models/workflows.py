@@ -11,7 +11,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.models.tasks import ReadOnlyRow, StoredJSON
+from horsies_django.models.fields import StoredJSON
+from horsies_django.models.tasks import ReadOnlyRow
 
 
 class WorkflowRun(ReadOnlyRow):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from horsies_django.core.codec.jsontext import write_json
 from horsies_django.core.records import Claim, Outcome
 
 
@@ -107,15 +108,15 @@ def claims_of(arrays: Iterable[Iterable[Any] | None]) -> list[Claim]:
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:
-    """Write outcomes as JSON for horsies_settle. Results are already JSON."""
+    """Write outcomes as JSON for horsies_settle. Results are strings in it, because jsonb would change them."""
     return "[" + ",".join(map(outcome_json, outcomes)) + "]"
 
 
 def outcome_json(outcome: Outcome) -> str:
     """Write one outcome as a JSON object."""
     text = (
-        f'{{"id":"{outcome.id.hex}","generation":{outcome.generation},"status":"{outcome.status}","result":{outcome.result},'
-        f'"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
+        f'{{"id":"{outcome.id.hex}","generation":{outcome.generation},"status":"{outcome.status}",'
+        f'"result":{write_json(outcome.result)},"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
     )
     if outcome.error_code is None:
         return text + "}"

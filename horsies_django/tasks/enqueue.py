@@ -38,7 +38,7 @@ from horsies_django.tasks.options import (
 logger = logging.getLogger("horsies.send")
 
 CHUNK = 5_000  # rows per INSERT of send_many: few round trips, and statements of a moderate size
-CHUNK_CHARACTERS = 16_777_216  # of arguments per INSERT: an array of jsonb is limited to 256 MiB
+CHUNK_CHARACTERS = 16_777_216  # of arguments per INSERT
 WARN_BYTES = 1_048_576
 _warned: set[str] = set()
 

@@ -12,8 +12,6 @@ from inspect import Parameter
 from typing import Any, overload
 
 from django.db import connections
-from django.db.models import TextField
-from django.db.models.functions import Cast
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
@@ -175,13 +173,12 @@ def in_database(without: Collection[uuid.UUID] = ()) -> list[SentTask]:
     """Return the tasks in the database that are not among ``without``, in the order of their ids, which grow with time."""
     rows = (
         Task.objects.using(config().database)
-        .annotate(text=Cast("kwargs", TextField()))
         .order_by("id")
-        .values_list("id", "task_name", "text", "queue_name", "priority", "sent_at", "enqueued_at")
+        .values_list("id", "task_name", "kwargs", "queue_name", "priority", "sent_at", "enqueued_at")
     )
     return [
-        sent_task(id_, name, text, queue, priority, aware(due_at) if due_at > sent_at else None)
-        for id_, name, text, queue, priority, sent_at, due_at in rows
+        sent_task(id_, name, json.dumps(kwargs), queue, priority, aware(due_at) if due_at > sent_at else None)
+        for id_, name, kwargs, queue, priority, sent_at, due_at in rows
         if id_ not in without
     ]
 

@@ -33,7 +33,7 @@ SELECT row.id, row.task_name, row.queue_name, row.lane, row.priority, row.kwargs
        CASE WHEN row.stale THEN '{"a": 0}'
             ELSE horsies_partition_key(queue.partition_by_args, queue.partition_by_task, row.kwargs, row.task_name, NULL) END
 FROM jsonb_to_recordset(%s) AS row (
-  id uuid, task_name text, queue_name text, lane text, priority int, kwargs jsonb, status text, enqueued_at timestamptz,
+  id uuid, task_name text, queue_name text, lane text, priority int, kwargs json, status text, enqueued_at timestamptz,
   good_until timestamptz, parked boolean, claimed_by uuid, claimed_at timestamptz, claim_expires_at timestamptz,
   started_at timestamptz, generation int, stale boolean)
 JOIN horsies_queues queue ON queue.name = row.queue_name

@@ -59,8 +59,8 @@ SELECT t.id, t.status, array_agg(r.step ORDER BY r.step), array_agg(r.process OR
 FROM horsies_tasks t LEFT JOIN step_rows r ON r.task = t.id
 GROUP BY t.id
 HAVING t.status <> 'COMPLETED' OR array_agg(r.step ORDER BY r.step) <> '{0,1,2,3,4,5,6,7,8,9}'
-  OR t.result -> 'ok' <> jsonb_agg(r.process ORDER BY r.step)
-  OR t.result -> 'ok' <> (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
+  OR t.result::jsonb -> 'ok' <> jsonb_agg(r.process ORDER BY r.step)
+  OR t.result::jsonb -> 'ok' <> (SELECT jsonb_agg(s.result ORDER BY s.name) FROM horsies_task_steps s WHERE s.task_id = t.id)
 """
 LATER = "SELECT count(*) FROM step_rows r JOIN horsies_tasks t ON t.id = r.task WHERE r.attempt <= t.retry_count"
 

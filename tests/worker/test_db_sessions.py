@@ -135,7 +135,9 @@ def test_statements_that_the_driver_prepared_run_again_after_the_session_was_res
             db_sessions.before_task()
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_backend_pid()")
-                found.append((cursor.fetchone(), count() if ready else 4))  # the first one prepares nothing with threshold 2
+                found.append(
+                    (cursor.fetchone(), count() if ready else 4)
+                )  # the first one prepares nothing with threshold 2
             db_sessions.after_task()
         return found
 

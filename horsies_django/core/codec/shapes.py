@@ -4,8 +4,9 @@ A Shape has two functions, ``dump`` and ``load``, which do not know their positi
 container that it passes adds its own step, so that paths cost nothing without an error. Messages contain types and positions but
 no values, because they are logged.
 
-jsonb changes some numbers: -0.0 becomes 0.0, and a float without a fraction may become an integer literal (1e16, 1e308). So a
-float is decoded from both; under ``Any`` such a value is an int.
+Arguments and results of tasks are stored as they were written. Values of workflows, signals, schedules and steps are jsonb, which
+changes some numbers: -0.0 becomes 0.0, and a float without a fraction may become an integer literal (1e16, 1e308). So a float
+is decoded from both; under ``Any`` and ``int | float`` such a value is an int.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ BEGIN
   IF p_outcomes IS NOT NULL THEN
     WITH outcome AS MATERIALIZED (
       SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
-        id uuid, generation int, status text, result jsonb, error_code text, error_message text, child_pid int)
+        id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int)
     ), held AS MATERIALIZED (
       SELECT t.id, t.queue_name FROM horsies_tasks t
       WHERE t.id = ANY (ARRAY(SELECT o.id FROM outcome o)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
@@ -32,7 +32,7 @@ BEGIN
         AND (p_queue IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_queue))
         AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL) AS ok
     ), settled AS (
-      UPDATE horsies_tasks t SET status = o.status, finished_at = v_now, result = o.result, error_code = o.error_code
+      UPDATE horsies_tasks t SET status = o.status, finished_at = v_now, result = o.result::horsies_json, error_code = o.error_code
       FROM outcome o
       WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND o.id = t.id AND (SELECT fitting.ok FROM fitting)
         AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'

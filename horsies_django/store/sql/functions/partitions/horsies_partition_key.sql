@@ -2,21 +2,22 @@
 -- A key is a JSON object of the arguments in p_by_args, by their JSON keys; missing ones count as null; '[]' means all arguments. With
 -- p_by_task it has the task's name under the key "". Long keys are cut and end with a hash. p_codec: the form of p_kwargs.
 -- Locks: none. Index: none.
-CREATE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs jsonb, p_task_name text, p_codec text) RETURNS text
+CREATE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs json, p_task_name text, p_codec text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
   v_key text;
+  v_kwargs jsonb;
 BEGIN
   IF p_by_args IS NULL AND NOT p_by_task THEN
     RETURN NULL;
   END IF;
-  IF p_codec = 'plain' AND p_by_args IS NOT NULL THEN
-    p_kwargs := horsies_named_arguments(p_kwargs);
+  IF p_by_args IS NOT NULL THEN
+    v_kwargs := CASE p_codec WHEN 'plain' THEN horsies_named_arguments(p_kwargs::jsonb) ELSE p_kwargs::jsonb END;
   END IF;
   v_key := (CASE
       WHEN p_by_args IS NULL THEN '{}'
-      WHEN p_by_args = '[]' THEN p_kwargs
-      ELSE (SELECT jsonb_object_agg(a.name, coalesce(p_kwargs -> a.name, 'null')) FROM jsonb_array_elements_text(p_by_args) AS a (name))
+      WHEN p_by_args = '[]' THEN v_kwargs
+      ELSE (SELECT jsonb_object_agg(a.name, coalesce(v_kwargs -> a.name, 'null')) FROM jsonb_array_elements_text(p_by_args) AS a (name))
     END || CASE WHEN p_by_task THEN jsonb_build_object('', p_task_name) ELSE '{}' END)::text;
   RETURN CASE WHEN length(v_key) <= 200 THEN v_key
               ELSE left(v_key, 130) || '...' || encode(sha256(convert_to(v_key, 'UTF8')), 'hex') END;

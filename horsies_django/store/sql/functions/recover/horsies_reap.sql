@@ -54,7 +54,7 @@ BEGIN
     FOR v_dead IN  -- settled in the name of each dead worker
       SELECT t.claimed_by AS worker, jsonb_agg(jsonb_build_object(
                'id', t.id, 'generation', t.claim_generation, 'status', 'FAILED', 'error_code', 'WORKER_CRASHED', 'error_message', c_gone,
-               'result', horsies_error_result('WORKER_CRASHED', c_gone), 'crashed', true)) AS outcomes
+               'result', horsies_error_result('WORKER_CRASHED', c_gone)::text, 'crashed', true)) AS outcomes
       FROM horsies_tasks t WHERE t.id = ANY (v_started) GROUP BY t.claimed_by
     LOOP
       BEGIN

@@ -15,13 +15,13 @@ BEGIN
   IF NOT p_outcomes @> '[{"status": "FAILED"}]' THEN
     WITH outcome AS MATERIALIZED (
       SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
-        id uuid, generation int, status text, result jsonb, error_code text, error_message text, child_pid int)
+        id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int)
     ), held AS MATERIALIZED (
       SELECT t.id FROM horsies_tasks t
       WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
       FOR NO KEY UPDATE SKIP LOCKED
     ), settled AS (
-      UPDATE horsies_tasks t SET status = o.status, finished_at = v_now, result = o.result, error_code = o.error_code
+      UPDATE horsies_tasks t SET status = o.status, finished_at = v_now, result = o.result::horsies_json, error_code = o.error_code
       FROM outcome o
       WHERE t.id = ANY (ARRAY(SELECT held.id FROM held)) AND o.id = t.id
         AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
@@ -43,7 +43,7 @@ BEGIN
 
   WITH outcome AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
-      id uuid, generation int, status text, result jsonb, error_code text, error_message text, classes jsonb, retry jsonb, child_pid int,
+      id uuid, generation int, status text, result text, error_code text, error_message text, classes jsonb, retry jsonb, child_pid int,
       crashed boolean)
   ), held AS MATERIALIZED (
     SELECT t.id, t.started_at, t.retry_count, t.max_retries, t.options, t.good_until, t.cancel_requested_at FROM horsies_tasks t
@@ -60,7 +60,7 @@ BEGIN
     SET status = CASE WHEN v.due_at IS NULL THEN o.status ELSE 'PENDING' END,
         finished_at = CASE WHEN v.due_at IS NULL THEN v_now END,
         result = CASE WHEN v.poison THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || o.error_message)
-                   WHEN v.due_at IS NULL THEN o.result END,
+                   WHEN v.due_at IS NULL THEN o.result::jsonb END,
         error_code = CASE WHEN v.poison THEN 'POISON' WHEN v.due_at IS NULL THEN o.error_code END,
         retry_count = t.retry_count + CASE WHEN v.due_at IS NULL THEN 0 ELSE 1 END,
         next_retry_at = v.due_at,
@@ -80,7 +80,7 @@ BEGIN
            nullif(left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
            left(e.exception ->> 'traceback', 100000), p_worker, o.child_pid
     FROM settled s JOIN held h ON h.id = s.id JOIN outcome o ON o.id = s.id
-    CROSS JOIN LATERAL (SELECT o.result -> 'err' -> 'exception' AS exception OFFSET 0) AS e
+    CROSS JOIN LATERAL (SELECT o.result::json -> 'err' -> 'exception' AS exception OFFSET 0) AS e
   )
   SELECT coalesce(array_agg(s.id), '{}'), coalesce(array_agg(s.queue_name::text), '{}'), coalesce(array_agg(s.partition_key), '{}'),
          coalesce(array_agg(s.id) FILTER (WHERE s.next_retry_at IS NULL), '{}'),

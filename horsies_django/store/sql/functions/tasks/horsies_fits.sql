@@ -6,7 +6,7 @@
 -- restores it before them.
 -- Locks: none. Index: none.
 CREATE FUNCTION horsies_fits(
-  p_status varchar, p_claimed_by uuid, p_finished_at timestamptz, p_error_code varchar, p_priority smallint, p_lane varchar, p_kwargs jsonb,
+  p_status varchar, p_claimed_by uuid, p_finished_at timestamptz, p_error_code varchar, p_priority smallint, p_lane varchar, p_kwargs json,
   p_options jsonb, p_partition_key text, p_claim_generation int, p_retry_count smallint, p_max_retries smallint,
   p_sent_at timestamptz, p_enqueued_at timestamptz, p_good_until timestamptz, p_claimed_at timestamptz, p_claim_expires_at timestamptz,
   p_started_at timestamptz, p_cancel_requested_at timestamptz, p_next_retry_at timestamptz, p_redacted_at timestamptz
@@ -15,7 +15,7 @@ DECLARE
   v_rule text := CASE  -- the rule that the row violates; NULL values violate none
     WHEN p_priority NOT BETWEEN 1 AND 201 THEN 'priority: it is from 1 to 201'
     WHEN p_lane NOT IN ('sync', 'async') THEN 'lane: it is sync or async'
-    WHEN jsonb_typeof(p_kwargs) <> 'object' THEN 'kwargs: they are an object of arguments by name'
+    WHEN json_typeof(p_kwargs) <> 'object' THEN 'kwargs: they are an object of arguments by name'
     WHEN jsonb_typeof(p_options) <> 'object' THEN 'options: they are an object, or NULL'
     WHEN length(p_partition_key) > 200 THEN 'partition_key: it has 200 characters at most'
     WHEN p_claim_generation < 0 OR p_retry_count NOT BETWEEN 0 AND 32766 OR p_max_retries NOT BETWEEN 0 AND 32766 THEN

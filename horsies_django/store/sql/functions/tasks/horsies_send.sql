@@ -8,7 +8,7 @@
 -- function ends, so other INSERTs are announced. `:=` is used because PERFORM would run a statement.
 -- Locks: none but the new rows. Index: primary key of horsies_queues.
 CREATE FUNCTION horsies_send(
-  p_ids uuid[], p_kwargs jsonb, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
+  p_ids uuid[], p_kwargs json, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
   p_due_at timestamptz, p_good_until timestamptz, p_max_retries smallint, p_options jsonb, p_told oid, p_good_for interval,
   p_now timestamptz, p_codec text
 ) RETURNS oid LANGUAGE plpgsql AS $$
@@ -28,7 +28,7 @@ BEGIN
          CASE WHEN queue.partition_by_args IS NOT NULL OR queue.partition_by_task  -- most queues have no rule and need no call
               THEN horsies_partition_key(queue.partition_by_args, queue.partition_by_task, sent.kwargs, p_task_name, p_codec) END,
          queue.partition_version, p_max_retries, p_options, p_codec
-  FROM ROWS FROM (unnest(p_ids), jsonb_array_elements(p_kwargs)) AS sent (id, kwargs)
+  FROM ROWS FROM (unnest(p_ids), json_array_elements(p_kwargs)) AS sent (id, kwargs)
   LEFT JOIN horsies_queues queue ON queue.name = p_queue_name;
   IF v_quiet THEN
     v_set := set_config('horsies.quiet', '', true);

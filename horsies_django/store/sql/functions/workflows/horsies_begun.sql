@@ -6,14 +6,14 @@ CREATE FUNCTION horsies_begun(p_workflow uuid, p_number bigint, p_replaced jsonb
 RETURNS TABLE (place int, kwargs jsonb, value jsonb, redacted boolean) LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN QUERY
-  SELECT t.node_index, CASE t.codec WHEN 'plain' THEN horsies_named_arguments(t.kwargs) ELSE t.kwargs END,
-         CASE WHEN t.status = 'COMPLETED' THEN t.result -> 'ok' END, t.redacted_at IS NOT NULL
+  SELECT t.node_index, CASE t.codec WHEN 'plain' THEN horsies_named_arguments(t.kwargs::jsonb) ELSE t.kwargs::jsonb END,
+         CASE WHEN t.status = 'COMPLETED' THEN t.result::jsonb -> 'ok' END, t.redacted_at IS NOT NULL
   FROM horsies_tasks t
   WHERE t.workflow_id = p_workflow AND t.node = p_number AND t.node_index >= p_from AND t.node_index < p_until
     AND horsies_has_begun(t.id, t.status, t.error_code);
   IF p_replaced IS NOT NULL THEN
     RETURN QUERY
-    SELECT r.key::int, CASE t.codec WHEN 'plain' THEN horsies_named_arguments(t.kwargs) ELSE t.kwargs END, NULL::jsonb, t.redacted_at IS NOT NULL
+    SELECT r.key::int, CASE t.codec WHEN 'plain' THEN horsies_named_arguments(t.kwargs::jsonb) ELSE t.kwargs::jsonb END, NULL::jsonb, t.redacted_at IS NOT NULL
     FROM jsonb_each_text(p_replaced) AS r CROSS JOIN LATERAL (SELECT x.* FROM horsies_tasks x WHERE x.id = r.value::uuid OFFSET 0) AS t
     WHERE r.key::int >= p_from AND r.key::int < p_until AND NOT EXISTS (
       SELECT FROM horsies_tasks n

@@ -58,7 +58,7 @@ BEGIN
            horsies_stored_arguments(k.kwargs, v_node.codec),
            v_now, greatest(coalesce(p_now, now()), v_node.due_at), least(v_node.good_until, p_run.good_until),
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
-                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, v_node.task_name, NULL) END,
+                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs::json, v_node.task_name, NULL) END,
            q.partition_version, v_node.max_retries, v_node.options, v_node.codec, p_run.id, p_number, e.place
     FROM element e
     CROSS JOIN LATERAL (SELECT v_kwargs || jsonb_build_object(v_node.over, e.value) AS kwargs) AS k

@@ -36,7 +36,7 @@ BEGIN
     SELECT horsies_uuid7(e.place), v_node.task_name, v_node.queue_name, v_node.lane, v_node.priority,
            horsies_stored_arguments(a.kwargs, v_node.codec), v_now, coalesce(p_now, now()),
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
-                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, a.kwargs, v_node.task_name, NULL) END,
+                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, a.kwargs::json, v_node.task_name, NULL) END,
            q.partition_version, v_node.max_retries, v_node.options, v_node.codec, p_run.id, p_number, e.place,
            CASE WHEN e.refused IS NULL THEN 'PENDING' ELSE 'FAILED' END, CASE WHEN e.refused IS NOT NULL THEN v_now END,
            CASE WHEN e.refused IS NOT NULL THEN v_now END, e.refused,

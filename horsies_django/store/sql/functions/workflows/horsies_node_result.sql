@@ -5,7 +5,7 @@ CREATE FUNCTION horsies_node_result(p_workflow uuid, p_number bigint, OUT status
 LANGUAGE sql STABLE AS $$
   SELECT n.status, n.kind,
          CASE WHEN n.value IS NOT NULL AND n.kind <> 'map' THEN jsonb_build_object('ok', n.value)
-              WHEN t.finished_at IS NOT NULL THEN t.result
+              WHEN t.finished_at IS NOT NULL THEN t.result::jsonb
               WHEN n.status = 'SKIPPED' THEN horsies_error_result('UPSTREAM_SKIPPED', 'node ' || n.name || ' was skipped')
               WHEN n.status = 'COMPLETED' THEN '{"ok": null}'
               WHEN n.finished_at IS NULL THEN horsies_error_result('RESULT_NOT_READY', 'node ' || n.name || ' has not finished')

@@ -19,7 +19,7 @@ BEGIN
     v_found := horsies_node_result(p_workflow, v_node.number);
     IF v_found.kind = 'map' THEN
       RETURN QUERY
-      SELECT v_node.place + t.node_index, t.status::text, t.result, t.redacted_at IS NOT NULL FROM horsies_tasks t
+      SELECT v_node.place + t.node_index, t.status::text, t.result::jsonb, t.redacted_at IS NOT NULL FROM horsies_tasks t
       WHERE t.workflow_id = p_workflow AND t.node = v_node.number AND t.node_index >= p_from - v_node.place
       ORDER BY t.node_index LIMIT v_left;
       GET DIAGNOSTICS v_many = ROW_COUNT;

@@ -16,7 +16,7 @@ BEGIN
            horsies_stored_arguments(k.kwargs, n.codec),
            v_now, greatest(v_start, coalesce(n.due_at, v_start + n.delay)), least(n.good_until, w.good_until),
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
-                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs, n.task_name, NULL) END,
+                THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, k.kwargs::json, n.task_name, NULL) END,
            q.partition_version, n.max_retries, n.options, n.codec, w.id, n.number, 0
     FROM unnest(p_workflows, p_numbers) WITH ORDINALITY AS p (workflow, number, place)
     JOIN horsies_workflows w ON w.id = p.workflow

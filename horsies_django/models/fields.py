@@ -1,0 +1,65 @@
+"""Fields for stored JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models.expressions import Col
+from psycopg.types.json import Json, Jsonb
+
+
+class StoredJSON(models.JSONField):
+    """A JSON value, or its text if Python cannot parse it: thousands of nested levels, a number with thousands of digits.
+
+    Rows with such values can thus be listed and shown.
+    """
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Return the value, or its text if it cannot be parsed."""
+        try:
+            return super().from_db_value(value, expression, connection) if isinstance(value, str) else value
+        except (RecursionError, ValueError):
+            return value
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Store None as JSON's null in a column that is never NULL: what ``loaddata`` reads was one."""
+        return super().get_db_prep_save(
+            models.Value(None, self) if value is None and not self.null else value, connection
+        )
+
+    def deconstruct(self) -> Any:
+        """Appear as a plain JSONField in migrations."""
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
+
+
+class KeptJSON(StoredJSON):
+    """A JSON value that stays as it was written, in a column whose type the migration changes to a domain over json.
+
+    jsonb has an order of its own for the keys of an object, and 1e16 comes out of it as a whole number. Lookups work as with
+    jsonb: they read the column as that.
+    """
+
+    def get_col(self, alias: str, output_field: Any = None) -> Any:
+        """Return the column as queries refer to it."""
+        return KeptCol(alias, self, output_field)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Write the text of the value."""
+        prepared = super().get_db_prep_save(value, connection)
+        return Json(prepared.obj, prepared.dumps) if isinstance(prepared, Jsonb) else prepared
+
+
+class KeptCol(Col):
+    """A column of KeptJSON: jsonb for conditions and expressions, its text for Python."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Return the column as jsonb."""
+        sql, params = super().as_sql(compiler, connection)
+        return f"{sql}::jsonb", params
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        """Return the column as text."""
+        column, params = super().as_sql(compiler, compiler.connection)
+        return f"{column}::text", params

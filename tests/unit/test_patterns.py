@@ -339,6 +339,8 @@ def test_every_cron_string_has_words(cron: tuple[str, Shows, bool]) -> None:
         ("0 4 */32,1-7 * 2", ["2026-11-03", "2026-12-01", "2027-01-05"]),
         ("0 4 1-7 * */7", ["2026-11-01", "2026-12-06", "2027-01-03"]),
         ("0 4 1,15 * sat", ["2026-11-01", "2026-11-07", "2026-11-14"]),
+        ("0 4 1,* * sat", ["2026-11-01", "2026-11-02", "2026-11-03"]),
+        ("0 4 1 * fri#2", ["2026-11-01", "2026-11-13", "2026-12-01"]),
     ],
 )
 def test_a_day_field_that_begins_with_a_star_does_not_let_the_other_alone_decide(text: str, days: list[str]) -> None:

@@ -9,6 +9,7 @@ import calendar
 import datetime as dt
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -93,11 +94,21 @@ class Cron(WallPattern):
     def _follow(self, local: dt.datetime) -> dt.datetime | None:
         from croniter import CroniterBadDateError, croniter
 
-        try:
-            found: dt.datetime = croniter(self.expression, local, implement_cron_bug=True).get_next(dt.datetime)
-        except CroniterBadDateError:
-            return None
-        return found
+        minute, hour, day_of_month, month, day_of_week = self.expression.split()
+        # croniter has other rules for when both days must match, so it is asked for each day alone where either is enough
+        days = [(day_of_month, day_of_week)] if self._needs_both_days else [(day_of_month, "*"), ("*", day_of_week)]
+        found: list[dt.datetime] = []
+        for of_month, of_week in days:
+            with suppress(CroniterBadDateError):
+                asked = croniter(f"{minute} {hour} {of_month} {month} {of_week}", local, day_or=False)
+                found.append(asked.get_next(dt.datetime))
+        return min(found, default=None)
+
+    @property
+    def _needs_both_days(self) -> bool:
+        """Whether one of the day fields begins with a star."""
+        _, _, day_of_month, _, day_of_week = self.expression.split()
+        return "*" in day_of_month[0] + day_of_week[0]
 
     @property
     def in_words(self) -> str:
@@ -111,8 +122,7 @@ class Cron(WallPattern):
             found: str = get_description(self.expression.upper(), options)  # it only knows L in upper case
         except FormatException:
             return str(self)
-        _, _, day_of_month, _, day_of_week = self.expression.split()
-        if day_of_month.startswith("*") or day_of_week.startswith("*"):
+        if self._needs_both_days:
             return found.replace(", or on ", ", only on ")  # version 2 says "or" whenever both are given
         return found if ", or " in found else str(self)  # version 1 says "only on" for them, too
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import uuid
 from typing import Any
 
 import psycopg
-from django.db import connections
 from psycopg import sql
 
 from horsies_django.store.base import run
+from horsies_django.store.opening import ending_after, opened, wrapper_of
 
 # Defaults that OPTIONS in DATABASES may override. A dead network link is noticed after half a minute, not after TCP's fifteen.
 LINK = {
@@ -52,42 +51,40 @@ def direct_connection(
     statement_timeout_ms: int | None = None,
     read_only: bool = False,
 ) -> psycopg.Connection[Any]:
-    """Open an autocommit connection to ``alias``, outside Django's wrappers and pool, at READ COMMITTED.
+    """Open an autocommit connection to ``alias`` as the project does, but outside its wrappers and pool, at READ COMMITTED.
 
     ``prepare`` lets psycopg prepare each statement at its first use. Behind a pooler statements are not prepared and the session
     is not set up, because settings would stay with the server connection, which other clients get next. With ``read_only`` a
-    read-only server is used if there is no other. Raises psycopg.OperationalError if no server can be reached.
+    read-only server is used if there is no other. Raises psycopg.OperationalError if no server can be reached, and
+    psycopg.ProgrammingError if a receiver of ``connection_created`` raised.
     """
-    wrapper = connections[alias]
-    params = {**LINK, **wrapper.get_connection_params()}
-    for name in ("context", "cursor_factory"):
-        params.pop(name, None)
-    params.update(application_name=application_name, prepare_threshold=None)
+    options = {"application_name": application_name, "prepare_threshold": None}
     try:
-        connection = psycopg.connect(**params, autocommit=True)
+        return _opened(alias, options, prepare, statement_timeout_ms)
     except psycopg.OperationalError:
         if not read_only:
             raise
-        connection = psycopg.connect(**params | {"target_session_attrs": "any"}, autocommit=True)
+        return _opened(alias, options | {"target_session_attrs": "any"}, prepare, statement_timeout_ms)
+
+
+def _opened(
+    alias: str, options: dict[str, Any], prepare: bool, statement_timeout_ms: int | None
+) -> psycopg.Connection[Any]:
+    wrapper = wrapper_of(alias, LINK, options)
     # A pooler accepts connections while its server is away, and lets the first statement wait for it.
-    impatience = threading.Timer(SET_UP_SECONDS, shut_down, [connection])
-    impatience.daemon = True
-    impatience.start()
-    try:
-        if through_pooler(connection):
-            _refuse_unfit_session(connection, alias)
-        else:
-            connection.prepare_threshold = 0 if prepare else None
-            _set_up(connection)
-            if statement_timeout_ms is not None:
-                connection.execute(sql.SQL("SET statement_timeout = {}").format(sql.Literal(statement_timeout_ms)))
-        if role := wrapper.settings_dict["OPTIONS"].get("assume_role"):
-            connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
-    except BaseException:
-        connection.close()
-        raise
-    finally:
-        impatience.cancel()
+    with ending_after(SET_UP_SECONDS, wrapper, shut_down):
+        try:
+            connection = opened(wrapper)
+            if through_pooler(connection):
+                _refuse_unfit_session(connection, alias)
+            else:
+                connection.prepare_threshold = 0 if prepare else None
+                timeout = {} if statement_timeout_ms is None else {"statement_timeout": str(statement_timeout_ms)}
+                _set_up(connection, SESSION | timeout)
+        except BaseException:
+            if wrapper.connection is not None:
+                wrapper.connection.close()
+            raise
     return connection
 
 
@@ -110,11 +107,11 @@ def through_pooler(connection: psycopg.Connection[Any]) -> bool:
     return bool(pid != connection.info.backend_pid)
 
 
-def _set_up(connection: psycopg.Connection[Any]) -> None:
-    """Set the required settings that the server knows, whatever the role or the database set."""
+def _set_up(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
+    """Set those of the settings that the server knows, whatever the role, the database or the project set."""
     connection.execute(
         "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name",
-        [json.dumps(SESSION)] * 2,
+        [json.dumps(settings)] * 2,
     )
 
 

@@ -24,6 +24,7 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
 from horsies_django.store.base import said
 from horsies_django.store.notify import through_pooler
+from horsies_django.store.opening import AWAY_ERRORS, naming_receivers
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.schema import unpublished
 from horsies_django.tasks import registry, unsure
@@ -35,7 +36,7 @@ from horsies_django.worker.process.shutdown import Shutdown
 
 logger = logging.getLogger("horsies.worker")
 
-AWAY = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OperationalError, InterfaceError)
+AWAY = (*AWAY_ERRORS, OperationalError, InterfaceError)
 
 
 class Link(Protocol):
@@ -145,7 +146,8 @@ def refuse_unready_project(config: Config) -> None:
     """Raise WorkerStartError if the database, its schema or the tasks of the project are not usable; log tasks in odd places."""
     connection = connections[config.database]
     try:
-        connection.ensure_connection()
+        with naming_receivers(config.database):
+            connection.ensure_connection()
         style = connection.connection.info.parameter_status("DateStyle") or ""
         if not style.startswith("ISO"):
             raise WorkerStartError(

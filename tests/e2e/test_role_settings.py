@@ -92,6 +92,7 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
     assert "the LISTEN connection was lost" not in process.log
 
 
+@pytest.mark.django_db
 @pytest.mark.parametrize("name", ["DateStyle", "extra_float_digits", "default_transaction_isolation"])
 def test_behind_a_pooler_a_session_that_would_go_wrong_is_refused_and_the_setting_is_named(
     pooled: dict[str, str], server: Server, name: str

@@ -23,7 +23,9 @@ class Config(AppConfig):
 
 
 def obey(connection: Any, **kwargs: Any) -> None:
-    """Do what the file says, and with "storm" now this and now that."""
+    """Do what the file says, and with "storm" now this and now that; not to connections of the queue itself."""
+    if connection.settings_dict["OPTIONS"].get("application_name", "").startswith("horsies "):
+        return
     path = Path(os.environ["HORSIES_TEST_ORDER"])
     order = path.read_text() if path.exists() else ""
     if order == "storm":
@@ -38,6 +40,6 @@ def obey(connection: Any, **kwargs: Any) -> None:
 
 def cut(connection: Any) -> None:
     """End the server's side of a connection, and notice it."""
-    with direct_connection("default", application_name="cuts") as other:
+    with direct_connection("default", application_name="horsies cuts") as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
     connection.cursor().execute("SELECT 1")

@@ -134,7 +134,7 @@ def test_a_failed_task_is_logged_once_with_its_traceback(caplog: pytest.LogCaptu
     assert record.levelname == "ERROR"
     assert f"tests.apps.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()
     assert "UNHANDLED_ERROR: LookupError: seen" in record.getMessage()
-    assert "raise LookupError(message)" in str(record.exc_info)
+    assert "raise LookupError(message)" in str(record.exc_info[1].__notes__)
 
 
 def test_an_exception_that_cannot_even_be_shown_is_described() -> None:

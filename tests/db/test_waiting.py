@@ -230,7 +230,7 @@ def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
 
 
 def test_aget_waits_without_blocking_the_loop(claimer: Claimers) -> None:
-    handle = tasks.add.send(1)
+    handle, worker = tasks.add.send(1), claimer()
 
     async def view() -> tuple[TaskResult[int], int]:
         ticks = 0
@@ -238,7 +238,7 @@ def test_aget_waits_without_blocking_the_loop(claimer: Claimers) -> None:
         while not waiter.done():
             ticks += 1
             if ticks == 5:
-                await asyncio.to_thread(finish, claimer())
+                await asyncio.to_thread(finish, worker)
             await asyncio.sleep(0)
         return waiter.result(), ticks
 

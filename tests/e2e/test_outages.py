@@ -18,11 +18,11 @@ from tests.support.server import Lingering, Server
 from tests.support.workers import WorkerProcess
 
 Start = Callable[..., WorkerProcess]
-SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
+SHORT = {"HORSIES_TEST_STALE_MS": "4000"}
 
 
-# A worker that failed so often has gone for 3.4 s at least without its database, by the pauses of tests.settings.outages.
-TRIES_IN_A_LONG_OUTAGE = 8
+# A worker that failed so often has gone for 4.9 s at least without its database, by the pauses of tests.settings.outages.
+TRIES_IN_A_LONG_OUTAGE = 10
 
 
 def taken_in(process: WorkerProcess) -> None:

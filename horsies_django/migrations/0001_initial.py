@@ -693,6 +693,11 @@ class Migration(migrations.Migration):
                         name="horsies_workflow_nodes_added",
                     ),
                     models.Index(
+                        fields=["workflow_id", "added_by"],
+                        condition=models.Q(("added_by__gte", 0)),
+                        name="horsies_workflow_nodes_grown",
+                    ),
+                    models.Index(
                         fields=["workflow_id", "status", "due_at"],
                         condition=models.Q(("finished_at__isnull", True), ("on_timeout__isnull", False)),
                         name="horsies_workflow_nodes_waits",

@@ -163,6 +163,9 @@ class WorkflowNode(ReadOnlyRow):
                 fields=["workflow_id", "finished_at"], condition=Q(status="ADDED"), name="horsies_workflow_nodes_added"
             ),
             models.Index(
+                fields=["workflow_id", "added_by"], condition=Q(added_by__gte=0), name="horsies_workflow_nodes_grown"
+            ),
+            models.Index(
                 fields=["workflow_id", "status", "due_at"],
                 condition=Q(finished_at__isnull=True, on_timeout__isnull=False),
                 name="horsies_workflow_nodes_waits",

@@ -11,6 +11,7 @@ import pytest
 from django.db import connection
 
 from horsies_django import Workflow
+from horsies_django.core.records import Outcome
 from horsies_django.models import Task
 from horsies_django.store.retention import RetentionStore
 from horsies_django.workflows.advancer import Advancer
@@ -35,6 +36,9 @@ EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_advance(%s, ARRAY[
 
 RETRY = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_retry_run(%s, false, 1000000, %s, NULL)"""
+CANCEL = """
+EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_control_run(%s, 'cancel', 1000000, %s, NULL)"""
+BROKEN = '{"err": {"error_code": "BROKEN", "message": "broken"}}'
 PRUNE = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_prune_runs(interval '1 day', 100)"
 
 
@@ -222,6 +226,53 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
         assert Task.objects.count() == before - 100
         admin.execute("TRUNCATE horsies_tasks, horsies_workflows, horsies_workflow_nodes")
     assert found[1] < 1.5 * found[0]
+
+
+@pytest.mark.parametrize("state", ["new", "stale", "large"])
+def test_a_failure_above_twice_as_many_nodes_and_its_retry_read_twice_as_much(
+    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+) -> None:
+    """Naive: whether a node below runs nevertheless, or was skipped, is asked by reading all nodes of the run for each edge."""
+    fill(state, connect())
+    worker = claimer()
+    found = []
+    for many in (300, 600):
+        flow = Workflow(f"fan of {many}")
+        first = flow.add(flows.number, 1)
+        for _ in range(many):
+            flow.add(flows.number, 1, after=first)
+        run = flow.send()
+        (claim,) = worker.run_pass(sync=1).claims
+        worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "FAILED", BROKEN, "BROKEN")])
+        pages = read(worker, ADVANCE, [run.workflow_id, claim.id, worker.channel])
+        assert run.status() == "FAILED"
+        found.append((pages, read(worker, RETRY, [run.workflow_id, worker.channel])))
+        worker.conn.execute(POSTPONE)
+    assert found[1][0] < 2.5 * found[0][0]
+    assert found[1][1] < 2.5 * found[0][1]
+
+
+@pytest.mark.parametrize("state", ["new", "stale", "large"])
+def test_a_cancel_of_a_run_with_twice_as_many_undos_reads_twice_as_much(
+    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+) -> None:
+    """Naive: the nodes that its task added are looked for among all nodes of the run, for each node. 10,000 took a minute."""
+    fill(state, connect())
+    worker = claimer()
+    found = []
+    for many in (300, 600):
+        flow = Workflow(f"{many} undos")
+        for place in range(many):
+            flow.add(flows.number, place, undo=flows.unact)
+        flow.gate("open")
+        run = flow.send()
+        while claims := worker.run_pass(sync=many).claims:
+            settle(worker, claims, [1] * len(claims))
+        assert run.status() == "RUNNING"
+        found.append(read(worker, CANCEL, [run.workflow_id, worker.channel]))
+        assert run.status() == "COMPENSATING"
+        worker.conn.execute(POSTPONE)
+    assert found[1] < 2.5 * found[0]
 
 
 @pytest.mark.parametrize("state", ["new", "large"])

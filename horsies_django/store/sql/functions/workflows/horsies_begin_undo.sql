@@ -1,7 +1,7 @@
 -- Adds to a run the nodes that undo its nodes: one for each node with an undo that has begun. The undo of a node waits for those of all its
 -- descendants, also of nodes that its task added; edges lead only to the nearest ones that are undone. Returns how many were added.
 -- Moves (none) -> READY, PENDING.
--- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_name, horsies_tasks_node.
+-- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_grown, horsies_tasks_node.
 CREATE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE plpgsql VOLATILE
 SET enable_nestloop = off AS $$
 DECLARE
@@ -20,7 +20,7 @@ BEGIN
     CROSS JOIN LATERAL (
       SELECT e.downstream AS number FROM horsies_workflow_edges e WHERE e.workflow_id = p_workflow AND e.upstream = r.number
       UNION ALL
-      SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.added_by = r.number
+      SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.added_by = r.number AND n.added_by >= 0
     ) AS d
     LEFT JOIN begun b ON b.number = d.number
     WHERE r.undo IS NULL

@@ -745,6 +745,7 @@ class Migration(migrations.Migration):
                 ),
                 ("owed_at", models.DateTimeField(null=True, verbose_name="to be advanced")),
                 ("retrying", models.BigIntegerField(null=True, verbose_name="retried up to node")),
+                ("resuming", models.BooleanField(db_default=False, default=False, verbose_name="has held tasks")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
                 ("advanced_at", models.DateTimeField(null=True, verbose_name="told to the parent")),
                 ("error_node", models.BigIntegerField(null=True, verbose_name="first failed node")),

@@ -19,8 +19,8 @@ class WorkflowRun(ReadOnlyRow):
     """A workflow that was sent.
 
     ``owed_at`` is set while ready nodes wait to be promoted, or nodes and tasks to be ended, withdrawn or run again, and nothing
-    else would lead to that. ``retrying`` is set while a retry is under way, see ``horsies_retry_part``. ``advanced_at`` is set
-    once the parent of a finished run has taken note of it.
+    else would lead to that. ``retrying`` is set while a retry is under way, see ``horsies_retry_part``, ``resuming`` until the
+    tasks that a pause held back may start. ``advanced_at`` is set once the parent of a finished run has taken note of it.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -39,6 +39,7 @@ class WorkflowRun(ReadOnlyRow):
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     owed_at = models.DateTimeField(_("to be advanced"), null=True)
     retrying = models.BigIntegerField(_("retried up to node"), null=True)
+    resuming = models.BooleanField(_("has held tasks"), default=False, db_default=False)
     finished_at = models.DateTimeField(_("finished"), null=True)
     advanced_at = models.DateTimeField(_("told to the parent"), null=True)
     error_node = models.BigIntegerField(_("first failed node"), null=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 from django.db.models import Count
+from django.utils import timezone
 
 from horsies_django import Batch, Workflow, WorkflowError, quorum
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
@@ -375,6 +377,49 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
     handle.retry()
     engine.run_all()
     assert handle.status() == "COMPLETED"
+
+
+# a resume
+
+
+def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine) -> None:
+    """Naive: one statement for all of them; or those after the first part stay due in the year 9999."""
+    handle = flat().send()
+    engine.advance()
+    due = timezone.now() + dt.timedelta(hours=1)
+    Task.objects.update(retry_count=1, next_retry_at=due, enqueued_at=due)
+    held = Task.objects.filter(enqueued_at__year=9999)
+    assert handle.pause()
+    engine.advance()
+    assert held.count() == MANY
+    assert handle.resume()
+    assert held.count() == MANY - PART
+    while left := held.count():
+        assert engine.advance_run(handle.workflow_id).more == (left > PART)
+        assert left - held.count() <= PART
+    assert set(Task.objects.values_list("enqueued_at", flat=True)) == {due}
+    engine.advance()
+    assert (WorkflowRun.objects.get().resuming, engine.workflows.owed(None, 9)) == (False, [])
+
+
+def test_a_pause_before_all_was_let_go_holds_it_back_again(engine: Engine, parts: Parts) -> None:
+    """Naive: the parts of the resume go on during the pause; or a second resume does not finish what the first one began."""
+    parts(2)
+    handle = flat(9).send()
+    engine.advance()
+    due = timezone.now() + dt.timedelta(hours=1)
+    Task.objects.update(retry_count=1, next_retry_at=due, enqueued_at=due)
+    held = Task.objects.filter(enqueued_at__year=9999)
+    handle.pause()
+    engine.advance()
+    handle.resume()
+    assert 0 < held.count() < 9
+    handle.pause()
+    engine.advance()
+    assert held.count() == 9
+    handle.resume()
+    engine.advance()
+    assert held.count() == 0
 
 
 # the skips below a failed node

@@ -3,6 +3,7 @@
 -- Locks: rows of runs; the caller holds the lock of their parent, if they have one. Index: primary key.
 CREATE FUNCTION horsies_begin_retry(p_runs uuid[], p_now timestamptz) RETURNS void LANGUAGE sql VOLATILE AS $$
   UPDATE horsies_workflows w
-  SET status = 'RUNNING', retrying = 0, owed_at = p_now, finished_at = NULL, advanced_at = NULL, error_node = NULL, error_code = NULL, result = NULL
+  SET status = 'RUNNING', resuming = true, retrying = 0, owed_at = p_now, finished_at = NULL, advanced_at = NULL,
+      error_node = NULL, error_code = NULL, result = NULL
   WHERE w.id = ANY (p_runs)
 $$;

@@ -18,8 +18,8 @@ BEGIN
     PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
   ELSIF p_verb = 'resume' AND before = 'PAUSED' THEN
     after := 'RUNNING';
-    UPDATE horsies_workflows w SET status = after, error_code = CASE WHEN w.on_error = 'stop' THEN w.error_code END WHERE w.id = p_workflow;
-    PERFORM horsies_unhold(p_workflow, p_channel);
+    UPDATE horsies_workflows w SET status = after, resuming = true, error_code = CASE WHEN w.on_error = 'stop' THEN w.error_code END
+    WHERE w.id = p_workflow;
     PERFORM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 1000, p_max_bytes, p_channel, p_now);
   ELSIF p_verb = 'cancel' AND before IN ('RUNNING', 'PAUSED') THEN
     after := CASE WHEN EXISTS (

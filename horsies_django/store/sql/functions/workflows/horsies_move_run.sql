@@ -1,7 +1,8 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
 -- ready nodes, and ends the run if it is done. Sends at most p_limit tasks. After 20 ms it sends no more, and begins no more waits, which
--- end at once if their signals are there; but it does some. Of much else it does a part, see horsies_part: it ends or withdraws nodes and tasks,
--- decides about nodes, or does part of a retry, during which it sends nothing and decides about no node; owed_at says that something is left.
+-- end at once if their signals are there; but it does some. Of much else it does a part, see horsies_part: it ends, withdraws or lets go
+-- nodes and tasks, decides about nodes, or does part of a retry, during which it sends nothing and decides about no node; owed_at says
+-- that something is left.
 -- many: tasks sent. more: something is left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
 -- failure made on_error act now, 'continued' if its successor has begun, 'retry' if the runs of its nodes are retried.
 -- Moves nodes as horsies_propagate, horsies_admit_nodes, horsies_retry_part and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
@@ -22,6 +23,7 @@ DECLARE
   v_retried record;
   v_ending boolean;
   v_owed boolean;
+  v_held boolean;
   v_ended record;
   v_failed record;
   v_failures boolean;
@@ -107,7 +109,13 @@ BEGIN
     ELSIF v_run.status = 'PAUSED' AND v_owed THEN
       v_owed := horsies_withdraw(p_workflow, NULL, v_part) = v_part;
     END IF;
-    more := v_owed AND (v_ending OR v_run.status = 'PAUSED') OR v_run.retrying IS NOT NULL OR v_room = 0 AND EXISTS (
+    v_held := v_run.resuming AND v_run.status = 'RUNNING' AND NOT v_ending;
+    IF v_held THEN
+      v_held := horsies_unhold(p_workflow, v_part, p_channel);
+      v_run.resuming := v_held;
+      UPDATE horsies_workflows w SET resuming = v_held WHERE w.id = p_workflow;
+    END IF;
+    more := v_held OR v_owed AND (v_ending OR v_run.status = 'PAUSED') OR v_run.retrying IS NOT NULL OR v_room = 0 AND EXISTS (
       SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED');
     IF v_run.status IN ('RUNNING', 'COMPENSATING') AND NOT more THEN
       v_sent := horsies_promote(

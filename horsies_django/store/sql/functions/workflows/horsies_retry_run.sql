@@ -55,7 +55,6 @@ BEGIN
     RETURN;
   END IF;
   PERFORM horsies_begin_retry(ARRAY[p_workflow], v_now);
-  PERFORM horsies_unhold(p_workflow, p_channel);
   PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
   verdict := 'RETRIED';
 END

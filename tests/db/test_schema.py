@@ -138,6 +138,7 @@ def test_every_constraint_and_index_has_a_name_of_ours() -> None:
         "horsies_tasks_unadvanced",
         "horsies_workflow_edges_down",
         "horsies_workflow_nodes_added",
+        "horsies_workflow_nodes_grown",
         "horsies_workflow_nodes_due",
         "horsies_workflow_nodes_name",
         "horsies_workflow_nodes_open",

@@ -1,5 +1,5 @@
--- Decides about nodes that joined a run, are run again, or were left by horsies_propagate, p_many at most: counts their upstream nodes and moves
--- them on, in any order. p_ending: as in horsies_propagate; the others are CANCELLED.
+-- Decides about nodes that joined a run, are run again, or were left by horsies_propagate, p_many at most, in any order: counts their
+-- upstream nodes and moves them on. p_ending: as in horsies_propagate; the others are CANCELLED.
 -- Moves ADDED -> PENDING, READY, SKIPPED, CANCELLED. moved: the nodes that are final now. many: how many it decided about. refused: as
 -- horsies_propagate returns it.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_added, horsies_workflow_edges_down, primary keys.

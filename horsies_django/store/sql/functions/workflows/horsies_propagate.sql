@@ -1,5 +1,5 @@
--- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn. Once it has skipped p_many, it
--- leaves what it would decide next to horsies_admit_nodes.
+-- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn. Once it has skipped p_many,
+-- it leaves what it would decide next to horsies_admit_nodes.
 -- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
 -- ADDED nodes are not told: they are counted when they are admitted. p_ending: the run is to end, so this decides only about nodes that run
 -- when others ended; horsies_end_nodes ends the others.

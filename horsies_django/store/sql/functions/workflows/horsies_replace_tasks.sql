@@ -1,6 +1,6 @@
--- Takes the tasks of nodes that are to run again from them, from the last element of a map on, p_many at most: expanded is how many are left.
--- A failed map keeps its completed elements. An undo is told of tasks that had begun. Returns the nodes that have joined the run anew: their
--- tasks are replaced, and no node downstream is skipped but by a person.
+-- Takes the tasks of nodes that are to run again from them, from the last element of a map on, p_many at most: expanded is how many are
+-- left. A failed map keeps its completed elements. Tasks that had begun are noted in undo. Returns the nodes that have joined the run anew:
+-- their tasks are replaced, and no node downstream is skipped but by a person.
 -- Moves none: the nodes are ADDED, with finished_at until this returns them.
 -- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
 CREATE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_many int) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$

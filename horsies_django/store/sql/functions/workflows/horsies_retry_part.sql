@@ -1,12 +1,14 @@
--- Does part of a retry, about p_many nodes and p_many of their tasks: those that failed, and those that were skipped because of them, not by a
--- person, are to join the run anew. One that was reached keeps its finished_at until its tasks are replaced and all that was skipped because
--- of it was reached. retrying of the run: the least number of a node in which no failure was looked for; NULL: all is done.
--- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_admit_nodes will decide about nodes that wait for one of them.
--- begun: child runs are retried, as the last of all.
+-- Does part of a retry, about p_many nodes and p_many of their tasks: those that failed, and those that were skipped because of them, not
+-- by a person, are to join the run anew. One that was reached keeps its finished_at until its tasks are replaced and all that was skipped
+-- because of it was reached. retrying of the run: the number of the node from which on failed ones are still to be looked for; NULL: all is
+-- done.
+-- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_admit_nodes will decide about nodes that wait for one of
+-- them. begun: child runs are retried, as the last of all.
 -- Nodes are joined as in horsies_propagate and horsies_has_failed_upstream.
 -- Moves FAILED, CANCELLED, EXPIRED, SKIPPED, PENDING -> ADDED, then as horsies_retry_children.
 -- Locks: task rows, rows of child runs; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_added.
-CREATE FUNCTION horsies_retry_part(p_run horsies_workflows, p_moved bigint[], p_many int, p_now timestamptz, OUT retrying bigint, OUT begun boolean)
+CREATE FUNCTION horsies_retry_part(p_run horsies_workflows, p_moved bigint[], p_many int, p_now timestamptz,
+                                   OUT retrying bigint, OUT begun boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c_all CONSTANT bigint := 9223372036854775807;
@@ -45,7 +47,8 @@ BEGIN
     SELECT unnest(v_reached)
     UNION
     SELECT d.number FROM again a CROSS JOIN LATERAL (
-      SELECT e.workflow_id, e.downstream FROM horsies_workflow_edges e WHERE e.workflow_id = p_run.id AND e.upstream = a.number OFFSET 0) AS e
+      SELECT e.workflow_id, e.downstream FROM horsies_workflow_edges e
+      WHERE e.workflow_id = p_run.id AND e.upstream = a.number OFFSET 0) AS e
     CROSS JOIN LATERAL (
       SELECT n.number FROM horsies_workflow_nodes n
       WHERE n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status = 'SKIPPED'

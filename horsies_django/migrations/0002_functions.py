@@ -98,6 +98,7 @@ FUNCTIONS = (
     "workflows/horsies_has_begun",
     "workflows/horsies_begun",
     "workflows/horsies_begun_total",
+    "workflows/horsies_new_number",
     "workflows/horsies_begin_undo",
     "workflows/horsies_expand_undo",
     "workflows/horsies_undo_result",

@@ -228,9 +228,9 @@ class WorkflowStore:
         ((number, text),) = run(self.connection, "workflows/named", params)
         return number, text
 
-    def number(self) -> int:
+    def number(self, workflow: uuid.UUID) -> int:
         """Return a number for a node that a running task adds."""
-        return int(run(self.connection, "workflows/number")[0][0])
+        return int(run(self.connection, "workflows/number", {"workflow": workflow})[0][0])
 
     def place(self, task: uuid.UUID) -> Place | None:
         """Return where a task belongs, None if it is not part of a workflow."""

@@ -130,7 +130,7 @@ class RunningWorkflow(Workflow):
                 node.name = f"{node.name[:185]}[{place.element}]"
                 if node.kind == "gate":
                     node.wait = node.wait._replace(signal=node.name)
-            node.number = store.number()
+            node.number = store.number(place.workflow)
             added = store.grow(task, attempt, f"[{node.json()}]")
             if not added:
                 raise WorkflowError(

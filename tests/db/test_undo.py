@@ -687,3 +687,20 @@ def test_drain_runs_undos_and_their_retries(settings: Any) -> None:
         json.dumps(handle.get(0).err_value.data["not_undone"])
         == '[{"node": "charge", "error_code": "UNHANDLED_ERROR"}]'
     )
+
+
+def test_nodes_are_added_and_undone_in_a_run_that_has_the_next_numbers_of_the_sequence_already() -> None:
+    """Logical replication copies rows, but no sequences."""
+    flow = Workflow("moved")
+    first = flow.add(flows.grows, 3, name="first")
+    paid = flow.add(flows.charge, 1, after=flow.signal("go", after=first), undo=flows.refund)
+    flow.add(flows.broken, after=flow.add(flows.grows, 3, after=paid, name="second"))
+    handle = flow.send()
+    drain(raise_errors=False)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")
+    handle.signal("go")
+    drain(raise_errors=False)
+    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id)
+    assert nodes.get(name="undo charge").status == "COMPLETED"
+    assert sorted(nodes.filter(number__gte=1_000_000).values_list("number", flat=True)) == [*range(1_000_000, 1_000_007)]

@@ -1,3 +1,3 @@
--- Returns a number for a node that a running task adds; those of a graph are smaller.
--- Locks: none. Index: none.
-SELECT nextval('horsies_workflow_node_numbers')
+-- Returns a number for a node that a running task adds; see functions/workflows/horsies_new_number.sql.
+-- Locks: none. Index: primary key.
+SELECT horsies_new_number(%(workflow)s::uuid)

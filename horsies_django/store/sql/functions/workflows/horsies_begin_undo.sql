@@ -8,7 +8,7 @@ DECLARE
   v_many int;
 BEGIN
   WITH RECURSIVE begun AS MATERIALIZED (
-    SELECT o.number, o.name, o.how, o.total, nextval('horsies_workflow_node_numbers') AS undo
+    SELECT o.number, o.name, o.how, o.total, horsies_new_number(p_workflow) AS undo
     FROM (SELECT n.number, n.name, n.undo AS how, horsies_begun_total(p_workflow, n.number, n.undo -> 'begun') AS total
           FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL OFFSET 0) AS o
     WHERE o.total IS NOT NULL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -92,7 +93,7 @@ class AuditListMixin(NextPageMixin):
         if chosen.get(ActionFilter):
             self.note = LOOKED_AT_NEWEST
             last = AuditEntry.objects.using(entries.db).order_by("-pk").values("pk")[DEEPEST - 1 : DEEPEST]
-            entries = entries.filter(pk__gte=Coalesce(Subquery(last), Value(0)))
+            entries = entries.filter(pk__gte=Coalesce(Subquery(last), Value(uuid.UUID(int=0))))
         return entries.order_by("-pk")
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:

@@ -436,7 +436,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="WorkerState",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ("worker_id", models.UUIDField(verbose_name="worker")),
                 (
                     "snapshot_at",
@@ -568,9 +568,24 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="LostRecord",
+            fields=[
+                ("kind", models.CharField(max_length=10, primary_key=True, serialize=False, verbose_name="kind")),
+                ("at", models.DateTimeField(verbose_name="at")),
+                ("what", models.TextField(verbose_name="what")),
+                ("error", models.TextField(verbose_name="error")),
+            ],
+            options={
+                "verbose_name": "lost record",
+                "verbose_name_plural": "lost records",
+                "db_table": "horsies_lost_records",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="AuditEntry",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="at")),
                 ("actor", models.TextField(verbose_name="by")),
                 ("action", models.CharField(max_length=50, verbose_name="action")),
@@ -799,7 +814,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="WorkflowSignal",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ("workflow_id", models.UUIDField(verbose_name="run")),
                 ("name", models.CharField(max_length=200, verbose_name="name")),
                 ("key", models.CharField(max_length=255, null=True, verbose_name="key")),
@@ -819,19 +834,19 @@ class Migration(migrations.Migration):
                 "db_table": "horsies_workflow_signals",
                 "default_permissions": (),
                 "indexes": [
-                    models.Index(fields=["workflow_id", "id"], name="horsies_signals_run"),
+                    models.Index(fields=["workflow_id", "sent_at", "id"], name="horsies_signals_run"),
                     models.Index(
-                        fields=["workflow_id", "id"],
+                        fields=["workflow_id", "sent_at", "id"],
                         condition=models.Q(("seen_at__isnull", True)),
                         name="horsies_signals_unseen",
                     ),
                     models.Index(
-                        fields=["workflow_id", "name", "id"],
+                        fields=["workflow_id", "name", "sent_at", "id"],
                         condition=models.Q(("used_at__isnull", True)),
                         name="horsies_signals_unused",
                     ),
                     models.Index(
-                        fields=["workflow_id", "name", "key", "id"],
+                        fields=["workflow_id", "name", "key", "sent_at", "id"],
                         condition=models.Q(("key__isnull", False), ("used_at__isnull", True)),
                         name="horsies_signals_keyed",
                     ),

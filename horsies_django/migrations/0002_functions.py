@@ -10,6 +10,9 @@ TYPES = ("horsies_wanted", "horsies_caps")
 
 # In the order in which they need each other: PostgreSQL looks into those in SQL when they are made.
 FUNCTIONS = (
+    "workflows/horsies_uuid7",
+    "audit/horsies_lost",
+    "audit/horsies_note",
     "partitions/horsies_named_arguments",
     "partitions/horsies_stored_arguments",
     "partitions/horsies_partition_key",
@@ -81,7 +84,6 @@ FUNCTIONS = (
     "tasks/horsies_announce",
     "schedules/horsies_change_schedule",
     "tasks/horsies_fits",
-    "workflows/horsies_uuid7",
     "workflows/horsies_part",
     "workflows/horsies_has_failed_upstream",
     "workflows/horsies_node_result",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies_django.models.audit import AuditEntry
+from horsies_django.models.audit import AuditEntry, LostRecord
 from horsies_django.models.pruning import Pruning
 from horsies_django.models.queues import Queue, QueueLimits
 from horsies_django.models.schedules import Schedule, ScheduleTick
@@ -12,6 +12,6 @@ from horsies_django.models.workers import Heartbeat, Worker, WorkerState
 from horsies_django.models.workflows import WorkflowEdge, WorkflowNode, WorkflowRun, WorkflowSignal
 
 __all__ = [
-    "AuditEntry", "Heartbeat", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick", "Task", "TaskAttempt",
+    "AuditEntry", "Heartbeat", "LostRecord", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick", "Task", "TaskAttempt",
     "TaskStep", "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode", "WorkflowRun", "WorkflowSignal",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The audit: who changed what, and why."""
+"""The audit: who changed what, and why; and what it lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 class AuditEntry(models.Model):
     """One change by a user, a command or the settings. Written in the transaction of the change, never updated."""
 
-    id = models.BigAutoField(primary_key=True)
+    id = models.UUIDField(primary_key=True, editable=False)
     at = models.DateTimeField(_("at"), db_default=Now())
     actor = models.TextField(_("by"))
     action = models.CharField(_("action"), max_length=50)
@@ -28,3 +28,21 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.action} {self.subject}"
+
+
+class LostRecord(models.Model):
+    """The last audit entry ("audit") or snapshot of a worker ("snapshot") that was lost: ``what`` it is of, and why."""
+
+    kind = models.CharField(_("kind"), max_length=10, primary_key=True)
+    at = models.DateTimeField(_("at"))
+    what = models.TextField(_("what"))
+    error = models.TextField(_("error"))
+
+    class Meta:
+        db_table = "horsies_lost_records"
+        verbose_name = _("lost record")
+        verbose_name_plural = _("lost records")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.what}"

@@ -77,7 +77,7 @@ class Heartbeat(models.Model):
 class WorkerState(models.Model):
     """A snapshot of a worker: its numbers of tasks, memory and CPU. Written at intervals, never updated."""
 
-    id = models.BigAutoField(primary_key=True)
+    id = models.UUIDField(primary_key=True, editable=False)
     worker_id = models.UUIDField(_("worker"))
     snapshot_at = models.DateTimeField(_("taken"), db_default=Now())
     running_sync = models.IntegerField(_("running, sync"))

@@ -193,7 +193,7 @@ class WorkflowSignal(ReadOnlyRow):
     ``seen_at`` is set once the run was advanced after it, ``used_at`` once ``node`` took it.
     """
 
-    id = models.BigAutoField(primary_key=True)
+    id = models.UUIDField(primary_key=True, editable=False)
     workflow_id = models.UUIDField(_("run"))
     name = models.CharField(_("name"), max_length=200)
     key = models.CharField(_("key"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
@@ -210,17 +210,19 @@ class WorkflowSignal(ReadOnlyRow):
         verbose_name_plural = _("signals")
         default_permissions = ()
         indexes = (
-            models.Index(fields=["workflow_id", "id"], name="horsies_signals_run"),
+            models.Index(fields=["workflow_id", "sent_at", "id"], name="horsies_signals_run"),
             models.Index(
-                fields=["workflow_id", "id"], condition=Q(seen_at__isnull=True), name="horsies_signals_unseen"
+                fields=["workflow_id", "sent_at", "id"],
+                condition=Q(seen_at__isnull=True),
+                name="horsies_signals_unseen",
             ),
             models.Index(
-                fields=["workflow_id", "name", "id"],
+                fields=["workflow_id", "name", "sent_at", "id"],
                 condition=Q(used_at__isnull=True),
                 name="horsies_signals_unused",
             ),
             models.Index(
-                fields=["workflow_id", "name", "key", "id"],
+                fields=["workflow_id", "name", "key", "sent_at", "id"],
                 condition=Q(used_at__isnull=True, key__isnull=False),
                 name="horsies_signals_keyed",
             ),

@@ -12,12 +12,20 @@ from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.monitoring.overview import QueueOverview
 from horsies_django.store.base import Connection
-from horsies_django.store.health import DatabaseHealth, HealthStore, ScheduleHealth, WorkerHealth, XminHolder
+from horsies_django.store.health import (
+    DatabaseHealth,
+    HealthStore,
+    LostRecord,
+    ScheduleHealth,
+    WorkerHealth,
+    XminHolder,
+)
 from horsies_django.store.overviews import OverviewStore
 
 __all__ = [
     "DatabaseHealth",
     "Health",
+    "LostRecord",
     "Problem",
     "ProblemCode",
     "QueueHealth",
@@ -64,6 +72,7 @@ class Health(NamedTuple):
     database: DatabaseHealth
     clock_skew_seconds: float
     schedules: list[ScheduleHealth]
+    lost: list[LostRecord]
 
 
 class ProblemCode(enum.StrEnum):
@@ -78,6 +87,7 @@ class ProblemCode(enum.StrEnum):
     WAITS_TOO_LONG = "WAITS_TOO_LONG"
     SCHEDULE_LATE = "SCHEDULE_LATE"
     SCHEDULE_FAILS = "SCHEDULE_FAILS"
+    RECORD_LOST = "RECORD_LOST"
 
 
 class Problem(NamedTuple):
@@ -97,7 +107,7 @@ def examine(connection: Connection) -> Health:
     queues = OverviewStore(connection).queues(None, claimed=not conf.prefetch_buffer)
     waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
     found = [_queue(queue, waits, workers) for queue in queues]
-    return Health(found, workers, database, round(skew, 3), store.schedules(LATE))
+    return Health(found, workers, database, round(skew, 3), store.schedules(LATE), store.lost())
 
 
 def _queue(queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHealth]) -> QueueHealth:
@@ -125,6 +135,7 @@ def problems(health: Health, *, max_wait_seconds: float | None = None) -> list[P
         *_of_workers(health.workers),
         *_of_queues(health.queues, max_wait_seconds),
         *_of_schedules(health.schedules),
+        *_of_records(health.lost),
     ]
 
 
@@ -230,6 +241,15 @@ def _of_schedules(schedules: list[ScheduleHealth]) -> Iterator[Problem]:
                 ProblemCode.SCHEDULE_FAILS,
                 f"the schedule {one.name!r} could not send its task: {one.error}. Correct it in the code or in the admin",
             )
+
+
+def _of_records(lost: list[LostRecord]) -> Iterator[Problem]:
+    for one in lost:
+        what = f"the audit entry {one.what!r}" if one.kind == "audit" else f"a snapshot of worker {one.what}"
+        yield Problem(
+            ProblemCode.RECORD_LOST,
+            f"{what} could not be written {one.seconds_ago:,.0f} s ago: {one.error}. What it records was done; the log has more",
+        )
 
 
 def _tasks(count: int) -> str:

@@ -141,7 +141,7 @@ def waits(id_: uuid.UUID, limit: int = 500) -> list[WaitOverview]:
 def unused_signals(id_: uuid.UUID, limit: int = 500) -> list[SignalOverview]:
     """Return the oldest signals to a run that no node has taken."""
     rows = WorkflowSignal.objects.using(config().database).filter(workflow_id=id_, used_at=None)
-    return [SignalOverview(*row) for row in rows.order_by("pk").values_list(*SignalOverview._fields)[:limit]]
+    return [SignalOverview(*row) for row in rows.order_by("sent_at", "pk").values_list(*SignalOverview._fields)[:limit]]
 
 
 def names(limit: int) -> list[str]:

@@ -13,6 +13,7 @@ from horsies_django.store.overviews import parsed
 WORKERS = 500  # the largest number of workers to return
 SCHEDULES = 100
 RECENT = dt.timedelta(minutes=10)  # how long a worker that ended is still returned
+LOST = dt.timedelta(hours=1)  # the same for an audit entry or a snapshot that was lost
 
 
 class WorkerHealth(NamedTuple):
@@ -80,6 +81,18 @@ class ScheduleHealth(NamedTuple):
     error: str | None
 
 
+class LostRecord(NamedTuple):
+    """The last audit entry or snapshot of a worker (``kind``: audit, snapshot) that could not be written, and why.
+
+    ``what`` is the action and subject of the entry, or the id of the worker.
+    """
+
+    kind: str
+    what: str
+    error: str
+    seconds_ago: float
+
+
 class HealthStore:
     """Runs the statements on the given connection."""
 
@@ -105,6 +118,10 @@ class HealthStore:
         """Return the schedules that are overdue by more than ``late``, and those whose last task could not be sent."""
         rows = run(self.connection, "monitoring/schedules", {"late": late, "many": SCHEDULES})
         return [ScheduleHealth(*row) for row in rows]
+
+    def lost(self) -> list[LostRecord]:
+        """Return the audit entry and the snapshot that were lost last, if that was in the last hour."""
+        return [LostRecord(*row) for row in run(self.connection, "monitoring/lost", {"recent": LOST})]
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""

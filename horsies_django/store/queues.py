@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Connection, execute, run
 from horsies_django.store.notify import channel_prefix
 
@@ -52,8 +53,10 @@ class QueueStore:
             "reason": reason,
             "channel": channel_prefix(self.connection),
         }
-        found: list[str] | None = run(self.connection, "queues/configure", params)[0][0]
-        return found
+        changed: list[str] | None
+        ((changed, lost),) = run(self.connection, "queues/configure", params)
+        tell_lost(lost, action, actor, name, reason)
+        return changed
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the declared columns of the existing queues among ``names``."""

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.options import SHORTEST_KEEP
+from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Connection, execute, run
 
 
@@ -100,7 +101,8 @@ class RetentionStore:
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
         """Remove a finished task's data; return its status (None: no such task), and whether anything was removed."""
         params = {"id": task_id, "actor": actor, "reason": reason}
-        status, redacted = run(self.connection, "tasks/redact", params)[0]
+        ((status, redacted, lost),) = run(self.connection, "tasks/redact", params)
+        tell_lost(lost, "task.redact", actor, task_id, reason)
         return status, redacted
 
 

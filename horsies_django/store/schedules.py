@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Connection, execute, run
 from horsies_django.store.notify import channel_prefix
 
@@ -69,12 +70,17 @@ class ScheduleStore:
             "reason": reason,
             "channel": channel_prefix(self.connection),
         }
-        found: list[str] | None = run(self.connection, "schedules/change", params)[0][0]
-        return found
+        changed: list[str] | None
+        ((changed, lost),) = run(self.connection, "schedules/change", params)
+        tell_lost(lost, action, actor, name, reason)
+        return changed
 
     def delete(self, name: str, actor: str, reason: str | None) -> bool:
         """Delete a schedule that no code declares; return whether there was one."""
-        return bool(run(self.connection, "schedules/delete", {"name": name, "actor": actor, "reason": reason}))
+        rows = run(self.connection, "schedules/delete", {"name": name, "actor": actor, "reason": reason})
+        for _, lost in rows:
+            tell_lost(lost, "schedule.delete", actor, name, reason)
+        return bool(rows)
 
     def due(self, many: int, but: Collection[str] = ()) -> list[str]:
         """Return the names of at most ``many`` schedules that are due, without those in ``but``."""
@@ -127,4 +133,7 @@ class ScheduleStore:
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
         """Disable the schedules that no scheduler has had in its code for ``after``; return their names."""
-        return [name for (name,) in run(self.connection, "schedules/gone", {"after": after, "actor": actor})]
+        rows = run(self.connection, "schedules/gone", {"after": after, "actor": actor})
+        for name, lost in rows:
+            tell_lost(lost, "schedule.gone", actor, name)
+        return [name for name, _ in rows]

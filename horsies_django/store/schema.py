@@ -30,7 +30,7 @@ BEGIN
 END $$;
 DROP TABLE IF EXISTS horsies_tasks, horsies_task_attempts, horsies_queues, horsies_limits, horsies_workers,
   horsies_heartbeats, horsies_worker_states, horsies_schedules, horsies_schedule_ticks, horsies_waiters,
-  horsies_prunings, horsies_audit, horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges,
+  horsies_prunings, horsies_lost_records, horsies_audit, horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges,
   horsies_workflow_signals CASCADE;
 DROP SEQUENCE IF EXISTS horsies_workflow_node_numbers;
 DELETE FROM django_migrations WHERE app = 'horsies';"""

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
+from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Connection, Cursor, execute, executed, run
 from horsies_django.store.passes import Passed, PassRow, claims_json, claims_of, outcomes_json, passed_of
 
@@ -249,7 +250,8 @@ class TaskStore:
             "reason": reason,
             "after": json.dumps(after),
         }
-        execute(self.connection, "audit/note", params)
+        ((lost,),) = run(self.connection, "audit/note", params)
+        tell_lost(lost, action, actor, subject, reason)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that this connection can see."""

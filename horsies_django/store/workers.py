@@ -96,6 +96,10 @@ class WorkerStore:
         columns = {"buffered": buffered, "children": children, "cpu_percent": cpu_percent, **load._asdict()}
         execute(self.connection, "workers/snapshot", {"worker": worker, **columns})
 
+    def lose_snapshot(self, worker: uuid.UUID, error: str) -> None:
+        """Record for horsies_status that a snapshot could not be inserted, and why."""
+        run(self.connection, "audit/lost", {"what": str(worker), "error": error})
+
     def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
         """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
 

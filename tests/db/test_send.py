@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import logging
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -412,3 +413,14 @@ def test_a_task_defined_twice_under_one_name_is_refused() -> None:
 
     registry._tasks.pop("tests.taken")
     assert first.name == "tests.taken"
+
+
+def test_an_id_that_the_database_makes_tells_its_time_to_the_microsecond_and_then_its_place() -> None:
+    """The pages of the audit are ordered by it."""
+    with connection.cursor() as cursor:
+        now = "extract(epoch FROM clock_timestamp())::float8"
+        cursor.execute(f"SELECT {now}, horsies_uuid7(1715004), {now}")
+        before, id_, after = cursor.fetchone()
+    units = (id_.int >> 80) << 12 | id_.int >> 64 & 0xFFF
+    assert before - 1e-6 <= units / 4_096_000 <= after + 1e-6
+    assert (id_.version, id_.variant, id_.hex[17:23]) == (7, uuid.RFC_4122, "1a2b3c")

@@ -703,4 +703,6 @@ def test_nodes_are_added_and_undone_in_a_run_that_has_the_next_numbers_of_the_se
     drain(raise_errors=False)
     nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id)
     assert nodes.get(name="undo charge").status == "COMPLETED"
-    assert sorted(nodes.filter(number__gte=1_000_000).values_list("number", flat=True)) == [*range(1_000_000, 1_000_007)]
+    assert sorted(nodes.filter(number__gte=1_000_000).values_list("number", flat=True)) == [
+        *range(1_000_000, 1_000_007)
+    ]

@@ -43,7 +43,7 @@ def node(handle: Any, name: str) -> WorkflowNode:
 
 
 def unused() -> list[Any]:
-    return list(WorkflowSignal.objects.filter(used_at=None).order_by("pk").values_list("data", flat=True))
+    return list(WorkflowSignal.objects.filter(used_at=None).order_by("sent_at", "pk").values_list("data", flat=True))
 
 
 # timers
@@ -431,8 +431,8 @@ def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
     handle = flow.send()
     with connection.cursor() as cursor:
         cursor.execute(
-            """INSERT INTO horsies_workflow_signals (workflow_id, name, key, data, actor, sent_at)
-            SELECT %s, 'noise', 'y', '1', 'test', now() FROM generate_series(1, 300)""",
+            """INSERT INTO horsies_workflow_signals (id, workflow_id, name, key, data, actor, sent_at)
+            SELECT horsies_uuid7(0), %s, 'noise', 'y', '1', 'test', now() FROM generate_series(1, 300)""",
             [handle.workflow_id],
         )
     handle.signal("come", 1, key=key)
@@ -687,3 +687,18 @@ def test_a_key_finds_the_first_run_though_its_absolute_times_differ() -> None:
     for other in (built("sent"), built(days=2)):
         with pytest.raises(WorkflowError, match="another graph"):
             other.send()
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before the wait", "during the wait"])
+def test_the_signal_that_was_sent_first_is_taken_first_whatever_the_ids(early: bool) -> None:
+    flow = Workflow("two")
+    flow.signal("go", name="wait", after=flow.add(flows.number, 1))
+    handle = flow.send()
+    if not early:
+        drain()
+    handle.signal("go", 1)
+    handle.signal("go", 2)
+    WorkflowSignal.objects.filter(data=2).update(sent_at=dt.datetime.now(dt.UTC) - MINUTE)
+    drain()
+    assert WorkflowNode.objects.get(name="wait").value == 2
+    assert unused() == [1]

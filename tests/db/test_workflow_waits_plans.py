@@ -28,8 +28,8 @@ INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, tas
 SELECT md5(run::text)::uuid, n, n::text, CASE n WHEN 0 THEN 'timer' ELSE 'signal' END, 'WAITING', '', '', '', 100, 'complete',
        CASE n WHEN 0 THEN NULL ELSE 'go' END, CASE WHEN n < 2 THEN now() + interval '1 hour' + run * interval '1 s' END
 FROM generate_series(1, {many}) AS run, generate_series(0, 2) AS n;
-INSERT INTO horsies_workflow_signals (workflow_id, name, data, actor, seen_at)
-SELECT md5(run::text)::uuid, 'other', '1', 'test', now() FROM generate_series(1, {many}) AS run
+INSERT INTO horsies_workflow_signals (id, workflow_id, name, data, actor, seen_at)
+SELECT horsies_uuid7(run), md5(run::text)::uuid, 'other', '1', 'test', now() FROM generate_series(1, {many}) AS run
 """
 
 

@@ -15,6 +15,7 @@ from horsies_django.admin.base import history
 from horsies_django.models import AuditEntry, Queue
 from tests.desk.test_admin import body, client_with, page_of
 from tests.desk.test_admin_speed import plan_of, queries
+from tests.support.factories import AuditEntryFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -58,7 +59,7 @@ def test_the_list_is_narrowed_to_a_subject_and_an_action(boss: Client) -> None:
     queues.pause("mail", actor="ada")
     queues.pause("bulk", actor="ada")
     id_ = str(uuid.uuid4())
-    AuditEntry.objects.create(actor="ada", action="task.cancel", subject=id_)
+    AuditEntryFactory(actor="ada", action="task.cancel", subject=id_)
     assert listed(boss, subject="mail") == [("queue.pause", "mail"), ("queue.set", "mail")]
     assert listed(boss, action="queue.pause") == [("queue.pause", "bulk"), ("queue.pause", "mail")]
     assert listed(boss, action="queue.pause", subject="mail") == [("queue.pause", "mail")]
@@ -124,8 +125,9 @@ def test_changes_are_told_in_a_line_whatever_an_entry_holds(before: object, afte
 def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(boss: Client) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO horsies_audit (actor, action, subject, at) SELECT 'ada', 'queue.set', 'queue-' || n %% 50,"
-            " now() - n * interval '1 s' FROM generate_series(1, %(many)s) AS n",
+            "INSERT INTO horsies_audit (id, actor, action, subject, at)"
+            " SELECT horsies_uuid7(n), 'ada', 'queue.set', 'queue-' || n %% 50, now() - n * interval '1 s'"
+            " FROM generate_series(1, %(many)s) AS n",
             {"many": 20_000},
         )
         cursor.execute("ANALYZE horsies_audit")

@@ -26,7 +26,14 @@ from horsies_django.models import (
     WorkflowRun,
 )
 from horsies_django.tasks.ids import uuid7
-from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import (
+    AuditEntryFactory,
+    HeartbeatFactory,
+    TaskAttemptFactory,
+    TaskFactory,
+    WorkerFactory,
+    now,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -44,10 +51,8 @@ def pages(client: Client) -> dict[str, str]:
     queues.override(short, {"max_concurrency": 3}, actor=EVIL, reason=EVIL)
     queues.pause(short, actor=EVIL, reason=EVIL)
     queue.refresh_from_db()
-    odd_entry = AuditEntry.objects.create(
-        actor=EVIL, action=short[:50], subject=EVIL, reason=EVIL, before=EVIL, after=[EVIL]
-    )
-    entry = AuditEntry.objects.create(
+    odd_entry = AuditEntryFactory(actor=EVIL, action=short[:50], subject=EVIL, reason=EVIL, before=EVIL, after=[EVIL])
+    entry = AuditEntryFactory(
         actor=EVIL,
         action="queue.set",
         subject=short,
@@ -104,7 +109,7 @@ def schedules(short: str, task: Task) -> list[str]:
             )
         ScheduleTick.objects.bulk_create([ScheduleTick(schedule_name=name, fire_at=now(), task_id=task.pk)])
         after = {"kwargs": EVIL, "pattern": EVIL, EVIL: EVIL}
-        AuditEntry.objects.create(actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after)
+        AuditEntryFactory(actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after)
     pages = ("change", "edit", "run_now", "disable", "revert")
     found = [reverse(f"admin:horsies_schedule_{page}", args=(quote(name),)) for name in names for page in pages]
     entry = AuditEntry.objects.filter(action="schedule.change").latest("pk")
@@ -133,9 +138,7 @@ def workflows(short: str) -> list[str]:
     edges = [WorkflowEdge(workflow_id=run.pk, upstream=number, downstream=2) for number in (0, 1)]
     WorkflowEdge.objects.bulk_create(edges)
     for action, after in (("pause", {EVIL: EVIL}), ("skip", EVIL), ("resume", {"before": EVIL, "after": [EVIL]})):
-        AuditEntry.objects.create(
-            actor=EVIL, action=f"workflow.{action}", subject=str(run.pk), reason=EVIL, after=after
-        )
+        AuditEntryFactory(actor=EVIL, action=f"workflow.{action}", subject=str(run.pk), reason=EVIL, after=after)
     task = TaskFactory(task_name=EVIL, queue_name=short, workflow_id=run.pk, node=2, node_index=0)
     verbs = ("change", "pause", "resume", "cancel", "retry", "skip")
     found = [reverse(f"admin:horsies_workflowrun_{verb}", args=(run.pk,)) for verb in verbs]

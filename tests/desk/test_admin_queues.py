@@ -18,7 +18,7 @@ from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
 from tests.desk.test_admin_limits import LIST, WHY, post, url
 from tests.desk.test_admin_speed import queries
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import AuditEntryFactory, HeartbeatFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 
@@ -171,7 +171,7 @@ def test_a_queue_with_nothing_to_tell_says_so(boss: Client) -> None:
 def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> None:
     for number in range(1, 26):
         limit("mail", max_concurrency=number)
-    AuditEntry.objects.create(actor="x", action="task.cancel", subject="mail", reason="a task of this name")
+    AuditEntryFactory(actor="x", action="task.cancel", subject="mail", reason="a task of this name")
     entries = boss.get(url("change")).context["entries"]
     assert [entry["changes"] for entry in entries] == [
         [f"concurrency: {number - 1} → {number}"] for number in range(25, 5, -1)

@@ -64,7 +64,7 @@ def test_signals_are_taken_once_and_in_order_in_a_storm(worker: Callable[..., Wo
     wait_until(lambda: not WorkflowRun.objects.filter(finished_at=None).exists(), "all runs have ended")
     assert WorkflowSignal.objects.count() == RUNS * SENDERS * LENGTH
     assert not WorkflowSignal.objects.filter(used_at=None).exists()
-    taken = WorkflowSignal.objects.order_by("pk").values_list("workflow_id", "node")
+    taken = WorkflowSignal.objects.order_by("sent_at", "pk").values_list("workflow_id", "node")
     assert len({*taken}) == RUNS * SENDERS * LENGTH, "a node took two"
     values: dict[Any, list[int]] = {}
     waits = WorkflowNode.objects.filter(kind="signal").order_by("number")

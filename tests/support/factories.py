@@ -150,6 +150,7 @@ class WorkerStateFactory(RowFactory):
     class Meta:
         model = WorkerState
 
+    id = factory.LazyFunction(uuid7)
     worker_id = factory.LazyFunction(uuid.uuid4)
     snapshot_at = factory.LazyFunction(now)
     running_sync = 1
@@ -179,6 +180,7 @@ class AuditEntryFactory(RowFactory):
     class Meta:
         model = AuditEntry
 
+    id = factory.LazyFunction(uuid7)
     at = factory.LazyFunction(now)
     actor = "somebody"
     action = "queue.set"

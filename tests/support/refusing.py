@@ -9,18 +9,19 @@ from django.db import connection
 
 
 @contextmanager
-def refused(table: str, condition: str) -> Iterator[None]:
+def refused(table: str, condition: str = "true", event: str = "UPDATE") -> Iterator[None]:
     """Let the database refuse updates of the rows for which a condition on ``new`` holds; the detail contains "secret"."""
+    name = f"refuse_{table}"
     with connection.cursor() as cursor:
         cursor.execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE 'refused' USING DETAIL = 'Failing row contains (secret)'; END $$"
         )
         cursor.execute(
-            f"CREATE TRIGGER refuse BEFORE UPDATE ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION refuse()"
+            f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()"
         )
     try:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("DROP FUNCTION refuse CASCADE")
+            cursor.execute(f"DROP FUNCTION {name} CASCADE")

@@ -39,7 +39,7 @@ def wait_tables(page: Any, request: HttpRequest, run: Any, visible: bool) -> dic
     """Return the gates of a run and the signals to it, which are read together; ``visible``: the user may see payloads."""
     alias = run._state.db
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
-    signals = WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-pk")
+    signals = WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-sent_at", "-pk")
     if not visible:
         signals = signals.defer("data")
 

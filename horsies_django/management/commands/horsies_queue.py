@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,7 +20,7 @@ from horsies_django.management.actor import actor
 from horsies_django.management.quantities import span
 from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
-from horsies_django.models import AuditEntry
+from horsies_django.models import Queue
 from horsies_django.monitoring import overview
 from horsies_django.store.queues import DECLARED
 
@@ -93,18 +94,19 @@ class Command(BaseCommand):
         name, columns = target(options), chosen(options, DECLARED)
         if not columns:
             raise QueueError(f"nothing to change for {name!r}: give a value, such as --max-concurrency 5")
-        changed = queues.change(name, columns, actor=actor(), reason=options["reason"])
-        self.tell(name, changed, "queue.set", options)
+        changed = self.tell(
+            name, lambda: queues.change(name, columns, actor=actor(), reason=options["reason"]), options
+        )
         if changed and not options["json"]:
             self.stdout.write(NOT_FOR_LONG)
 
     def do_pause(self, **options: Any) -> None:
         name = target(options)
-        self.tell(name, queues.pause(name, actor=actor(), reason=options["reason"]), "queue.pause", options)
+        self.tell(name, lambda: queues.pause(name, actor=actor(), reason=options["reason"]), options)
 
     def do_resume(self, **options: Any) -> None:
         name = target(options)
-        self.tell(name, queues.resume(name, actor=actor(), reason=options["reason"]), "queue.resume", options)
+        self.tell(name, lambda: queues.resume(name, actor=actor(), reason=options["reason"]), options)
 
     def do_override(self, **options: Any) -> None:
         name, limits = target(options), chosen(options, queues.LIMITS)
@@ -112,22 +114,24 @@ class Command(BaseCommand):
             raise QueueError(f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5")
         if not (options["reason"] or "").strip():
             raise QueueError(f"an override of {name!r} requires --reason TEXT")
-        changed = queues.override(name, limits, actor=actor(), reason=options["reason"], until=options["until"])
-        self.tell(name, changed, "queue.override", options)
+        until = options["until"]
+        self.tell(
+            name, lambda: queues.override(name, limits, actor=actor(), reason=options["reason"], until=until), options
+        )
 
     def do_clear(self, **options: Any) -> None:
         name = target(options)
-        self.tell(name, queues.clear(name, actor=actor(), reason=options["reason"]), "queue.clear", options)
+        self.tell(name, lambda: queues.clear(name, actor=actor(), reason=options["reason"]), options)
 
     def do_sync(self, **options: Any) -> None:
-        found = queues.sync(actor=actor())
-        self.print_changes(
-            [one for name, columns in found.items() for one in changes(name, columns, "queue.declare")], options
-        )
+        before = rows()
+        self.print_changes(changes(before, queues.sync(actor=actor())), options)
 
-    def tell(self, name: str, columns: list[str], action: str, options: dict[str, Any]) -> None:
-        """Print the changes, and warn about partition limits without a partition rule."""
-        self.print_changes(changes(name, columns, action), options)
+    def tell(self, name: str, change: Callable[[], list[str]], options: dict[str, Any]) -> list[str]:
+        """Make a change and print it, and warn about partition limits without a partition rule; return the changed columns."""
+        before = rows()
+        columns = change()
+        self.print_changes(changes(before, {name: columns}), options)
         (queue,) = overview.queues([name])
         parts = [
             key for key in ("partition_max_concurrency", "partition_local_limit") if queue.effective[key] is not None
@@ -137,6 +141,7 @@ class Command(BaseCommand):
                 f"{name} has no partitions, so {' and '.join(parts)} has no effect: "
                 "see 'set --partition-by-args' and '--partition-by-task'."
             )
+        return columns
 
     def print_changes(self, found: list[report.Change], options: dict[str, Any]) -> None:
         if options["json"]:
@@ -184,13 +189,19 @@ def chosen(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: options[name] for name in names if name in options}
 
 
-def changes(name: str, columns: list[str], action: str) -> list[report.Change]:
-    """Return the changes that were just made, from the audit."""
-    if not columns:
-        return []
-    entry = AuditEntry.objects.using(config().database).filter(subject=name, action=action, actor=actor()).latest("id")
-    before, after = entry.before or {}, entry.after or {}
-    return [report.Change(name, column, before.get(column), after.get(column)) for column in columns]
+def rows() -> dict[str, dict[str, Any]]:
+    """Return the rows of the queues by name."""
+    return {row["name"]: dict(row) for row in Queue.objects.using(config().database).values()}
+
+
+def changes(before: dict[str, dict[str, Any]], changed: dict[str, list[str]]) -> list[report.Change]:
+    """Return the changed columns of queues, with what they were ``before`` and what they are now."""
+    now = rows() if any(changed.values()) else {}
+    return [
+        report.Change(name, column, before.get(name, {}).get(column), now[name][column])
+        for name, columns in changed.items()
+        for column in columns
+    ]
 
 
 def whole(text: str) -> int:

@@ -19,6 +19,11 @@ def as_json(value: Any) -> str:
     return json.dumps(_plain(value), cls=DjangoJSONEncoder, indent=2)
 
 
+def as_value(value: Any) -> str:
+    """Return JSON on one line, with datetimes in ISO 8601."""
+    return json.dumps(_plain(value), cls=DjangoJSONEncoder)
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return columns as wide as their longest cell, two spaces apart.
 

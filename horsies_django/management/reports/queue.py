@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from horsies_django.core.queues import CLUSTER
-from horsies_django.management.reports.layout import moment, table, title
+from horsies_django.management.reports.layout import as_value, moment, table, title
 from horsies_django.monitoring.overview import PartitionLoad, PermitHolder, QueueOverview
 
 LIMIT_WORDS = {
@@ -138,4 +137,4 @@ class Change(NamedTuple):
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """Yield a line per change: old -> new."""
     for change in changes:
-        yield f"{title(change.queue)}: {change.column}: {json.dumps(change.before)} -> {json.dumps(change.after)}"
+        yield f"{title(change.queue)}: {change.column}: {as_value(change.before)} -> {as_value(change.after)}"

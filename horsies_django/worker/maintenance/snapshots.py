@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import psycopg
 
+from horsies_django.core.repeats import Repeats
 from horsies_django.store.base import said
 from horsies_django.store.workers import Load, Process, WorkerStore
 
@@ -25,22 +26,26 @@ class Snapshots:
         self.pid = pid
         self.interval_seconds = interval_seconds
         self.due_at = 0.0
+        self.repeats = Repeats()
         self.measured_at: float | None = None
         self.consumed: dict[int, float] = {}  # CPU seconds by process, at the last snapshot
 
     def tick(self, connection: Any, children: Sequence[Process], load: Load, buffered: int) -> None:
-        """Write a snapshot if one is due. Raises psycopg.OperationalError."""
+        """Write a snapshot if one is due; the heartbeat goes on without it. Raises psycopg.Error if the connection is lost."""
         now = time.monotonic()
         if now < self.due_at:
             return
         self.due_at = now + self.interval_seconds
         cpu_percent = self.cpu_percent(now, [self.pid, *(child.pid for child in children)])
+        store = WorkerStore(connection)
         try:
-            WorkerStore(connection).snapshot(
-                self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent
-            )
-        except psycopg.ProgrammingError as error:  # a privilege is missing: the heartbeat must continue
-            logger.error("could not record the worker's state: %s", said(error))
+            store.snapshot(self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent)
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            if (more := self.repeats.told("snapshot", now)) is not None:
+                logger.error("could not record the worker's state: %s%s", said(error), more)
+            store.lose_snapshot(self.worker, said(error))
 
     def cpu_percent(self, now: float, pids: Iterable[int]) -> float | None:
         """Return the CPU usage of the processes since the last snapshot, 100 for one full CPU; None for the first snapshot.

@@ -61,6 +61,7 @@ class MaintenanceThread(threading.Thread):
             if now >= reap_at:
                 reap_at = now + self.reap_seconds
                 self.attempt("the reaper's round", self.reap)
+                self.attempt("recording which queues are served", self.note_served)
             if now >= advance_at:
                 advance_at = now + INTERVAL_SECONDS
                 if self.heartbeat.on_duty and self.attempt("advancing workflows", self.advance):
@@ -79,10 +80,13 @@ class MaintenanceThread(threading.Thread):
 
     def reap(self) -> bool:
         """Run one round of the reaper, if this worker is on duty."""
-        connection = self.connected()
-        self.reaper.note_served(connection)
         if self.heartbeat.on_duty:
-            self.reaper.tick(connection)
+            self.reaper.tick(self.connected())
+        return True
+
+    def note_served(self) -> bool:
+        """Record that this worker serves its queues."""
+        self.reaper.note_served(self.connected())
         return True
 
     def advance(self) -> bool:

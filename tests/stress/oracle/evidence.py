@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -101,12 +102,12 @@ def first_rows() -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in Queue.objects.values()}
 
 
-def last_change() -> int:
+def last_change() -> uuid.UUID:
     """Return the id of the last change in the audit."""
-    return AuditEntry.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    return AuditEntry.objects.order_by("-id").values_list("id", flat=True).first() or uuid.UUID(int=0)
 
 
-def chronicles(first: Mapping[str, Mapping[str, Any]], after: int) -> dict[str, Chronicle]:
+def chronicles(first: Mapping[str, Mapping[str, Any]], after: uuid.UUID) -> dict[str, Chronicle]:
     """Return what became of the queues' ``first`` rows by the changes ``after`` the one with that id."""
     changes = defaultdict(list)
     for entry in AuditEntry.objects.filter(id__gt=after, subject__in=list(first)).order_by("at", "id"):

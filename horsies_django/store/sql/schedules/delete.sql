@@ -5,8 +5,5 @@ WITH deleted AS (
   DELETE FROM horsies_schedules s
   WHERE s.name = %(name)s::text AND (s.declared_in IS NULL OR s.gone_at IS NOT NULL)
   RETURNING s.name, s.declared || s.changes AS definition
-), noted AS (
-  INSERT INTO horsies_audit (at, actor, action, subject, reason, before, after)
-  SELECT clock_timestamp(), %(actor)s::text, 'schedule.delete', d.name, %(reason)s::text, d.definition, '{}' FROM deleted d
 )
-SELECT d.name FROM deleted d
+SELECT d.name, horsies_note('schedule.delete', %(actor)s::text, d.name, %(reason)s::text, d.definition, '{}') FROM deleted d

@@ -1,4 +1,5 @@
--- Disable the schedules that no scheduler has had in its code for a while, and audit that; return their names.
+-- Disable the schedules that no scheduler has had in its code for a while, and audit that; return their names, and the reason if
+-- an entry of the audit is lost.
 -- Locks: the schedules' rows, skipping locked ones. Index: none; the table is small.
 WITH gone AS (
   UPDATE horsies_schedules s SET gone_at = clock_timestamp(), next_at = NULL, next_fire_at = NULL
@@ -6,9 +7,6 @@ WITH gone AS (
     SELECT d.name FROM horsies_schedules d
     WHERE d.declared_in IS NOT NULL AND d.gone_at IS NULL AND d.declared_at < clock_timestamp() - %(after)s::interval
     FOR NO KEY UPDATE SKIP LOCKED))
-  RETURNING s.name, s.gone_at
-), noted AS (
-  INSERT INTO horsies_audit (at, actor, action, subject, before, after)
-  SELECT g.gone_at, %(actor)s::text, 'schedule.gone', g.name, '{"gone": false}', '{"gone": true}' FROM gone g
+  RETURNING s.name
 )
-SELECT g.name FROM gone g
+SELECT g.name, horsies_note('schedule.gone', %(actor)s::text, g.name, NULL, '{"gone": false}', '{"gone": true}') FROM gone g

@@ -1,26 +1,26 @@
 -- Changes the columns of a queue that p_changes names and updates, in the same transaction, what depends on them: the limits in force and
 -- the partitions of tasks in flight. It writes the audit and wakes the workers.
--- Returns the names of the columns that changed; none if all had these values already (then nothing is locked or written); NULL if there is
--- no such queue. p_create adds a missing queue.
+-- changed: the names of the columns that changed; none if all had these values already (then nothing is locked or written); NULL if there is
+-- no such queue. lost: as horsies_note returns it. p_create adds a missing queue.
 -- Locks: horsies_limits exclusively: waits for passes in progress, delays the next ones, gives up after the lock timeout. Task rows,
 -- skipping locked ones: these keep their old key, and counts use the new rule for them.
 -- Index: primary keys, horsies_tasks_holding.
 CREATE FUNCTION horsies_configure_queue(p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
-                                  p_channel text) RETURNS text[]
+                                  p_channel text, OUT changed text[], OUT lost text)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_old horsies_queues;
   v_new horsies_queues;
-  v_changed text[];
   v_rule boolean;
 BEGIN
   SELECT q.* INTO v_old FROM horsies_queues q WHERE q.name = p_name;
   IF v_old.name IS NULL AND NOT p_create THEN
-    RETURN NULL;
+    RETURN;
   END IF;
   v_new := jsonb_populate_record(v_old, p_changes);
   IF v_old.name IS NOT NULL AND v_new IS NOT DISTINCT FROM v_old THEN
-    RETURN '{}';
+    changed := '{}';
+    RETURN;
   END IF;
 
   LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE;
@@ -29,7 +29,7 @@ BEGIN
   v_new := jsonb_populate_record(v_old, p_changes);
   v_rule := (v_new.partition_by_args, v_new.partition_by_task) IS DISTINCT FROM (v_old.partition_by_args, v_old.partition_by_task);
   v_new.partition_version := v_old.partition_version + v_rule::int;
-  SELECT coalesce(array_agg(c.key ORDER BY c.key), '{}') INTO v_changed
+  SELECT coalesce(array_agg(c.key ORDER BY c.key), '{}') INTO changed
   FROM jsonb_object_keys(p_changes) AS c (key) WHERE to_jsonb(v_new) -> c.key IS DISTINCT FROM to_jsonb(v_old) -> c.key;
 
   UPDATE horsies_queues q
@@ -51,11 +51,9 @@ BEGIN
       SELECT h.id FROM horsies_tasks h
       WHERE h.queue_name = p_name AND h.claimed_by IS NOT NULL AND h.finished_at IS NULL FOR NO KEY UPDATE SKIP LOCKED));
   END IF;
-  INSERT INTO horsies_audit (at, actor, action, subject, reason, before, after)
-  SELECT clock_timestamp(), p_actor, p_action, p_name, p_reason,
-         jsonb_object_agg(c.name, to_jsonb(v_old) -> c.name), jsonb_object_agg(c.name, to_jsonb(v_new) -> c.name)
-  FROM unnest(v_changed) AS c (name);
+  SELECT horsies_note(p_action, p_actor, p_name, p_reason, jsonb_object_agg(c.name, to_jsonb(v_old) -> c.name),
+                      jsonb_object_agg(c.name, to_jsonb(v_new) -> c.name))
+  INTO lost FROM unnest(changed) AS c (name);
   PERFORM pg_notify(p_channel || '_new', '0 ' || p_name);
-  RETURN v_changed;
 END
 $$;

@@ -1,12 +1,12 @@
 -- Change a schedule: p_declared replaces what the code declares, p_changes is merged into the changes of users, and the keys in p_drop
 -- are removed from those changes. NULL leaves a part alone; p_create adds a missing schedule. The same transaction updates since and
 -- next_at, writes the audit entry and wakes the schedulers.
--- Returns the keys of the definition that changed; NULL if there is no such schedule.
+-- changed: the keys of the definition that changed; NULL if there is no such schedule. lost: as horsies_note returns it.
 -- A new pattern or zone, or enabling the schedule, takes effect from now on: earlier fire times are dropped. If the clock was once
 -- ahead and last_fire_at is in the future, it is reset to now; otherwise nothing would be sent until then.
 -- Locks: the schedule's row; waits for a scheduler that holds it. Index: primary key.
 CREATE FUNCTION horsies_change_schedule(p_name text, p_declared jsonb, p_declared_in text, p_changes jsonb, p_drop text[], p_create boolean,
-                                        p_action text, p_actor text, p_reason text, p_channel text) RETURNS text[]
+                                        p_action text, p_actor text, p_reason text, p_channel text, OUT changed text[], OUT lost text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -14,7 +14,6 @@ DECLARE
   v_new horsies_schedules;
   v_before jsonb;
   v_after jsonb;
-  v_changed text[];
   v_on boolean;
   v_back boolean;
   v_anew boolean;
@@ -24,7 +23,7 @@ BEGIN
   END IF;
   SELECT s.* INTO v_old FROM horsies_schedules s WHERE s.name = p_name FOR NO KEY UPDATE;
   IF NOT FOUND THEN
-    RETURN NULL;
+    RETURN;
   END IF;
   UPDATE horsies_schedules s
   SET declared = coalesce(p_declared, s.declared), declared_in = coalesce(p_declared_in, s.declared_in),
@@ -34,13 +33,13 @@ BEGIN
   WHERE s.name = p_name RETURNING s.* INTO v_new;
   v_before := v_old.declared || v_old.changes;
   v_after := v_new.declared || v_new.changes;
-  v_changed := ARRAY(SELECT k.key FROM jsonb_object_keys(v_before || v_after) AS k (key)
-                     WHERE v_before -> k.key IS DISTINCT FROM v_after -> k.key ORDER BY k.key);
+  changed := ARRAY(SELECT k.key FROM jsonb_object_keys(v_before || v_after) AS k (key)
+                   WHERE v_before -> k.key IS DISTINCT FROM v_after -> k.key ORDER BY k.key);
   v_on := v_new.gone_at IS NULL AND coalesce((v_after ->> 'enabled')::boolean, true);
   v_back := v_old.gone_at IS NOT NULL AND v_new.gone_at IS NULL;
-  v_anew := v_changed && '{pattern,zone,enabled}' OR v_back;
-  IF v_changed = '{}' AND NOT v_anew THEN
-    RETURN v_changed;
+  v_anew := changed && '{pattern,zone,enabled}' OR v_back;
+  IF changed = '{}' AND NOT v_anew THEN
+    RETURN;
   END IF;
   UPDATE horsies_schedules s
   SET since = CASE WHEN v_anew THEN v_now ELSE s.since END,
@@ -49,12 +48,11 @@ BEGIN
       next_at = CASE WHEN v_on THEN v_now END,
       error = NULL, error_at = NULL, updated_at = v_now
   WHERE s.name = p_name;
-  INSERT INTO horsies_audit (at, actor, action, subject, reason, before, after)
-  SELECT v_now, p_actor, p_action, p_name, p_reason, o.before || CASE WHEN v_back THEN '{"gone": true}' ELSE '{}' END::jsonb,
-         o.after || CASE WHEN v_back THEN '{"gone": false}' ELSE '{}' END::jsonb
+  SELECT horsies_note(p_action, p_actor, p_name, p_reason, o.before || CASE WHEN v_back THEN '{"gone": true}' ELSE '{}' END::jsonb,
+                      o.after || CASE WHEN v_back THEN '{"gone": false}' ELSE '{}' END::jsonb)
+  INTO lost
   FROM (SELECT coalesce(jsonb_object_agg(c.key, v_before -> c.key), '{}') AS before,
-               coalesce(jsonb_object_agg(c.key, v_after -> c.key), '{}') AS after FROM unnest(v_changed) AS c (key)) o;
+               coalesce(jsonb_object_agg(c.key, v_after -> c.key), '{}') AS after FROM unnest(changed) AS c (key)) o;
   PERFORM pg_notify(p_channel || '_schedules', p_name);
-  RETURN v_changed;
 END
 $$;

@@ -3,8 +3,9 @@
 -- The result becomes an error: RESULT_REDACTED instead of a value, or the task's own error code, which the admin's filters use. A key that
 -- contains only the task's name stays; a long key is no longer JSON and is removed.
 -- Returns the status, NULL for an unknown task; redacted is false if the task has not finished or was redacted before.
+-- lost: as horsies_note returns it.
 -- Locks: the task's row; waits for its holder. Index: primary keys.
-CREATE FUNCTION horsies_redact(p_id uuid, p_actor text, p_reason text, OUT status text, OUT redacted boolean)
+CREATE FUNCTION horsies_redact(p_id uuid, p_actor text, p_reason text, OUT status text, OUT redacted boolean, OUT lost text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_task horsies_tasks;
@@ -24,8 +25,8 @@ BEGIN
   UPDATE horsies_task_attempts a SET error_message = 'redacted', exception_class = NULL, traceback = NULL
   WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
   DELETE FROM horsies_task_steps s WHERE s.task_id = p_id;
-  INSERT INTO horsies_audit (at, actor, action, subject, reason, after)
-  VALUES (v_now, p_actor, 'task.redact', p_id::text, p_reason, jsonb_build_object('task_name', v_task.task_name, 'status', v_task.status));
+  lost := horsies_note('task.redact', p_actor, p_id::text, p_reason, NULL,
+                       jsonb_build_object('task_name', v_task.task_name, 'status', v_task.status));
   redacted := true;
 END
 $$;

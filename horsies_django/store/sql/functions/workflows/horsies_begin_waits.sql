@@ -7,7 +7,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ready bigint[];
   v_node record;
-  v_signal bigint;
+  v_signal uuid;
 BEGIN
   moved := '{}';
   v_ready := ARRAY(

@@ -39,8 +39,8 @@ BEGIN
         RETURN;
       END IF;
     END IF;
-    INSERT INTO horsies_workflow_signals (workflow_id, name, key, data, actor, sent_at)
-    VALUES (p_workflow, p_name, p_key, p_data, p_actor, coalesce(p_now, clock_timestamp()));
+    INSERT INTO horsies_workflow_signals (id, workflow_id, name, key, data, actor, sent_at)
+    VALUES (horsies_uuid7(0), p_workflow, p_name, p_key, p_data, p_actor, coalesce(p_now, clock_timestamp()));
     PERFORM pg_notify(p_channel || '_new', 'advance ' || p_workflow);
   END IF;
 END

@@ -8,7 +8,7 @@
 CREATE FUNCTION horsies_take_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_unseen bigint[];
+  v_unseen uuid[];
   v_due bigint[];
   v_signal record;
   v_number bigint;
@@ -19,10 +19,10 @@ BEGIN
           OR EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL)) THEN
     RETURN;
   END IF;
-  v_unseen := ARRAY(SELECT s.id FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL ORDER BY s.id LIMIT p_many);
+  v_unseen := ARRAY(SELECT s.id FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL ORDER BY s.sent_at, s.id LIMIT p_many);
   IF v_unseen <> '{}' THEN
     FOR v_signal IN
-      SELECT s.id, s.name, s.key, s.data, s.sent_at FROM horsies_workflow_signals s WHERE s.id = ANY (v_unseen) ORDER BY s.id
+      SELECT s.id, s.name, s.key, s.data, s.sent_at FROM horsies_workflow_signals s WHERE s.id = ANY (v_unseen) ORDER BY s.sent_at, s.id
     LOOP
       SELECT w.number INTO v_number FROM (  -- one look per key: among many nodes with keys, neither reads those of the others
         (SELECT n.number FROM horsies_workflow_nodes n

@@ -1,0 +1,136 @@
+"""An audit entry or a snapshot that cannot be written is told, and never stops what it records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import Workflow, queues, schedules
+from horsies_django.models import AuditEntry, LostRecord, Queue, Schedule, Task, WorkflowRun
+from horsies_django.monitoring.health import examine, problems
+from horsies_django.store import audit
+from horsies_django.store.schedules import ScheduleStore
+from horsies_django.store.workers import Load
+from horsies_django.tasks import operations
+from horsies_django.tasks.redaction import redact
+from horsies_django.worker.maintenance.snapshots import Snapshots
+from tests.apps.project.tasks import noop
+from tests.conftest import put
+from tests.support.factories import TaskFactory
+from tests.support.refusing import refused
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+LOAD = Load(1, 0, 50.0, 0.0)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The errors of the audit; what was said in the last minute is forgotten."""
+    audit.repeats.kinds.clear()
+    with caplog.at_level(logging.ERROR, "horsies"):
+        yield caplog
+
+
+def told() -> list[str]:
+    """Return what the status says about lost records."""
+    return [one.text for one in problems(examine(connection)) if one.code == "RECORD_LOST"]
+
+
+def test_a_pause_whose_audit_entry_is_refused_pauses_is_logged_with_who_and_why_and_told_by_the_status(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    with refused("horsies_audit", event="INSERT"):
+        assert queues.pause("mail", actor="ann", reason="full disk") == ["paused_at", "paused_by", "paused_reason"]
+    assert Queue.objects.get(pk="mail").paused_by == "ann"
+    (record,) = log.records
+    assert (record.name, record.levelname) == ("horsies.audit", "ERROR")
+    assert "queue.pause 'mail' by 'ann', reason 'full disk'. It could not be written: refused" in record.getMessage()
+    (text,) = told()
+    assert text.startswith("the audit entry 'queue.pause mail' could not be written ")
+    assert "secret" not in text + log.text
+
+
+def test_audit_entries_that_are_lost_every_second_are_logged_once_a_minute(log: pytest.LogCaptureFixture) -> None:
+    with refused("horsies_audit", event="INSERT"):
+        for _ in range(2):
+            queues.pause("mail", actor="ann")
+            queues.resume("mail", actor="ann")
+    assert sorted(record.args[0] for record in log.records if isinstance(record.args, tuple)) == [
+        "queue.pause", "queue.resume",
+    ]  # fmt: skip
+
+
+def test_every_audited_change_is_made_if_its_entry_is_refused() -> None:
+    schedules.create("nightly", {"task": noop.name, "pattern": "daily at 00:00"}, actor="ann")
+    Schedule.objects.update(declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30))
+    waiting, failed, run = put(1)[0], TaskFactory(status="FAILED"), Workflow("flow")
+    run.add(noop)
+    handle = run.send()
+    with refused("horsies_audit", event="INSERT"):
+        with transaction.atomic():
+            operations.cancel([waiting], actor="ann")
+            new = operations.retry(failed.pk, actor="ann")
+            assert redact(failed.pk, actor="ann", reason="asked")
+            assert handle.pause(actor="ann")
+        schedules.disable("nightly", actor="ann")
+        assert ScheduleStore(connection).gone(dt.timedelta(days=1), "scheduler") == ["nightly"]
+    assert not AuditEntry.objects.filter(actor__in=["ann", "scheduler"]).exclude(action="schedule.create").exists()
+    assert Task.objects.get(pk=waiting).status == "CANCELLED"
+    assert Task.objects.get(pk=new).status == "PENDING"
+    assert Task.objects.get(pk=failed.pk).redacted_at is not None
+    assert WorkflowRun.objects.get().status == "PAUSED"
+    assert Schedule.objects.get().gone_at is not None
+
+
+def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: Connect) -> None:
+    other = connect()
+    with other.transaction():
+        other.execute("LOCK TABLE horsies_audit IN ACCESS EXCLUSIVE MODE")
+        assert other.execute("SELECT horsies_lost('audit', 'another', 'why')").fetchone() == ("",)
+        assert queues.pause("mail", actor="ann")
+    assert Queue.objects.get(pk="mail").paused_at is not None
+    assert LostRecord.objects.get().what == "another"
+
+
+def test_a_loss_that_cannot_be_recorded_either_does_not_stop_a_pause(log: pytest.LogCaptureFixture) -> None:
+    with refused("horsies_audit", event="INSERT"), refused("horsies_lost_records", event="INSERT"):
+        assert queues.pause("mail", actor="ann")
+    assert len(log.records) == 1
+    assert told() == []
+
+
+@pytest.mark.parametrize("how", ["refused", "locked"])
+def test_a_snapshot_that_cannot_be_written_is_logged_once_a_minute_and_told_by_the_status(
+    connect: Connect, log: pytest.LogCaptureFixture, how: str
+) -> None:
+    conn, other, worker = connect(), connect(), uuid.uuid4()
+    conn.execute("SET statement_timeout = 50")
+    snapshots = Snapshots(worker, 1, 0.0)
+    if how == "refused":
+        with refused("horsies_worker_states", event="INSERT"):
+            snapshots.tick(conn, [], LOAD, 0)
+            snapshots.tick(conn, [], LOAD, 0)
+    else:
+        with other.transaction():
+            other.execute("LOCK TABLE horsies_worker_states IN SHARE MODE")
+            snapshots.tick(conn, [], LOAD, 0)
+            snapshots.tick(conn, [], LOAD, 0)
+    assert log.text.count("could not record the worker's state: ") == 1
+    (text,) = told()
+    assert text.startswith(f"a snapshot of worker {worker} could not be written ")
+
+
+def test_a_loss_is_no_longer_told_after_an_hour() -> None:
+    LostRecord.objects.create(
+        kind="audit", at=dt.datetime.now(dt.UTC) - dt.timedelta(minutes=61), what="queue.pause mail", error="refused"
+    )
+    assert told() == []

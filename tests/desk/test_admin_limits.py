@@ -21,6 +21,7 @@ from horsies_django.models import AuditEntry, Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
 from tests.support.factories import TaskFactory
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -248,6 +249,13 @@ def test_what_others_changed_while_the_form_was_open_is_told_and_the_last_write_
     )
     assert mine == ("Queue mail: Overridden; concurrency (override): 9 → 4.", "success")
     assert Queue.objects.get(name="mail").override == {"max_concurrency": 4}
+
+
+def test_a_change_that_the_audit_cannot_record_is_made_and_the_user_is_told_both(boss: Client) -> None:
+    with refused("horsies_audit", event="INSERT"):
+        (said,) = messages(boss.post(url("pause"), {"reason": WHY}, follow=True))
+    assert said == ("Queue mail: Paused, but the audit has no entry of it.", "warning")
+    assert Queue.objects.get(pk="mail").paused_by == "boss"
 
 
 @pytest.mark.parametrize("seen", ["", "-1", "9" * 40, "x", "1' OR 1=1", "٣"])

@@ -6,7 +6,7 @@ what others changed while the form was open, according to the audit.
 
 from __future__ import annotations
 
-import re
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -21,10 +21,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.history import changes, entries_of, shown_action
+from horsies_django.admin.base.history import ACTIONS, changes, entries_of, shown_action
 from horsies_django.admin.base.refusals import answered, refusal
+from horsies_django.admin.base.uuids import parse_id
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.models import AuditEntry
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 else:
     Base = object
 
-LARGEST_ID = 2**63 - 1
 LONGEST_REASON = 1_000
 ADD = "add"  # the form that creates a row; all other forms change one
 MOST_SINCE = 20  # audit entries that others wrote while a form was open
@@ -162,7 +163,7 @@ class ChangeMixin(Base):
                 self.message_user(request, self.words.missing % {"name": name}, messages.WARNING)
                 return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
         posted = request.method == "POST"
-        seen = _seen(request.POST.get("seen", "")) if posted else None
+        seen = parse_id(request.POST.get("seen", "")) if posted else None
         if seen is None:
             seen = self._newest_entry(row)
         form = self.change_forms[verb](request.POST if posted else None, row=row, request=request)
@@ -170,7 +171,7 @@ class ChangeMixin(Base):
             return HttpResponseRedirect(self._url("changelist") if form.deletes else self._url("change", form.row))
         return self._form_page(request, form, seen, adds=object_id is None)
 
-    def _made(self, request: HttpRequest, form: ChangeForm, seen: int) -> bool:
+    def _made(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID) -> bool:
         """Make the change and show what it did, or add the error to the form. Return whether it was made."""
         actor = request.user.get_username()
         try:
@@ -184,7 +185,7 @@ class ChangeMixin(Base):
             return True
         return False
 
-    def tell(self, request: HttpRequest, form: ChangeForm, seen: int | None) -> None:
+    def tell(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID | None) -> None:
         """Show what changed, according to the audit, and what others changed while the form was open."""
         name = {"name": str(form.row)}
         if seen is None:
@@ -199,8 +200,11 @@ class ChangeMixin(Base):
                 self.message_user(request, self.words.done % values, messages.SUCCESS)
             else:
                 self.message_user(request, self.words.meanwhile % values, messages.WARNING)
+        if mine is None:
+            did = _("%(action)s, but the audit has no entry of it") % {"action": ACTIONS.get(form.action, form.action)}
+            self.message_user(request, self.words.done % {**name, "did": did}, messages.WARNING)
 
-    def _form_page(self, request: Any, form: ChangeForm, seen: int, adds: bool) -> HttpResponse:
+    def _form_page(self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
             "title": form.title % {"name": form.row},
@@ -220,12 +224,6 @@ class ChangeMixin(Base):
     def _entries(self, row: Model) -> QuerySet[AuditEntry]:
         return entries_of(config().database, row.pk, self.subjects)
 
-    def _newest_entry(self, row: Model) -> int:
-        """Return the id of the last audit entry about the row."""
-        return int(self._entries(row).values_list("pk", flat=True).first() or 0)
-
-
-def _seen(text: str) -> int | None:
-    """Return the audit id in a posted form, or None if it is invalid."""
-    found = int(text) if re.fullmatch(r"[0-9]{1,19}", text) else -1
-    return found if 0 <= found <= LARGEST_ID else None
+    def _newest_entry(self, row: Model) -> uuid.UUID:
+        """Return the id of the last audit entry about the row; ids ascend with time."""
+        return self._entries(row).values_list("pk", flat=True).first() or uuid.UUID(int=0)

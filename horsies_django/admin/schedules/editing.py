@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
@@ -55,7 +57,7 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
                 self.message_user(request, text % values, messages.WARNING)
         return super().configure_view(request, object_id, verb)
 
-    def tell(self, request: HttpRequest, form: ChangeForm, seen: int | None) -> None:
+    def tell(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID | None) -> None:
         """Link to the task that was sent, or say what changed."""
         if not isinstance(form, RunNowForm):
             super().tell(request, form, seen)

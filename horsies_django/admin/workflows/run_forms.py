@@ -10,10 +10,11 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import LARGEST_ID, ChangeForm, ChangeMixin, Words
+from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Words
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.refusals import patiently
 from horsies_django.admin.base.uuids import parse_id
+from horsies_django.admin.workflows.nodes import LARGEST
 from horsies_django.core.errors import WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain_node import find_node
@@ -141,7 +142,7 @@ class ApproveForm(RunForm):
     title = gettext_lazy("Approve a gate of %(name)s")
     button = gettext_lazy("Approve")
     explanation = gettext_lazy("The gate completes, and the nodes that depend on it run.")
-    node = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=LARGEST_ID)
+    node = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=LARGEST)
     opening = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=2**31 - 1)
 
     def change(self, actor: str) -> bool:

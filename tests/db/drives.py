@@ -50,6 +50,7 @@ FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id A
   WHERE e.workflow_id = n.workflow_id AND e.downstream = n.number) AS c
 WHERE n.status <> 'ADDED' AND (n.open, n.ok, n.bad) <> (c.open, c.ok, c.bad)
   AND NOT (n.added_by >= 0 AND n.status = 'CANCELLED')  -- the run ended before it was admitted, so it was never counted
+  AND n.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'  -- this, too, may end it before it is admitted
 """
 CROWDED = """
 SELECT w.id, w.max_in_flight, c.many FROM horsies_workflows w CROSS JOIN LATERAL (

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from horsies_django import Workflow, get_handle, queues, schedules
-from horsies_django.models import AuditEntry, Pruning, Schedule, Task, TaskStep, Waiter, WorkflowSignal
+from horsies_django.models import AuditEntry, LostRecord, Pruning, Schedule, Task, TaskStep, Waiter, WorkflowSignal
 from horsies_django.store.notify import channel_prefix
 from horsies_django.testing import drain
 from tests.apps.project import flows, tasks
@@ -48,6 +48,7 @@ def a_row_of_every_model() -> Any:
     ScheduleTickFactory(task_id=waits.task_id)
     Pruning.objects.create(key="all")
     Waiter.objects.create(id=worker.pk, expires_at=now())
+    LostRecord.objects.create(kind="audit", at=now(), what="queue.pause mail", error="refused")
     return waits
 
 

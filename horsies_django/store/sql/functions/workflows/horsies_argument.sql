@@ -7,24 +7,26 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_found record;
   v_size bigint;
+  v_redacted boolean;
   v_value jsonb;
 BEGIN
   IF p_spec ->> 'as' = 'results' THEN
     RETURN jsonb_build_object('workflow', p_workflow, 'node', p_number, 'parameter', p_parameter);
   END IF;
   IF p_spec ->> 'as' = 'list' THEN
-    SELECT sum(octet_length((i.result -> 'ok')::text) + 2) INTO v_size  -- as JSON, before all of it is in memory
-    FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i WHERE i.status = 'COMPLETED';
+    SELECT max(i.size), bool_or(i.redacted),
+           coalesce(jsonb_agg(i.result -> 'ok' ORDER BY i.place) FILTER (WHERE i.status = 'COMPLETED' AND i.size <= p_max_bytes), '[]')
+    INTO v_size, v_redacted, v_value
+    FROM (SELECT r.*, sum(CASE WHEN r.status = 'COMPLETED' THEN octet_length((r.result -> 'ok')::text) + 2 END) OVER (ORDER BY r.place) AS size
+          FROM horsies_results(p_workflow, p_spec, 0, NULL) AS r) AS i;  -- never more in memory than is allowed, as JSON
     IF v_size > p_max_bytes THEN
       RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'PAYLOAD_TOO_LARGE', MESSAGE = format(
         'the results for %s take more than the %s bytes that HORSIES[''MAX_PAYLOAD_BYTES''] allows: %s',
         p_parameter, p_max_bytes, CASE WHEN p_number IS NULL THEN 'handle.results() reads them one by one' ELSE 'annotate it Results[...]' END);
     END IF;
-    IF EXISTS (SELECT FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i WHERE i.redacted) THEN
+    IF v_redacted THEN
       RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED', MESSAGE = format('a result for %s was redacted', p_parameter);
     END IF;
-    SELECT coalesce(jsonb_agg(i.result -> 'ok' ORDER BY i.place), '[]') INTO v_value
-    FROM horsies_results(p_workflow, p_spec, 0, NULL) AS i WHERE i.status = 'COMPLETED';
     RETURN v_value;
   END IF;
   v_found := horsies_node_result(p_workflow, (p_spec ->> 'node')::bigint);

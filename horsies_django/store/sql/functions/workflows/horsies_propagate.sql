@@ -3,8 +3,8 @@
 -- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
 -- ADDED nodes are not told: they are counted when they are admitted. p_ending: the run is to end, so this decides only about nodes that run
 -- when others ended; horsies_end_nodes ends the others.
--- Moves PENDING -> READY, SKIPPED, ADDED. many: how many it skipped. failed: whether one of p_moved failed. refused: whether a node with a quorum was skipped and some
--- upstream nodes had failed.
+-- Moves PENDING -> READY, SKIPPED, ADDED. many: how many it skipped. failed: whether one of p_moved failed. refused: whether a node with
+-- a quorum was skipped and some upstream nodes had failed.
 -- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
 -- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
 CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_many int, p_now timestamptz,
@@ -12,24 +12,20 @@ CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending bo
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[] := p_moved;
-  v_refused boolean;
 BEGIN
   refused := false;
   many := 0;
-  failed := EXISTS (
-    WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(p_moved) AS number)
-    SELECT FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
-    WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED'));
+  failed := false;
   WHILE v_moved <> '{}' LOOP
     WITH final AS MATERIALIZED (
-      SELECT p_workflow AS workflow_id, unnest(v_moved) AS number
+      SELECT u.workflow_id, u.number, u.status
+      FROM (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number) AS f
+      JOIN horsies_workflow_nodes u ON u.workflow_id = f.workflow_id AND u.number = f.number
     ), told AS MATERIALIZED (
       SELECT e.workflow_id, e.downstream AS number, count(*)::int AS many,
-             count(*) FILTER (WHERE e.counts AND u.status = 'COMPLETED')::int AS ok,
-             count(*) FILTER (WHERE e.counts AND u.status <> 'COMPLETED')::int AS bad
-      FROM final f
-      JOIN horsies_workflow_nodes u ON u.workflow_id = f.workflow_id AND u.number = f.number
-      JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
+             count(*) FILTER (WHERE e.counts AND f.status = 'COMPLETED')::int AS ok,
+             count(*) FILTER (WHERE e.counts AND f.status <> 'COMPLETED')::int AS bad
+      FROM final f JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
       GROUP BY e.workflow_id, e.downstream
     ), decided AS MATERIALIZED (
       SELECT t.*, n.rule, n.allow_failed, v.verdict,
@@ -50,8 +46,9 @@ BEGIN
       RETURNING n.number, d.waited AND d.status = 'SKIPPED' AS skipped,
                 d.verdict = 'SKIPPED' AND d.rule = 'quorum' AND horsies_has_failed_upstream(p_workflow, d.number) AS refused
     )
-    SELECT coalesce(array_agg(m.number) FILTER (WHERE m.skipped), '{}'), bool_or(m.refused) INTO v_moved, v_refused FROM moved m;
-    refused := refused OR coalesce(v_refused, false);
+    SELECT coalesce(array_agg(m.number) FILTER (WHERE m.skipped), '{}'), horsies_propagate.refused OR coalesce(bool_or(m.refused), false),
+           failed OR EXISTS (SELECT FROM final f WHERE f.status IN ('FAILED', 'CANCELLED', 'EXPIRED'))
+    INTO v_moved, refused, failed FROM moved m;
     many := many + cardinality(v_moved);
   END LOOP;
 END

@@ -132,10 +132,8 @@ class TaskFunction(Sender[P, T], Generic[P, T, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    def __reduce__(self) -> str:
-        return (
-            self.definition.function.__qualname__
-        )  # copies are the task itself, pickles refer to it, as for a function
+    def __reduce__(self) -> str:  # as for a function: copies are the task itself, pickles refer to it
+        return self.definition.function.__qualname__
 
 
 class Undeclared:

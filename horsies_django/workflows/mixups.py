@@ -34,10 +34,8 @@ def given(flow: Any, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any],
 
 def unclear(node: Node, names: Collection[str], options: Collection[str]) -> list[str]:
     """Return the problems of options that are ``names`` of parameters or inputs, too: they may be meant for either."""
-    verb, what = (
-        VERBS.get(node.kind, "add"),
-        f"{node.task.name} has a parameter" if node.task else "the workflow has an input",
-    )
+    verb = VERBS.get(node.kind, "add")
+    what = f"{node.task.name} has a parameter" if node.task else "the workflow has an input"
     return [
         f"{node.name}: {name}= is an option of {verb}(), and {what} {name!r}: give that in kwargs={{{name!r}: ...}}, with which "
         f"{name}= is the option"

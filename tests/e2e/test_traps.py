@@ -54,6 +54,14 @@ def test_the_next_task_finds_the_process_as_the_first_one_did(child: WorkerProce
         assert look(kind) == before, kind
 
 
+@pytest.mark.parametrize("processes", ["--processes=0", "--processes=1"])
+def test_a_task_that_prints_to_an_output_that_broke_goes_on(worker: Start, processes: str) -> None:
+    """Naive: once the disk is full, or the reader of a pipe has gone, each task that prints fails."""
+    process = worker(processes, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
+    assert tasks.prints.send("x" * 100_000).get(timeout_ms=SECONDS_30).is_ok()
+    assert process.stop() == 0, process.log
+
+
 def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess) -> None:
     for kind, words in {
         "directory": "the working directory",

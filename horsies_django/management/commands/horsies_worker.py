@@ -14,6 +14,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.management.quantities import megabytes, port, seconds, whole
 from horsies_django.management.reload import RELOAD, OuterProcess, ReloadedWorker, inherited_pipe
 from horsies_django.worker.api import under_signals
+from horsies_django.worker.child.bootstrap import outlive_output
 from horsies_django.worker.main import work
 from horsies_django.worker.process.colors import choose_colors
 from horsies_django.worker.process.logs import configure_logging, end_process
@@ -132,6 +133,8 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         chosen = {field.name: options[field.name] for field in fields(WorkerOptions)}
+        if self._called_from_command_line and options["processes"] == 0:
+            outlive_output()  # tasks print here
         try:
             code = work(self.stopping, **{**chosen, "queues": queue_names(options["queues"])})
         except (HorsiesError, ImproperlyConfigured) as error:

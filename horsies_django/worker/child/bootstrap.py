@@ -44,18 +44,18 @@ def keep_out_of_the_way() -> None:
 
 
 class Output(io.FileIO):
-    """A standard stream whose reader may go away, such as a log shipper that dies: then what is written to it is lost."""
+    """A standard stream that may break, as a pipe to a log shipper that dies, or a full disk: what is written to it is lost."""
 
     def write(self, data: Any) -> int:
         """Write, or do as if, so that no task fails that prints."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError:
             return memoryview(data).nbytes
 
 
-def outlive_readers() -> None:
-    """Let nothing fail that prints after the reader of a standard stream has gone."""
+def outlive_output() -> None:
+    """Let nothing fail that prints to a standard stream that broke."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         with suppress(AttributeError, OSError, ValueError):  # it is closed, or no file

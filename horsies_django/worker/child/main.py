@@ -36,7 +36,7 @@ def main(
     """
     channel = SocketChannel(sync)
     bootstrap.keep_out_of_the_way()
-    bootstrap.outlive_readers()
+    bootstrap.outlive_output()
     try:
         kind, text = prepare(options, modules, worker_pid)
     except BaseException:

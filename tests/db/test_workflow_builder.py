@@ -106,10 +106,12 @@ def test_kwargs_that_are_none_or_given_twice_are_refused() -> None:
     flow = Workflow("twice")
     flow.add(flows.planned, kwargs={"when": "now"}, when=None, name="b")
     flow.add(flows.number, kwargs={"n": 1}, n=2)
-    flow.add(flows.number, kwargs=[1])  # type: ignore[arg-type]
+    flow.add(flows.number, kwargs=["n"])  # type: ignore[arg-type]
+    flow.add(flows.number, kwargs={1: 2})  # type: ignore[dict-item]
     problems = problems_of(flow)
     assert "the argument 'n' is given twice: in kwargs= and beside it" in problems
-    assert "kwargs= takes a dict of arguments by name, not [1]" in problems
+    assert "kwargs= takes a dict of arguments by name, not ['n']" in problems
+    assert "kwargs= takes a dict of arguments by name, not {1: 2}" in problems
 
 
 @pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])

@@ -26,6 +26,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import enqueue, options, registry
 from horsies_django.tasks.ids import Clockwork, uuid7
 from tests.apps.project import tasks
+from tests.support import refusing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -368,6 +369,13 @@ def test_a_database_that_is_gone_is_a_send_error_that_may_be_retried() -> None:
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("ENQUEUE_FAILED", True)
     connection.close()
+
+
+def test_a_value_that_the_database_cannot_take_is_a_send_error_that_is_not_to_be_retried() -> None:
+    """As a character that its encoding does not have, which is one error of class 22 of many."""
+    with refusing.refused("horsies_tasks", event="INSERT", code="22P05"), pytest.raises(TaskSendError) as caught:
+        tasks.add.send(1)
+    assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
 
 
 def test_what_the_database_says_comes_without_the_statement_and_its_arguments(

@@ -9,13 +9,16 @@ from django.db import connection
 
 
 @contextmanager
-def refused(table: str, condition: str = "true", event: str = "UPDATE") -> Iterator[None]:
-    """Let the database refuse updates of the rows for which a condition on ``new`` holds; the detail contains "secret"."""
+def refused(table: str, condition: str = "true", event: str = "UPDATE", code: str = "P0001") -> Iterator[None]:
+    """Let the database refuse updates of the rows for which a condition on ``new`` holds; the detail contains "secret".
+
+    ``code`` is the SQLSTATE.
+    """
     name = f"refuse_{table}"
     with connection.cursor() as cursor:
         cursor.execute(
             f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE 'refused' USING DETAIL = 'Failing row contains (secret)'; END $$"
+            f"$$ BEGIN RAISE 'refused' USING ERRCODE = '{code}', DETAIL = 'Failing row contains (secret)'; END $$"
         )
         cursor.execute(
             f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()"

@@ -69,9 +69,12 @@ def test_audit_entries_that_are_lost_every_second_are_logged_once_a_minute(log: 
     ]  # fmt: skip
 
 
-def test_every_audited_change_is_made_if_its_entry_is_refused() -> None:
-    schedules.create("nightly", {"task": noop.name, "pattern": "daily at 00:00"}, actor="ann")
-    Schedule.objects.update(declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30))
+def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(log: pytest.LogCaptureFixture) -> None:
+    for name in ("nightly", "weekly"):
+        schedules.create(name, {"task": noop.name, "pattern": "daily at 00:00"}, actor="ann")
+    Schedule.objects.filter(pk="nightly").update(
+        declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
+    )
     waiting, failed, run = put(1)[0], TaskFactory(status="FAILED"), Workflow("flow")
     run.add(noop)
     handle = run.send()
@@ -82,6 +85,7 @@ def test_every_audited_change_is_made_if_its_entry_is_refused() -> None:
             assert redact(failed.pk, actor="ann", reason="asked")
             assert handle.pause(actor="ann")
         schedules.disable("nightly", actor="ann")
+        schedules.delete("weekly", actor="ann")
         assert ScheduleStore(connection).gone(dt.timedelta(days=1), "scheduler") == ["nightly"]
     assert not AuditEntry.objects.filter(actor__in=["ann", "scheduler"]).exclude(action="schedule.create").exists()
     assert Task.objects.get(pk=waiting).status == "CANCELLED"
@@ -89,6 +93,9 @@ def test_every_audited_change_is_made_if_its_entry_is_refused() -> None:
     assert Task.objects.get(pk=failed.pk).redacted_at is not None
     assert WorkflowRun.objects.get().status == "PAUSED"
     assert Schedule.objects.get().gone_at is not None
+    assert {record.args[0] for record in log.records if isinstance(record.args, tuple)} == {
+        "task.cancel", "task.retry", "task.redact", "workflow.pause", "schedule.disable", "schedule.delete", "schedule.gone",
+    }  # fmt: skip
 
 
 def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: Connect) -> None:

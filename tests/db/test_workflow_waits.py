@@ -702,3 +702,20 @@ def test_the_signal_that_was_sent_first_is_taken_first_whatever_the_ids(early: b
     drain()
     assert WorkflowNode.objects.get(name="wait").value == 2
     assert unused() == [1]
+
+
+def test_the_signal_that_was_sent_first_is_taken_first_of_more_than_an_advance_looks_at() -> None:
+    flow = Workflow("many")
+    flow.signal("go", name="wait")
+    handle = flow.send()
+    drain()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """INSERT INTO horsies_workflow_signals (id, workflow_id, name, key, data, actor, sent_at)
+            SELECT horsies_uuid7(0), %s, 'go', NULL, '1', 'test', now() FROM generate_series(1, 200)""",
+            [handle.workflow_id],
+        )
+    handle.signal("go", 2)
+    WorkflowSignal.objects.filter(data=2).update(sent_at=dt.datetime.now(dt.UTC) - MINUTE)
+    drain()
+    assert WorkflowNode.objects.get(name="wait").value == 2

@@ -31,7 +31,7 @@ ROWS = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, status, parked, partition_key,
                            partition_version, claimed_at, started_at, claimed_by, claim_generation, finished_at, result)
 SELECT gen_random_uuid(), 'noop', 'default', 'sync', %(priority)s, made.kwargs, made.sent, made.sent + %(delay)s::interval,
-       %(status)s, %(parked)s, horsies_partition_key(l.partition_by_args, l.partition_by_task, made.kwargs, 'noop', NULL),
+       %(status)s, %(parked)s, horsies_partition_key(l.partition_by_args, l.partition_by_task, made.kwargs::json, 'noop', NULL),
        l.partition_version,
        CASE WHEN %(status)s <> 'PENDING' THEN made.sent END, CASE WHEN %(status)s <> 'PENDING' THEN made.sent END,
        CASE WHEN %(status)s <> 'PENDING' THEN %(worker)s::uuid END, (%(status)s <> 'PENDING')::int,

@@ -17,8 +17,6 @@ import psutil
 import psycopg
 from django.db import connection
 
-from horsies_django.store.notify import direct_connection
-
 CREATE = """
 CREATE UNLOGGED TABLE oracle_runs (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -60,7 +58,8 @@ def noted(task: str, number: int, queue: str, tenant: str) -> Iterator[None]:
 def connected() -> psycopg.Connection[Any]:
     """Return this thread's connection."""
     if not hasattr(mine, "connection"):
-        mine.connection = direct_connection("default", application_name="oracle", prepare=True)
+        url = os.environ["DATABASE_URL"]  # not by Django, which opens none on a running loop
+        mine.connection = psycopg.connect(url, autocommit=True, prepare_threshold=0, application_name="oracle")
     return mine.connection  # type: ignore[no-any-return]
 
 

@@ -8,8 +8,9 @@ import json
 import queue
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError, connections
@@ -23,9 +24,24 @@ from horsies_django.store.tasks import Found, TaskStore
 from horsies_django.tasks.operations import cancel
 from horsies_django.tasks.result_listener import FINAL, Update, get_listener
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # if the listening connection is lost; the last one repeats
+
+
+def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Return the form of a method for async code, whose name begins with an "a"."""
+
+    @wraps(method)
+    async def asynchronous(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await sync_to_async(method)(self, *args, **kwargs)
+
+    asynchronous.__name__ = f"a{method.__name__}"
+    asynchronous.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{asynchronous.__name__}"
+    asynchronous.__doc__ = f"Do what ``{method.__name__}`` does, from async code."
+    return asynchronous
 
 
 class TaskHandle(Generic[T]):
@@ -118,9 +134,7 @@ class TaskHandle(Generic[T]):
             raise LookupError(f"there is no task {self.task_id}: never sent, rolled back, or deleted since")
         return verdict
 
-    async def acancel(self, *, terminate: bool = False) -> str:
-        """Cancel from async code, as ``cancel`` does."""
-        return await sync_to_async(self.cancel)(terminate=terminate)
+    acancel = twin(cancel)
 
     def info(self) -> TaskInfo | None:
         """Return the row of the task and its attempts as plain values, or None if there is no such task."""
@@ -145,9 +159,7 @@ class TaskHandle(Generic[T]):
             },
         )
 
-    async def ainfo(self) -> TaskInfo | None:
-        """Return what ``info`` does, from async code."""
-        return await sync_to_async(self.info)()
+    ainfo = twin(info)
 
     def _poll(self) -> TaskResult[T] | None:
         """Return the result, None if there is none yet. A lost connection is replaced: during an outage the wait continues."""

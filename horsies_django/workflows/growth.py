@@ -11,13 +11,12 @@ import json
 import logging
 from typing import Any
 
-from asgiref.sync import sync_to_async
-
 from horsies_django.core.errors import WorkflowDefinitionError, WorkflowError
 from horsies_django.store.workflows import Place, WorkflowStore
 from horsies_django.tasks import context
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
+from horsies_django.tasks.handle import twin
 from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
@@ -62,10 +61,6 @@ class RunningWorkflow(Workflow):
         """Let the run continue as another one, as ``Workflow.continue_as`` does, once the current task has completed."""
         return self._insert(super().continue_as(what, **kwargs), what)
 
-    async def acontinue_as(self, what: Workflow, /, **kwargs: Any) -> Node:
-        """Let the run continue as another one, from async code."""
-        return await sync_to_async(self.continue_as)(what, **kwargs)
-
     def sleep(self, delay: Any, /, **kwargs: Any) -> Node:
         """Add a timer, as ``Workflow.sleep`` does, and insert it."""
         return self._insert(super().sleep(delay, **kwargs))
@@ -84,29 +79,13 @@ class RunningWorkflow(Workflow):
         self._announce(node, name, announce, **kwargs)
         return node
 
-    async def aadd(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
-        """Add a node from async code."""
-        return await sync_to_async(self.add)(what, *args, **kwargs)
-
-    async def amap(self, what: Any, /, **kwargs: Any) -> Node:
-        """Add a map from async code."""
-        return await sync_to_async(self.map)(what, **kwargs)
-
-    async def asleep(self, delay: Any, /, **kwargs: Any) -> Node:
-        """Add a timer from async code."""
-        return await sync_to_async(self.sleep)(delay, **kwargs)
-
-    async def auntil(self, moment: Any, /, **kwargs: Any) -> Node:
-        """Add a timer from async code."""
-        return await sync_to_async(self.until)(moment, **kwargs)
-
-    async def asignal(self, signal: str, /, **kwargs: Any) -> Node:
-        """Add a wait for a signal from async code."""
-        return await sync_to_async(self.signal)(signal, **kwargs)
-
-    async def agate(self, name: str, /, **kwargs: Any) -> Node:
-        """Add a gate from async code."""
-        return await sync_to_async(self.gate)(name, **kwargs)
+    aadd = twin(add)
+    amap = twin(map)
+    acontinue_as = twin(continue_as)
+    asleep = twin(sleep)
+    auntil = twin(until)
+    asignal = twin(signal)
+    agate = twin(gate)
 
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""

@@ -7,15 +7,13 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple
 
-from asgiref.sync import sync_to_async
-
 from horsies_django.conf import config
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
-from horsies_django.tasks.handle import deadline_of, decode, id_of
+from horsies_django.tasks.handle import deadline_of, decode, id_of, twin
 from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import T
@@ -216,69 +214,21 @@ class WorkflowHandle(Generic[T]):
         """Reject the open gate of a name, which fails with GATE_REJECTED; otherwise as ``approve``."""
         gates.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
 
-    async def astatus(self) -> str:
-        """Return the status from async code."""
-        return await sync_to_async(self.status)()
-
-    async def asuccessor(self) -> WorkflowHandle | None:
-        """Return the run as which this one continued, from async code."""
-        return await sync_to_async(self.successor)()
-
-    async def alatest(self) -> WorkflowHandle:
-        """Return the last of the runs that continued one another, from async code."""
-        return await sync_to_async(self.latest)()
-
-    async def aprogress(self) -> Progress:
-        """Return how far the run is, from async code."""
-        return await sync_to_async(self.progress)()
-
-    async def aresults(self) -> dict[str, TaskResult[Any] | None]:
-        """Return the results of all nodes, from async code."""
-        return await sync_to_async(self.results)()
-
-    async def achildren(self) -> dict[str, WorkflowHandle]:
-        """Return the runs inside this one, from async code."""
-        return await sync_to_async(self.children)()
-
-    async def ahistory(self) -> list[Change]:
-        """Return the operations on the run, from async code."""
-        return await sync_to_async(self.history)()
-
-    async def apause(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """Pause from async code."""
-        return await sync_to_async(self.pause)(actor=actor, reason=reason)
-
-    async def aresume(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """Resume from async code."""
-        return await sync_to_async(self.resume)(actor=actor, reason=reason)
-
-    async def acancel(self, *, actor: str = "code", reason: str | None = None) -> bool:
-        """Cancel from async code."""
-        return await sync_to_async(self.cancel)(actor=actor, reason=reason)
-
-    async def aretry(self, *, actor: str = "code", reason: str | None = None) -> None:
-        """Retry from async code."""
-        await sync_to_async(self.retry)(actor=actor, reason=reason)
-
-    async def askip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
-        """Skip a node from async code."""
-        await sync_to_async(self.skip)(node, actor=actor, reason=reason)
-
-    async def asignal(self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
-        """Send a signal from async code."""
-        await sync_to_async(self.signal)(name, data, key=key, actor=actor)
-
-    async def aapprove(
-        self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None
-    ) -> None:
-        """Approve a gate from async code."""
-        await sync_to_async(self.approve)(gate, user=user, actor=actor, reason=reason)
-
-    async def areject(
-        self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None
-    ) -> None:
-        """Reject a gate from async code."""
-        await sync_to_async(self.reject)(gate, user=user, actor=actor, reason=reason)
+    astatus = twin(status)
+    asuccessor = twin(successor)
+    alatest = twin(latest)
+    aprogress = twin(progress)
+    aresults = twin(results)
+    achildren = twin(children)
+    ahistory = twin(history)
+    apause = twin(pause)
+    aresume = twin(resume)
+    acancel = twin(cancel)
+    aretry = twin(retry)
+    askip = twin(skip)
+    asignal = twin(signal)
+    aapprove = twin(approve)
+    areject = twin(reject)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkflowHandle) and self.workflow_id == other.workflow_id

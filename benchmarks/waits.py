@@ -24,7 +24,7 @@ from benchmarks.load import tasks
 from benchmarks.machine import empty_tables, wait_for, worker
 from horsies_django import Workflow, WorkflowHandle
 from horsies_django.models import WorkflowNode, WorkflowSignal
-from horsies_django.store.base import load
+from horsies_django.store.base import text_of
 
 SLEEPERS, SIGNALS, RUNS, SENDERS = 10_000, 10_000, 10, 8
 CHUNK = 1_000
@@ -41,8 +41,8 @@ GOALS = (
     Goal("workflow", IDLE, 1.5, over=IDLE_EMPTY, at_most=True),
 )
 LOOKS = {
-    "workflows/owed": {"age": None, "many": 1_000, "now": None},
-    "workflows/wake": {"many": 50, "limit": 200, "max_bytes": 1_000_000, "channel": "x", "now": None},
+    "horsies_owed": {"age": None, "many": 1_000, "now": None},
+    "horsies_wake": {"many": 50, "limit": 200, "max_bytes": 1_000_000, "channel": "x", "now": None},
 }
 END_TIMERS = """
 UPDATE horsies_workflow_nodes SET due_at = clock_timestamp() + %s WHERE status = 'WAITING' RETURNING due_at
@@ -98,7 +98,7 @@ def buffers() -> float:
     with connection.cursor() as cursor:
         for name, params in LOOKS.items():
             for _ in range(3):
-                cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load(name)}", params)
+                cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text_of(name, params)}", params)
                 (plan,) = cursor.fetchone()
             plan = json.loads(plan) if isinstance(plan, str) else plan
             found += plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]

@@ -63,8 +63,19 @@ def load(name: str) -> str:
     return resources.files(__package__).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
+@functools.cache
+def calling(function: str, names: tuple[str, ...]) -> str:
+    """Return a statement that calls a function of the database, whose parameters are these names with "p_"."""
+    return f"SELECT * FROM {function}({', '.join(f'p_{name} => %({name})s' for name in names)})"
+
+
+def text_of(name: str, params: Mapping[str, Any] | None = None) -> str:
+    """Return a statement: of ``sql/<name>.sql``, or, if ``name`` begins with "horsies_", a call of that function."""
+    return calling(name, tuple(params or ())) if name.startswith("horsies_") else load(name)
+
+
 def run(connection: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
-    """Run the statement ``name`` and return its rows.
+    """Run the statement, or call the function, ``name`` and return its rows.
 
     Raises Django's errors, including NotMigrated, on a Django connection, and the driver's errors on a direct one.
     """
@@ -83,7 +94,7 @@ def executed(connection: Connection, name: str, params: Mapping[str, Any] | None
     """Run the statement ``name`` and yield its cursor."""
     with connection.cursor() as cursor:
         try:
-            cursor.execute(load(name), params)
+            cursor.execute(text_of(name, params), params)
         except ProgrammingError as error:
             raise_not_migrated(connection, error)
             raise

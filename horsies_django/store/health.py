@@ -125,4 +125,4 @@ class HealthStore:
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""
-        return dict(run(self.connection, "monitoring/waits", {"names": list(queues)}))
+        return dict(run(self.connection, "horsies_longest_waits", {"names": list(queues)}))

@@ -78,7 +78,7 @@ class OverviewStore:
         params = {"names": None if names is None else list(names), "claimed": claimed}
         rows = run(self.connection, "monitoring/queues", params)
         waiting = {"names": [row[0] for row in rows], "bound": PENDING_BOUND}
-        pending: dict[str, int] = dict(run(self.connection, "monitoring/pending", waiting))
+        pending: dict[str, int] = dict(run(self.connection, "horsies_count_pending", waiting))
         found = []
         for (
             name,

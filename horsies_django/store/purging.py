@@ -47,8 +47,8 @@ class PurgeStore:
 
     def cancel(self, ids: Sequence[uuid.UUID], channel: str) -> int:
         """Cancel those that still wait, and return how many."""
-        return int(run(self.connection, "tasks/purge", {"ids": list(ids), "channel": channel})[0][0])
+        return int(run(self.connection, "horsies_purge", {"ids": list(ids), "channel": channel})[0][0])
 
     def delete(self, ids: Sequence[uuid.UUID]) -> int:
         """Delete those that have finished, with their attempts and steps, and return how many."""
-        return int(run(self.connection, "tasks/delete_finished", {"ids": list(ids)})[0][0])
+        return int(run(self.connection, "horsies_delete_finished", {"ids": list(ids)})[0][0])

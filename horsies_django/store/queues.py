@@ -54,7 +54,7 @@ class QueueStore:
             "channel": channel_prefix(self.connection),
         }
         changed: list[str] | None
-        ((changed, lost),) = run(self.connection, "queues/configure", params)
+        ((changed, lost),) = run(self.connection, "horsies_configure_queue", params)
         tell_lost(lost, action, actor, name, reason)
         return changed
 
@@ -81,8 +81,8 @@ class QueueStore:
 
     def sweep(self, name: str, many: int) -> bool:
         """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there are more."""
-        params = {"name": name, "many": many, "channel": channel_prefix(self.connection)}
-        return bool(run(self.connection, "queues/sweep", params)[0][0])
+        params = {"queue": name, "many": many, "channel": channel_prefix(self.connection)}
+        return bool(run(self.connection, "horsies_sweep", params)[0][0])
 
     def request_sweep(self) -> None:
         """Request a sweep of the queues with partitions, to find free permits that were missed."""

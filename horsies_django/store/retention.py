@@ -67,7 +67,7 @@ class RetentionStore:
             params["keep"] = json.dumps(kept.keep)
         else:
             params.update(queues=list(kept.queues), others=kept.others)
-        return Pruned(*run(self.connection, "tasks/prune", params)[0])
+        return Pruned(*run(self.connection, "horsies_prune", params)[0])
 
     def note_retentions(self, own: Iterable[OwnRetention]) -> None:
         """Record retentions that tasks brought along."""
@@ -79,7 +79,7 @@ class RetentionStore:
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
         """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and whether there may be more."""
-        runs, tasks, attempts, more = run(self.connection, "workflows/prune", {"age": age, "many": many})[0]
+        runs, tasks, attempts, more = run(self.connection, "horsies_prune_runs", {"age": age, "many": many})[0]
         return runs, tasks, attempts, more
 
     def prune_ticks(self, age: timedelta, many: int) -> int:
@@ -101,7 +101,7 @@ class RetentionStore:
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
         """Remove a finished task's data; return its status (None: no such task), and whether anything was removed."""
         params = {"id": task_id, "actor": actor, "reason": reason}
-        ((status, redacted, lost),) = run(self.connection, "tasks/redact", params)
+        ((status, redacted, lost),) = run(self.connection, "horsies_redact", params)
         tell_lost(lost, "task.redact", actor, task_id, reason)
         return status, redacted
 

@@ -71,7 +71,7 @@ class ScheduleStore:
             "channel": channel_prefix(self.connection),
         }
         changed: list[str] | None
-        ((changed, lost),) = run(self.connection, "schedules/change", params)
+        ((changed, lost),) = run(self.connection, "horsies_change_schedule", params)
         tell_lost(lost, action, actor, name, reason)
         return changed
 

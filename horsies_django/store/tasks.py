@@ -121,7 +121,7 @@ class TaskStore:
     def pass_on(self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]) -> int | None:
         """Wake workers that have free slots for tasks of a lane; return how many, None if no task of these queues waits."""
         params = {"worker": worker, "channel": channel, "lane": lane, "queues": list(queues)}
-        ((woken,),) = run(self.connection, "tasks/pass_on", params)
+        ((woken,),) = run(self.connection, "horsies_pass_on", params)
         return None if woken is None else int(woken)
 
     def waits(self, lane: str, queues: Sequence[str]) -> bool:
@@ -218,7 +218,7 @@ class TaskStore:
     def cancel(self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool) -> dict[uuid.UUID, str]:
         """Cancel tasks and return a verdict on each that exists: "CANCELLED", "REQUESTED" (it is running) or "FINISHED"."""
         params = {"ids": list(ids), "terminate": terminate, "channel": channel}
-        return dict(run(self.connection, "tasks/cancel", params))
+        return dict(run(self.connection, "horsies_cancel", params))
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
         """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong to this worker."""
@@ -248,9 +248,10 @@ class TaskStore:
             "action": action,
             "subject": str(subject),
             "reason": reason,
+            "before": None,
             "after": json.dumps(after),
         }
-        ((lost,),) = run(self.connection, "audit/note", params)
+        ((lost,),) = run(self.connection, "horsies_note", params)
         tell_lost(lost, action, actor, subject, reason)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
@@ -279,7 +280,7 @@ class TaskStore:
     def record_step(self, fence: Fence, name: str, digest: str, result: str) -> bool:
         """Record a step of a running task; return False if the task no longer belongs to that claim."""
         params = {**fence._asdict(), "name": name, "digest": digest, "result": result}
-        ((recorded,),) = run(self.connection, "tasks/record_step", params)
+        ((recorded,),) = run(self.connection, "horsies_record_step", params)
         return bool(recorded)
 
 

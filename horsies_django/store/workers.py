@@ -86,7 +86,7 @@ class WorkerStore:
             "fresh": fresh,
             **load._asdict(),
         }
-        ((alive, on_duty, place),) = run(self.connection, "workers/beat", params)
+        ((alive, on_duty, place),) = run(self.connection, "horsies_beat", params)
         return Beaten(alive, on_duty, place)
 
     def snapshot(
@@ -98,7 +98,7 @@ class WorkerStore:
 
     def lose_snapshot(self, worker: uuid.UUID, error: str) -> None:
         """Record for horsies_status that a snapshot could not be inserted, and why."""
-        run(self.connection, "audit/lost", {"what": str(worker), "error": error})
+        run(self.connection, "horsies_lost", {"kind": "snapshot", "what": str(worker), "error": error})
 
     def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
         """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
@@ -113,7 +113,7 @@ class WorkerStore:
             "max_crashes": max_crashes,
             "channel": channel_prefix(self.connection),
         }
-        return [Happened(*row) for row in run(self.connection, "workers/reap", params)]
+        return [Happened(*row) for row in run(self.connection, "horsies_reap", params)]
 
     def stop(self, worker: uuid.UUID) -> None:
         """Record that a worker stopped, and tell those that take its place."""

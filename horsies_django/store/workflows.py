@@ -105,15 +105,18 @@ class WorkflowStore:
 
     def __init__(self, connection: Connection, channel: str, max_bytes: int, now: datetime | None = None) -> None:
         self.connection = connection
-        self.shared = {"channel": channel, "max_bytes": max_bytes, "now": now}
+        self.clock = {"now": now}
+        self.shared = {"channel": channel, "max_bytes": max_bytes, **self.clock}
 
     def create(self, id_: uuid.UUID, graph: str) -> Created:
         """Insert a run, or find the one of the same name and key. ``graph`` is JSON without nodes."""
-        return Created(*run(self.connection, "workflows/create", {"id": id_, "run": graph, **self.shared})[0])
+        params = {"id": id_, "run": graph, "parent": None, "parent_node": None, **self.clock}
+        return Created(*run(self.connection, "horsies_create_run", params)[0])
 
     def add(self, workflow: uuid.UUID, nodes: str) -> None:
         """Insert nodes, a JSON list, of a new run."""
-        run(self.connection, "workflows/add", {"workflow": workflow, "nodes": nodes, **self.shared})
+        params = {"workflow": workflow, "added_by": -1, "nodes": nodes, "values": "{}", **self.clock}
+        run(self.connection, "horsies_add_nodes", params)
 
     def begin(self, workflow: uuid.UUID) -> None:
         """Send the first tasks of a new run."""
@@ -127,11 +130,11 @@ class WorkflowStore:
         Gives a cursor with one row, an Advanced. In pipeline mode it can be read after other statements have been sent.
         """
         params = {"workflow": workflow, "tasks": list(tasks), "children": list(children), "limit": limit}
-        return executed(self.connection, "workflows/advance", {**params, **self.shared})
+        return executed(self.connection, "horsies_advance", {**params, **self.shared})
 
     def wake(self, many: int, limit: int) -> list[tuple[uuid.UUID, Advanced]]:
         """Advance runs with waits whose time is over, ``many`` at most; send ``limit`` tasks of each at most."""
-        rows = run(self.connection, "workflows/wake", {"many": many, "limit": limit, **self.shared})
+        rows = run(self.connection, "horsies_wake", {"many": many, "limit": limit, **self.shared})
         return [(row[0], Advanced(*row[1:])) for row in rows]
 
     def told(self, ids: Iterable[uuid.UUID]) -> None:
@@ -140,28 +143,24 @@ class WorkflowStore:
 
     def owed(self, age: timedelta | None, many: int) -> list[Owed]:
         """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago (None: all)."""
-        params = {"age": age, "many": many, "now": self.shared["now"]}
-        return [Owed(*row) for row in run(self.connection, "workflows/owed", params)]
+        return [Owed(*row) for row in run(self.connection, "horsies_owed", {"age": age, "many": many, **self.clock})]
 
     def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
         """Pause, resume or cancel a run; return its status before and after, None if there is no such run."""
-        before, after = run(self.connection, "workflows/control", {"workflow": workflow, "verb": verb, **self.shared})[
-            0
-        ]
+        params = {"workflow": workflow, "verb": verb, **self.shared}
+        before, after = run(self.connection, "horsies_control_run", params)[0]
         return before, after
 
     def retry(self, workflow: uuid.UUID, *, nested: bool) -> str | None:
         """Run the failed nodes of a run again; return the verdict, None if there is no such run."""
-        verdict: str | None = run(
-            self.connection, "workflows/retry", {"workflow": workflow, "nested": nested, **self.shared}
-        )[0][0]
+        params = {"workflow": workflow, "nested": nested, **self.shared}
+        verdict: str | None = run(self.connection, "horsies_retry_run", params)[0][0]
         return verdict
 
     def skip(self, workflow: uuid.UUID, number: int) -> str | None:
         """Skip a node; return the verdict, None if there is no such node."""
-        verdict: str | None = run(
-            self.connection, "workflows/skip", {"workflow": workflow, "number": number, **self.shared}
-        )[0][0]
+        params = {"workflow": workflow, "number": number, **self.shared}
+        verdict: str | None = run(self.connection, "horsies_skip_node", params)[0][0]
         return verdict
 
     def successor(self, workflow: uuid.UUID, *, last: bool) -> list[uuid.UUID | None]:
@@ -183,7 +182,8 @@ class WorkflowStore:
         number of nodes to ask (None: all), 0 once the data is known to fit.
         """
         params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor, "look": look}
-        verdict, names = run(self.connection, "workflows/signal", {**params, **self.shared})[0]
+        params |= {"channel": self.shared["channel"], **self.clock}
+        verdict, names = run(self.connection, "horsies_signal", params)[0]
         return verdict, names or []
 
     def decide(
@@ -199,7 +199,7 @@ class WorkflowStore:
         """Decide about one opening of a gate; ``permission`` is the one that was checked. Return whether it did."""
         params = {"workflow": workflow, "number": number, "opening": opening, "permission": permission}
         told = {"approved": approved, "by": by, "reason": reason}
-        return bool(run(self.connection, "workflows/decide", {**params, **told, **self.shared})[0][0])
+        return bool(run(self.connection, "horsies_decide", {**params, **told, **self.shared})[0][0])
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
         """Return the runs among these that have signals which no advance has seen, or that are owed an advance."""
@@ -230,7 +230,7 @@ class WorkflowStore:
 
     def number(self, workflow: uuid.UUID) -> int:
         """Return a number for a node that a running task adds."""
-        return int(run(self.connection, "workflows/number", {"workflow": workflow})[0][0])
+        return int(run(self.connection, "horsies_new_number", {"workflow": workflow})[0][0])
 
     def place(self, task: uuid.UUID) -> Place | None:
         """Return where a task belongs, None if it is not part of a workflow."""

@@ -13,7 +13,7 @@ from django.db import connection
 
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task
-from horsies_django.store.base import load
+from horsies_django.store.base import text_of
 from horsies_django.store.overviews import OverviewStore, PartitionLoad, PermitHolder, QueueOverview
 from tests.conftest import Claimer, limit, put
 from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
@@ -286,8 +286,10 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Con
     conn = connect()
     conn.execute("ANALYZE horsies_tasks")
     asked = {"names": ["default"], "bound": 10_000}
-    assert conn.execute(load("monitoring/pending"), asked).fetchall() == [
+    assert conn.execute(text_of("horsies_count_pending", asked), asked).fetchall() == [
         ("default", 5)
     ]  # and the session knows the catalog
-    ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load("monitoring/pending"), asked).fetchall()
+    ((plan,),) = conn.execute(
+        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text_of("horsies_count_pending", asked), asked
+    ).fetchall()
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 200

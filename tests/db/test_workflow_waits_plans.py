@@ -10,7 +10,7 @@ import pytest
 
 from horsies_django import Workflow
 from horsies_django.models import WorkflowNode
-from horsies_django.store.base import load
+from horsies_django.store.base import text_of
 from tests.apps.project import flows
 from tests.conftest import Claimer
 from tests.db.drives import MAX_BYTES, Engine
@@ -45,7 +45,7 @@ def put_to_sleep(connect: Connect, many: int, *, analyze: bool = True) -> None:
 def buffers(conn: psycopg.Connection[Any], name: str, params: dict[str, Any]) -> int:
     """Return how many buffers a statement reads when it runs for the third time."""
     for _ in range(3):
-        query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + load(name)
+        query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text_of(name, params)
         ((found,),) = conn.execute(query.encode(), params).fetchall()
     plan = found[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
@@ -55,8 +55,8 @@ def idle(connect: Connect) -> list[int]:
     """Return the buffers that the two looks of an idle tick read."""
     conn = connect()
     shared = {"many": 1_000, "now": None}
-    owed = buffers(conn, "workflows/owed", {"age": None, **shared})
-    return [owed, buffers(conn, "workflows/wake", {"limit": 200, "max_bytes": MAX_BYTES, "channel": "x", **shared})]
+    owed = buffers(conn, "horsies_owed", {"age": None, **shared})
+    return [owed, buffers(conn, "horsies_wake", {"limit": 200, "max_bytes": MAX_BYTES, "channel": "x", **shared})]
 
 
 def test_an_idle_tick_reads_as_little_with_ten_thousand_sleeping_runs_as_with_none(connect: Connect) -> None:

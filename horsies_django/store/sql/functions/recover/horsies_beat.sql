@@ -6,8 +6,8 @@
 -- The commit does not wait for the disk: after a crash of the server nobody judges until new heartbeats have been written.
 -- Locks: this worker's own rows. Index: primary keys, horsies_heartbeats_worker, horsies_heartbeats_parents.
 CREATE FUNCTION horsies_beat(
-  p_worker uuid, p_ids uuid[], p_pids int[], p_holding text[], p_running_sync int, p_running_async int, p_memory_mb float8,
-  p_children_mb float8, p_fresh interval, p_listens boolean, OUT alive boolean, OUT on_duty boolean, OUT place int
+  p_worker uuid, p_ids uuid[], p_pids int[], p_holding text[], p_running_sync int, p_running_async int, p_memory_usage_mb float8,
+  p_children_memory_mb float8, p_fresh interval, p_listens boolean, OUT alive boolean, OUT on_duty boolean, OUT place int
 ) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -24,8 +24,8 @@ BEGIN
   END IF;
   IF p_ids IS NOT NULL THEN
     UPDATE horsies_workers w
-    SET seen_at = v_now, running_sync = p_running_sync, running_async = p_running_async, memory_usage_mb = p_memory_mb,
-        children_memory_mb = p_children_mb
+    SET seen_at = v_now, running_sync = p_running_sync, running_async = p_running_async, memory_usage_mb = p_memory_usage_mb,
+        children_memory_mb = p_children_memory_mb
     WHERE w.id = p_worker;
     DELETE FROM horsies_heartbeats b WHERE b.worker_id = p_worker AND b.role = 'runner' AND b.id <> ALL (p_ids);
     INSERT INTO horsies_heartbeats AS b (id, worker_id, role, pid, sent_at, holding)

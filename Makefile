@@ -11,13 +11,14 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help ci demo test unit browser stress soak mutants conformance thirdparty lint types format docs bench wheel clean
+.PHONY: help ci demo test e2e unit browser stress soak mutants conformance thirdparty lint types format docs bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
 	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
-	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 14 minutes on 2 CPUs;"
+	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 5 minutes on 2 CPUs;"
 	@echo "             ARGS=\"tests/desk -k send\" runs those only"
+	@echo "make e2e     run the other tests with real workers, and the README, the tutorial and the demo as they are printed"
 	@echo "make browser run the tests of the admin in a real browser, where chromium is installed"
 	@echo "make unit    run the tests of pure code, which need no database: seconds"
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 5 minutes"
@@ -43,7 +44,10 @@ demo: $(VENV)/.has-example
 PARALLEL := -n auto --dist=loadfile --no-loadscope-reorder
 
 test: $(VENV)/.has-test
-	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress" --ignore=tests/browser --ignore=tests/typed $(PARALLEL))
+	@$(BIN)/python -m pytest $(or $(ARGS),-m "not stress and not e2e" --ignore=tests/browser --ignore=tests/typed $(PARALLEL))
+
+e2e: $(VENV)/.has-test
+	@$(BIN)/python -m pytest -m e2e --ignore=tests/browser --ignore=tests/typed $(PARALLEL) $(ARGS)
 
 unit: $(VENV)/.has-test
 	@$(BIN)/python -m pytest tests/unit $(ARGS)

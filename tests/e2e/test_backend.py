@@ -38,6 +38,7 @@ def finished(result: Any) -> Any:
     return result
 
 
+@pytest.mark.boundary
 def test_tasks_of_both_lanes_run_and_their_results_are_there_for_everybody(errands: Start) -> None:
     errands("--processes=1")
     sent = [tasks.add.enqueue(2, b=3), tasks.later.enqueue(4), tasks.which.enqueue(), tasks.which_async.enqueue()]

@@ -58,6 +58,7 @@ def start(worker: Start, order: Path, kept: str, options: tuple[str, ...]) -> Wo
 
 
 @KEPT_AND_WHERE
+@pytest.mark.boundary
 def test_a_connection_cut_while_it_opens_fails_its_own_task_and_no_later_one(
     worker: Start, order: Path, kept: str, options: tuple[str, ...]
 ) -> None:

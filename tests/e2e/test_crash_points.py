@@ -200,6 +200,7 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
 
 
 @pytest.mark.parametrize("move", ["claim", "start", "settle"])
+@pytest.mark.boundary
 def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     worker: Start, gate: Gate, link: Forwarder, tmp_path: Path, move: str
 ) -> None:

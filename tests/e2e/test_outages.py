@@ -32,6 +32,7 @@ def taken_in(process: WorkerProcess) -> None:
 
 @pytest.mark.promise("S2.13", "S3.14")
 @pytest.mark.parametrize("how", ["fast", "immediate", "postmaster"])
+@pytest.mark.boundary
 def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
     worker: Start, server: Server, tmp_path: Path, how: str
 ) -> None:
@@ -52,6 +53,7 @@ def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
     assert "Traceback" not in process.log
 
 
+@pytest.mark.boundary
 def test_a_backend_that_is_killed_restarts_the_server_and_loses_no_task(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:

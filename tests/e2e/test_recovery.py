@@ -27,6 +27,7 @@ def status(handle: object) -> str:
 
 
 @pytest.mark.promise("S2.21")
+@pytest.mark.boundary
 def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(worker: Start) -> None:
     limit("default", max_concurrency=1)
     first = worker("--processes=2", **SHORT).ready()
@@ -48,6 +49,7 @@ def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(wo
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["the whole group", "the parent alone"])
+@pytest.mark.boundary
 def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more(
     worker: Start, tmp_path: Path, whole_group: bool
 ) -> None:

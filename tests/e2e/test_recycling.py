@@ -27,6 +27,7 @@ def pids(count: int) -> Counter[int]:
 
 
 @pytest.mark.promise("S1.9", "S1.13")
+@pytest.mark.boundary
 def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggered(worker: Start) -> None:
     process = worker("--processes=2", "--max-tasks-per-child=10").ready()
     ran = pids(100)

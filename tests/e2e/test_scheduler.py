@@ -69,6 +69,7 @@ def asleep() -> None:
 
 
 @pytest.mark.promise("S3.2")
+@pytest.mark.boundary
 def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler, worker: StartWorker) -> None:
     create(task=ADD, kwargs={"a": 1})
     runs, sent = worker("--processes=1").ready(), scheduler().ready()

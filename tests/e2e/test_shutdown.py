@@ -60,6 +60,7 @@ def signed_off() -> bool:
 @pytest.mark.promise("S2.12")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 @pytest.mark.parametrize("options", [("--processes=1",), ("--processes=0",)], ids=" ".join)
+@pytest.mark.boundary
 def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
     worker: Start, options: tuple[str, ...], number: signal.Signals
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_child_that_dies_while_the_worker_stops_has_no_successor(worker: Start
 
 
 @pytest.mark.parametrize("name", ["hold", "deaf", "ahold", "adeaf"])
+@pytest.mark.boundary
 def test_what_is_unfinished_at_the_deadline_crashed(worker: Start, name: str) -> None:
     process = worker("--processes=1", "--shutdown-timeout=0.2").ready()
     handle = getattr(tasks, name).send("endless")

@@ -78,6 +78,7 @@ def test_wrong_settings_are_told_before_the_database_is_asked(worker: Start) -> 
 
 
 @pytest.mark.promise("S2.5")
+@pytest.mark.boundary
 def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: Start) -> None:
     handle = tasks.add.send(1)
     process = worker("--processes=1").ready()

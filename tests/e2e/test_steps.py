@@ -89,6 +89,7 @@ CRASHED_ONCE = ["WORKER_FAILURE", "COMPLETED"]
 
 
 @pytest.mark.parametrize("place", GATES)
+@pytest.mark.boundary
 def test_a_process_killed_before_in_or_after_a_step(worker: Start, tmp_path: Path, place: str) -> None:
     worker("--processes=1").ready()
     stepper = Stepper(tmp_path / "stepper")

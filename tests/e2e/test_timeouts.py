@@ -30,6 +30,7 @@ def status(handle: TaskHandle[object]) -> str:
 
 
 @pytest.mark.parametrize("options", [["--threads=1"], ["--threads=2"]], ids=["the main thread", "another thread"])
+@pytest.mark.boundary
 def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(worker: Start, options: list[str]) -> None:
     worker("--processes=1", *options, **SHORT).ready()
     if options == ["--threads=2"]:
@@ -60,6 +61,7 @@ def test_a_task_may_clean_up_when_its_time_is_over_and_still_return(worker: Star
     assert Group.objects.filter(name="cleaned:x").exists()
 
 
+@pytest.mark.boundary
 def test_a_task_that_ignores_its_timeout_loses_its_process_and_its_siblings_nothing(worker: Start) -> None:
     process = worker("--processes=2", **SHORT).ready()
     held = tasks.hold.send("sibling")
@@ -107,6 +109,7 @@ def test_what_has_not_started_is_cancelled_at_once_and_never_runs(worker: Start)
 
 
 @pytest.mark.parametrize("name", ["stops_when_asked", "astops_when_asked"], ids=["sync", "async"])
+@pytest.mark.boundary
 def test_a_running_task_hears_that_it_was_cancelled(worker: Start, name: str) -> None:
     worker("--processes=1", **SHORT).ready()
     handle = getattr(tasks, name).send("running")
@@ -141,6 +144,7 @@ def test_a_cancelled_task_that_fails_is_not_tried_again(worker: Start) -> None:
     assert TaskAttempt.objects.filter(task_id=handle.task_id).count() == 1
 
 
+@pytest.mark.boundary
 def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -> None:
     process = worker("--processes=2", **SHORT).ready()
     handle = tasks.holds_again.send("stopped")

@@ -47,6 +47,7 @@ def wreck(kind: str) -> str | None:
     return None if result.is_ok() else str(result.err_value.error_code)
 
 
+@pytest.mark.boundary
 def test_the_next_task_finds_the_process_as_the_first_one_did(child: WorkerProcess) -> None:
     for kind in CHANGES:
         before = look(kind)

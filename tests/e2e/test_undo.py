@@ -25,6 +25,7 @@ def undone() -> list[str]:
     return list(Group.objects.filter(name__startswith="undone").order_by("pk").values_list("name", flat=True))
 
 
+@pytest.mark.boundary
 def test_a_node_whose_process_was_killed_is_undone_without_a_result(worker: Start) -> None:
     worker("--processes=1").ready()
     flow = Workflow("killed")

@@ -34,6 +34,7 @@ KINDS = (
 
 @pytest.mark.promise("S3.9")
 @pytest.mark.parametrize("options", [("--processes=1",), ("--processes=2", "--queues=default")])
+@pytest.mark.boundary
 def test_whatever_is_sent_runs_when_it_is_due(worker: Start, options: tuple[str, ...]) -> None:
     worker(*options, **NO_POLL).ready()
     dice = random.Random(7)

@@ -31,6 +31,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
 @pytest.mark.promise("S1.6", "S2.1", "S2.2", "S2.9", "S3.2", "S3.3", "S3.6")
+@pytest.mark.boundary
 def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
     worker: Start, options: tuple[str, ...]
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_worker_serves_only_the_queues_it_was_given(worker: Start) -> None:
     ("how", "words"), [("exit", "exited with code 3"), ("kill", "killed by SIGKILL"), ("segv", "killed by SIGSEGV")]
 )
 @pytest.mark.promise("S2.15")
+@pytest.mark.boundary
 def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start, how: str, words: str) -> None:
     process = worker("--processes=2").ready()
     sibling = tasks.hold.send("sibling")

@@ -34,6 +34,7 @@ def many(width: int) -> Workflow:
 
 
 @pytest.mark.promise("S3.1")
+@pytest.mark.boundary
 def test_a_worker_runs_a_workflow_without_waiting_for_a_poll(worker: Start) -> None:
     worker("--processes=2", HORSIES_TEST_POLL_MS="60000").ready()
     handle = many(300).send()
@@ -168,6 +169,7 @@ def test_more_first_tasks_than_a_send_takes_are_sent_by_a_worker(worker: Start) 
     assert TaskAttempt.objects.count() == ROOTS + 300
 
 
+@pytest.mark.boundary
 def test_a_signal_wakes_a_worker_that_does_not_poll_and_a_timer_ends_by_itself(worker: Start) -> None:
     worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
     flow = Workflow("waits")

@@ -47,7 +47,7 @@ def test_a_python_without_venv_is_named_in_one_line(tmp_path: Path) -> None:
 def test_help_lists_the_commands(tmp_path: Path) -> None:
     done = make(tmp_path, "exit 1")
     assert done.returncode == 0
-    targets = "demo test unit browser stress soak mutants conformance lint types ci docs bench wheel clean"
+    targets = "demo test e2e unit browser stress soak mutants conformance lint types ci docs bench wheel clean"
     for target in targets.split():
         assert f"make {target}" in done.stdout
 

@@ -15,6 +15,7 @@ import pytest
 PROCESSES_PER_CPU = 3  # of three tests, one or two wait
 FEWEST, MOST = 2, 12
 ORDER = ("e2e", "db", "worker")
+WHOLE = ("e2e", "moved")  # layers of which 'make test' runs those tests only that prove a boundary
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,12 +25,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(MOST, max(FEWEST, cpus * PROCESSES_PER_CPU))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         layer = layer_of(item.nodeid)
         return ORDER.index(layer) if layer in ORDER else len(ORDER)
 
     items.sort(key=place)
+    for item in items:
+        if layer_of(item.nodeid) in WHOLE and item.get_closest_marker("boundary") is None:
+            item.add_marker("e2e")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     )
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
     from horsies_django.core.retry import Retry, RetryPolicy
-    from horsies_django.monitoring.explain import explain
-    from horsies_django.monitoring.explain_node import explain_node
+    from horsies_django.monitoring.explain import explain, explain_node
     from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
     from horsies_django.tasks.decorator import task
     from horsies_django.tasks.handle import TaskHandle, get_handle
@@ -59,7 +58,7 @@ _HOMES = {
     "WorkflowHandle": "workflows.handle",
     "current_task": "tasks.context",
     "explain": "monitoring.explain",
-    "explain_node": "monitoring.explain_node",
+    "explain_node": "monitoring.explain",
     "get_handle": "tasks.handle",
     "get_workflow": "workflows.handle",
     "quorum": "workflows.nodes",

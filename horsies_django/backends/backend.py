@@ -21,7 +21,7 @@ from horsies_django.backends.api import Api, atell, tell
 from horsies_django.backends.options import Options, options_problem, read
 from horsies_django.backends.results import BACKEND, ResultMixin, alias_of, fields_of, look
 from horsies_django.conf import read as read_settings
-from horsies_django.core.priorities import django_priority
+from horsies_django.core.queues import django_priority
 from horsies_django.tasks import unsure
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import encode, refuse_running_loop, refuse_suppressed, write_timed

@@ -11,7 +11,7 @@ from horsies_django.backends.options import retries_of, timeout_of
 from horsies_django.backends.retries import hashable
 from horsies_django.backends.running import decide, wrapped
 from horsies_django.core.errors import OperationalErrorCode, TaskDefinitionError
-from horsies_django.core.priorities import stored_priority
+from horsies_django.core.queues import stored_priority
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition, define_plain
 from horsies_django.tasks.options import SendOptions

@@ -1,5 +1,25 @@
-"""The name of the row for the whole cluster."""
+"""Queues, lanes and priorities: 1 runs first. Priorities of django.tasks, from 100 (first) to -100, are stored as 1 to 201."""
 
 from __future__ import annotations
 
-CLUSTER = "*"
+CLUSTER = "*"  # the row for all queues
+LANES = ("sync", "async")  # tasks with sync and with async functions have separate slots in a worker
+
+LOWEST = 100  # of a task of @task
+LOWEST_PLAIN = 201  # of a task of django.tasks
+DJANGO_ZERO = 101  # the stored form of its default, 0
+
+
+def stored_priority(django_priority: int) -> int:
+    """Return a priority of django.tasks as it is stored."""
+    return DJANGO_ZERO - django_priority
+
+
+def django_priority(stored: int) -> int:
+    """Return a stored priority as django.tasks counts it."""
+    return DJANGO_ZERO - stored
+
+
+def shown_priority(stored: int, codec: str | None) -> str:
+    """Return a priority as text, with that of django.tasks if the task was sent by it."""
+    return str(stored) if codec is None else f"{stored} (django.tasks: {django_priority(stored)})"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from horsies_django.core.explanations import Explanation, Reason, ReasonCode
 from horsies_django.core.facts import Facts, at_limit, clock_time, level_name, moment, pick, worker_name
-from horsies_django.core.priorities import shown_priority
+from horsies_django.core.queues import shown_priority
 
 
 class Timing(NamedTuple):

@@ -1,4 +1,4 @@
-"""Workers, the heartbeats of their processes, and snapshots of workers over time."""
+"""Workers, their heartbeats and snapshots; processes that wait for results; and the progress of retention."""
 
 from __future__ import annotations
 
@@ -97,3 +97,42 @@ class WorkerState(models.Model):
 
     def __str__(self) -> str:
         return f"{self.worker_id} {self.snapshot_at}"
+
+
+class Waiter(models.Model):
+    """A process that listens for finished tasks until ``expires_at``."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    expires_at = models.DateTimeField(_("expires"))
+
+    class Meta:
+        db_table = "horsies_waiters"
+        verbose_name = _("waiter")
+        verbose_name_plural = _("waiters")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Pruning(models.Model):
+    """How far the finished tasks of a set of queues were pruned; the next round continues there.
+
+    ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is set if a task that finished then
+    was locked and is still to be deleted, so the next round starts just before it.
+    """
+
+    key = models.CharField(_("queues"), max_length=100, primary_key=True)
+    reached_at = models.DateTimeField(_("reached"), null=True)
+    left_at = models.DateTimeField(_("left behind"), null=True)
+    began_at = models.DateTimeField(_("began"), db_default=Now())
+    pruned_at = models.DateTimeField(_("last round"), db_default=Now())
+
+    class Meta:
+        db_table = "horsies_prunings"
+        verbose_name = _("pruning")
+        verbose_name_plural = _("prunings")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.key

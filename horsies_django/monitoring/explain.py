@@ -1,4 +1,4 @@
-"""Explains why a task is not running. Only reads, without locks."""
+"""Explains why a task, or a node of a workflow, is not running. Only reads, without locks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from django.db import connections
 from django.utils import timezone
 
 from horsies_django.conf import Config, config
-from horsies_django.core.explanations import Explanation, Reason, ReasonCode
+from horsies_django.core.explanations import Explanation, NodeExplanation, NodeReasonCode, Reason, ReasonCode
+from horsies_django.core.node_reasoning import node_reasoned
 from horsies_django.core.reasoning import Timing, reasoned
+from horsies_django.core.texts import text_problem
 from horsies_django.store.explanations import ExplanationStore
 from horsies_django.tasks.handle import TaskHandle
+from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.operations import missing
 
-__all__ = ["Explanation", "Reason", "ReasonCode", "explain"]
+__all__ = [
+    "Explanation", "NodeExplanation", "NodeReasonCode", "Reason", "ReasonCode", "explain", "explain_node", "find_node",
+]  # fmt: skip
 
 MISSED_BEATS = 2  # missed heartbeats after which a worker is called silent; it counts as dead later
 
@@ -46,3 +52,43 @@ def timing(conf: Config) -> Timing:
         grace=dt.timedelta(milliseconds=conf.unknown_task_grace_ms),
         zone=timezone.get_current_timezone(),
     )
+
+
+def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanation:
+    """Explain why a node of a run is not running, or what it is doing instead; ``node`` is its name or number.
+
+    Returns all reasons that apply, the most decisive first, and then those of its task; ``str()`` gives them as text. Raises
+    LookupError if there is no such run or node, ValueError for an id that is not a UUID.
+    """
+    conf = config()
+    run = WorkflowHandle(workflow_id).workflow_id
+    number = find_node(run, node)
+    facts = ExplanationStore(connections[conf.database]).node_facts(run, number)
+    if facts is None:
+        raise missing(run)
+    found = node_reasoned(facts, timing(conf))
+    if found.task_id is None:
+        return found
+    try:
+        return found._replace(reasons=(*found.reasons, *explain(found.task_id).reasons))
+    except LookupError:  # withdrawn meanwhile
+        return found
+
+
+def find_node(run: uuid.UUID, node: str | int) -> int:
+    """Return the number of a node by its name or number; a text that is no name is read as a number. Raises LookupError."""
+    from horsies_django.models import WorkflowNode
+
+    nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=run)
+    found = []
+    if text_problem("node", node, 200) is None:
+        found = list(nodes.filter(name=node).order_by("number").values_list("number", flat=True)[:2])
+    if not found and str(node).isdecimal() and int(node) < 2**63:
+        found = list(nodes.filter(number=int(node)).values_list("number", flat=True))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise LookupError(f"run {run} has several nodes named {node!r}: give the number of one, as in {found[0]}")
+    if not nodes.exists():
+        raise missing(run)
+    raise LookupError(f"run {run} has no node {node!r}")

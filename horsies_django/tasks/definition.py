@@ -14,7 +14,7 @@ from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 from horsies_django.core.options import LONGEST_KEEP, SHORTEST_KEEP
 from horsies_django.core.patterns import Pattern
-from horsies_django.core.priorities import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
+from horsies_django.core.queues import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.schedules import as_texts, read_definition
 

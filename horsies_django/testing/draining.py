@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from horsies_django.conf import config
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.results import TaskError, TaskFailed
-from horsies_django.store import clock
+from horsies_django.store import sessions
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workflows import WorkflowStore
@@ -128,10 +128,10 @@ def due_times(
     if end is None:
         yield start
         return
-    now: dt.datetime | None = start or clock.now(connection)
+    now: dt.datetime | None = start or sessions.now(connection)
     while now is not None:
         yield now
-        now = clock.next_due(connection, queues, now, end)
+        now = sessions.next_due(connection, queues, now, end)
 
 
 def run_due(

@@ -12,7 +12,7 @@ import pytest
 
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.notify import channel_prefix
-from horsies_django.store.purging import PurgeStore, Selection
+from horsies_django.store.retention import PurgeStore, Selection
 from tests.conftest import put
 from tests.db.test_statements import explained, fill
 from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, now

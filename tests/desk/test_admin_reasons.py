@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from horsies_django import queues
-from horsies_django.admin.tasks import reasons
+from horsies_django.admin.tasks import sections
 from horsies_django.models import Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
@@ -103,7 +103,7 @@ def test_what_others_wrote_arrives_as_text(boss: Client) -> None:
 def test_an_explanation_that_takes_too_long_is_given_up_and_the_page_stays(
     boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reasons, "PATIENCE_MS", 100)
+    monkeypatch.setattr(sections, "PATIENCE_MS", 100)
     task = TaskFactory(queue_name="mail", kwargs={"note": "still here"})
     keeper = connect()
     with keeper.transaction():

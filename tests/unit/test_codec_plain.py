@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from horsies_django.core.codec import CodecError, PlainArguments, PlainResult
 from horsies_django.core.codec.plain import named_arguments
 from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.core.priorities import django_priority, shown_priority, stored_priority
+from horsies_django.core.queues import django_priority, shown_priority, stored_priority
 from horsies_django.tasks.definition import define, define_plain
 from tests.support.sizes import examples
 

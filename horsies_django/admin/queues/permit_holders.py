@@ -16,7 +16,7 @@ from horsies_django.admin.base.html import (
     badge,
     status_badge,
 )
-from horsies_django.admin.base.worker_links import with_workers
+from horsies_django.admin.base.links import with_workers
 from horsies_django.models import Task
 from horsies_django.monitoring.overview import PartitionLoad, PermitHolder
 

@@ -22,9 +22,8 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.admin.base.links import parse_id, with_workers
 from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin
-from horsies_django.admin.base.uuids import parse_id
-from horsies_django.admin.base.worker_links import with_workers
 from horsies_django.admin.tasks.filters import (
     WAITING,
     QueueFilter,

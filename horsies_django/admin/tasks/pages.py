@@ -24,19 +24,17 @@ from horsies_django.admin.base.html import (
     span,
     status_badge,
 )
+from horsies_django.admin.base.links import parse_id, with_workers
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
-from horsies_django.admin.base.uuids import parse_id
-from horsies_django.admin.base.worker_links import with_workers
 from horsies_django.admin.tasks.copies import with_copies
 from horsies_django.admin.tasks.filters import QueueFilter, StatusFilter, WorkflowFilter
 from horsies_django.admin.tasks.listing import TaskListMixin
 from horsies_django.admin.tasks.payload import PayloadMixin
-from horsies_django.admin.tasks.reasons import panel
-from horsies_django.admin.tasks.steps import step_rows
+from horsies_django.admin.tasks.sections import panel, step_rows
 from horsies_django.admin.tasks.task_actions import OperateMixin
 from horsies_django.admin.tasks.workflow_place import PlaceMixin
 from horsies_django.conf import config
-from horsies_django.core.priorities import shown_priority
+from horsies_django.core.queues import shown_priority
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import linked_field
-from horsies_django.admin.base.run_links import node_link
+from horsies_django.admin.base.links import node_link
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.admin.base.links import parse_id
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
-from horsies_django.admin.base.uuids import parse_id
 from horsies_django.admin.workflows.filters import NameFilter, ParentFilter, RunFilter, StatusFilter
 from horsies_django.models import WorkflowRun
 from horsies_django.monitoring import workflows

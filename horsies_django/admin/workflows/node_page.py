@@ -19,16 +19,16 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import LONGEST_REASON
 from horsies_django.admin.base.html import NOTHING, block, breakable, json_block, moment, payload_note, span
+from horsies_django.admin.base.links import NODE_PAGE, node_link
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.base.run_links import NODE_PAGE, node_link
 from horsies_django.admin.workflows.cells import KINDS, badge_of
 from horsies_django.admin.workflows.nodes import LARGEST, elements, leads_to, upstream
 from horsies_django.admin.workflows.run_forms import lacked
 from horsies_django.admin.workflows.run_pages import RunPagesMixin
 from horsies_django.models import WorkflowEdge, WorkflowNode
-from horsies_django.monitoring.explain_node import explain_node
+from horsies_django.monitoring.explain import explain_node
 
 PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
 NEIGHBOURS = 100

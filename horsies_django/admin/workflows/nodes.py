@@ -18,8 +18,8 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.html import NOTHING, breakable
+from horsies_django.admin.base.links import node_link
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.run_links import node_link
 from horsies_django.admin.workflows.cells import KINDS, SHAPES, badge_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowNode, WorkflowRun

@@ -12,12 +12,12 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Words
 from horsies_django.admin.base.history import OF_WORKFLOWS
+from horsies_django.admin.base.links import parse_id
 from horsies_django.admin.base.refusals import patiently
-from horsies_django.admin.base.uuids import parse_id
 from horsies_django.admin.workflows.nodes import LARGEST
 from horsies_django.core.errors import WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowRun
-from horsies_django.monitoring.explain_node import find_node
+from horsies_django.monitoring.explain import find_node
 from horsies_django.workflows import gates, operations
 
 LONGEST_NAME = 200

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.uuids import parse_id
+from horsies_django.admin.base.links import parse_id
 from horsies_django.models import WorkflowRun
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from horsies_django.management.quantities import whole
 from horsies_django.management.reports import workflow as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import workflows
-from horsies_django.monitoring.explain_node import explain_node, find_node
+from horsies_django.monitoring.explain import explain_node, find_node
 from horsies_django.monitoring.workflow_check import check_code
 from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.handle import Change, get_workflow

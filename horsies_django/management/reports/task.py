@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from horsies_django.core.priorities import shown_priority
+from horsies_django.core.queues import shown_priority
 from horsies_django.core.records import TaskInfo
 from horsies_django.management.reports.layout import moment, table
 from horsies_django.monitoring.tasks import TaskList

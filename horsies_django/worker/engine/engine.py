@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Resilience
-from horsies_django.core.lanes import LANES
+from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
 from horsies_django.worker.engine.capacity import Capacity

@@ -16,7 +16,7 @@ import psycopg
 
 from horsies_django.conf import Resilience
 from horsies_django.core.errors import HorsiesError
-from horsies_django.core.lanes import LANES
+from horsies_django.core.queues import LANES
 from horsies_django.store.base import said
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import Child

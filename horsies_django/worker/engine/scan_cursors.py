@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from horsies_django.core.lanes import LANES
-from horsies_django.core.queues import CLUSTER
+from horsies_django.core.queues import CLUSTER, LANES
 from horsies_django.store.passes import Passed
 
 Act = Callable[[float], None]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from horsies_django.core.lanes import LANES
+from horsies_django.core.queues import LANES
 from horsies_django.core.records import Wanted
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.capacity import FIELDS

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from horsies_django.core.errors import WorkerStartError
-from horsies_django.core.lanes import LANES
+from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.worker.pool.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.pool.launch import TRIES, kill_fork_server

@@ -16,8 +16,8 @@ from uuid import uuid4
 import psutil
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
-from horsies_django.core.lanes import LANES
 from horsies_django.core.metadata import has_metadata
+from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.tasks import registry
 from horsies_django.worker.child import main

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from horsies_django.core.lanes import LANES
+from horsies_django.core.queues import LANES
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.process.logs import shown_name
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
-from horsies_django.core.lanes import LANES
+from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT
 from horsies_django.worker.pool.deadlines import Deadlines, Place, TimeLimits

@@ -13,9 +13,9 @@ from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from horsies_django.admin.base.links import node_link, node_url
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.base.run_links import node_link, node_url
 from horsies_django.admin.workflows.cells import KINDS, badge_of, progress_bar
 from horsies_django.admin.workflows.nodes import node_table
 from horsies_django.admin.workflows.picture.cards import OUTLINED, SIZE, Card, card, icon, name, shown_status

@@ -1,4 +1,4 @@
-"""Why a task is not running: the reasons of ``explain``, with links to the rows that they mention."""
+"""What the page of a task shows below its fields: why it is not running, and its steps."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 from django.http import HttpRequest
 from django.utils.functional import Promise
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from horsies_django.admin.base.html import absolute
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.core.status import Status
-from horsies_django.models import Task
+from horsies_django.models import Task, TaskStep
 from horsies_django.monitoring.explain import explain
 
 PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
@@ -35,3 +37,19 @@ def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel |
         return None
     lines = None if found is None else [reason_line(page, request, reason, visible) for reason in found.reasons]
     return Panel(title, lines)
+
+
+MOST = 100  # on the page of a task
+
+
+class StepRow(NamedTuple):
+    """A row of the table of steps."""
+
+    name: str
+    recorded: SafeString | str
+
+
+def step_rows(task: Task) -> list[StepRow]:
+    """Return the newest steps of a task, the newest first."""
+    steps = TaskStep.objects.using(task._state.db).filter(task_id=task.pk).order_by("-created_at", "name")
+    return [StepRow(name, absolute(at)) for name, at in steps.values_list("name", "created_at")[:MOST]]

@@ -1,4 +1,4 @@
-"""The signals of a run as a table on its page: which node took each, or that none did."""
+"""The gates of a run, and the signals to it, as tables on its page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,55 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.html import NOTHING, badge, json_block, moment
+from horsies_django.admin.base.links import node_link
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.run_links import node_link
-from horsies_django.admin.workflows.gates import gate_table, read_gates
+from horsies_django.admin.workflows.cells import badge_of
 from horsies_django.models import WorkflowNode, WorkflowSignal
 
-MANY = 100  # the newest ones
+MANY = 100  # of gates those that wait, of signals the newest
+SHOWN = ("number", "name", "status", "permission", "due_at", "decided_by", "finished_at")
+
+
+class GateRow(NamedTuple):
+    """A row of the table of gates."""
+
+    name: SafeString | str
+    status: SafeString
+    permission: str
+    until: SafeString | str
+    decided_by: str
+    finished: SafeString | str
+
+
+class GateTable(NamedTuple):
+    """Gates of a run, and whether there are more; ``rows`` is None if reading timed out."""
+
+    rows: list[GateRow] | None
+    more: bool
+
+
+def read_gates(run: Any) -> list[WorkflowNode]:
+    """Return the gates of a run, first those that wait: no status comes after WAITING in the alphabet."""
+    gates = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, kind="gate", signal__isnull=False)
+    return list(gates.only("pk", *SHOWN).order_by("-status", "number")[: MANY + 1])
+
+
+def gate_table(page: Any, request: HttpRequest, run: Any, found: list[WorkflowNode] | None) -> GateTable:
+    """Return gates of a run as a table; None: reading them timed out."""
+    if found is None:
+        return GateTable(None, False)
+    rows = [
+        GateRow(
+            name=node_link(page, request, run.pk, gate.number, gate.name),
+            status=badge_of(gate.status),
+            permission=gate.permission or NOTHING,
+            until=moment(gate.due_at, run.read_at) if gate.due_at else NOTHING,
+            decided_by=gate.decided_by or NOTHING,
+            finished=moment(gate.finished_at, run.read_at) if gate.finished_at else NOTHING,
+        )
+        for gate in found[:MANY]
+    ]
+    return GateTable(rows, len(found) > MANY)
 
 
 class SignalRow(NamedTuple):

@@ -1,7 +1,7 @@
-"""How much a storm or a property test does: little in ``make test``, more in ``make stress``.
+"""How much a storm or a property test does: little in ``make test``, more in ``make ci`` and ``make stress``.
 
 ``HORSIES_STRESS`` is "full" or "short" while ``make stress`` runs the storms (marked ``stress``); CI runs the short form. The
-full one also runs the property tests (marked ``thorough``) again, on many more examples.
+full one also runs the property tests (marked ``thorough``) again, on many more examples. CI sets ``HORSIES_TEST_CI``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 STRESS = os.environ.get("HORSIES_STRESS", "")
+CI = bool(os.environ.get("HORSIES_TEST_CI"))
 
 
 def sized(short: int, full: int) -> int:
@@ -17,5 +18,7 @@ def sized(short: int, full: int) -> int:
 
 
 def examples(few: int, many: int) -> int:
-    """Return on how many examples a property test runs: ``few``, and ``many`` in a full ``make stress``."""
-    return many if STRESS == "full" else few
+    """Return on how many examples a property test runs: ``few`` in CI, a quarter of them in ``make test``, and ``many`` in a full
+    ``make stress``.
+    """
+    return many if STRESS == "full" else few if CI else max(1, few // 4)

@@ -1,4 +1,4 @@
-"""The README's tutorial, done literally: the checkout, ``startproject``, the files and the commands as they are printed."""
+"""The README and the tutorial of the shop, done literally: the checkout, the files and the commands as they are printed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -30,12 +31,25 @@ from tests.support.workers import ROOT, database_url
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-FILES = {code.splitlines()[0].removeprefix("# "): code for language, code in BLOCKS if language == "python"}
-# What has to be in a checkout for it to be installed, and the commands that do it, up to those that need a server.
+# What has to be in a checkout for it to be installed.
 CHECKOUT = ("horsies_django", "pyproject.toml", "README.md", "LICENSE")
-INSTALLS = next(code for language, code in BLOCKS if language == "sh").partition("createdb")[0].splitlines()
-COMMANDS = [line for language, code in BLOCKS if language == "sh" for line in code.splitlines()]
+
+
+class Page:
+    """A page, by what it lets its reader type: files, and commands, of which the first ones, up to ``createdb``, install it."""
+
+    def __init__(self, path: Path) -> None:
+        blocks = re.findall(r"```(\w+)\n(.*?)```", path.read_text(), re.DOTALL)
+        self.files = {
+            code.splitlines()[0].removeprefix("# "): code for language, code in blocks if language == "python"
+        }
+        self.commands = [line for language, code in blocks if language == "sh" for line in code.splitlines()]
+        self.installs = self.commands[: next(n for n, line in enumerate(self.commands) if line.startswith("createdb"))]
+        self.venv = Path(self.installs[0].split()[-1]).name
+        (self.project,) = [line.split()[-1] for line in self.commands if line.startswith("django-admin")]
+
+
+README, SHOP = Page(ROOT / "README.md"), Page(ROOT / "docs" / "tutorial" / "shop.md")
 
 
 def run(*command: str, cwd: Path, env: dict[str, str]) -> str:
@@ -44,10 +58,10 @@ def run(*command: str, cwd: Path, env: dict[str, str]) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def environment(transactional_db: None, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Give an environment in which the README's first commands have installed a checkout, and a fresh database."""
-    checkout, name, url = tmp_path / "checkout", f"shop_{uuid.uuid4().hex[:8]}", database_url()
+@contextmanager
+def installed(page: Page, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Give an environment in which the page's first commands have installed a checkout, and a fresh database."""
+    checkout, name, url = tmp_path / "checkout", f"{page.project}_{uuid.uuid4().hex[:8]}", database_url()
     for needed in CHECKOUT:
         copy = shutil.copytree if (ROOT / needed).is_dir() else shutil.copy
         checkout.mkdir(exist_ok=True)
@@ -60,10 +74,10 @@ def environment(transactional_db: None, tmp_path: Path) -> Iterator[dict[str, st
     tested = tmp_path / "tested.pth"
     tested.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     beside = f'cp {tested} "$VIRTUAL_ENV"/lib/python*/site-packages/'
-    typed = [line + f"; {beside}" * line.startswith(". ") for line in INSTALLS]
+    typed = [line + f"; {beside}" * line.startswith(". ") for line in page.installs]
     run("bash", "-ec", "\n".join(typed), cwd=checkout, env=variables)
-    venv = tmp_path / "shop-env"
-    assert list((venv / "lib").glob("python*/site-packages/horsies_django/__init__.py")), "the README installs it"
+    venv = tmp_path / page.venv
+    assert list((venv / "lib").glob("python*/site-packages/horsies_django/__init__.py")), "the page installs it"
     parts = urlsplit(url)
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -80,32 +94,30 @@ def environment(transactional_db: None, tmp_path: Path) -> Iterator[dict[str, st
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-class Shop:
-    """The tutorial's project, with its site and its worker running."""
+class Project:
+    """The project of a page, with its worker running."""
 
-    def __init__(self, directory: Path, env: dict[str, str]) -> None:
-        self.project, self.env = directory / "shop", env
-        python = str(Path(env["PATH"].split(":")[0]) / "python")
-        for command in COMMANDS:
+    def __init__(self, page: Page, directory: Path, env: dict[str, str]) -> None:
+        self.project, self.env = directory / page.project, env
+        self.python = str(Path(env["PATH"].split(":")[0]) / "python")
+        for command in page.commands:
             words = shlex.split(command)
             if words[0] == "django-admin":
-                run(python, "-m", "django", *words[1:], cwd=directory, env=env)
+                run(self.python, "-m", "django", *words[1:], cwd=directory, env=env)
             elif words[1:3] == ["manage.py", "startapp"]:
-                run(python, *words[1:], cwd=self.project, env=env)
-        for name, code in FILES.items():
+                run(self.python, *words[1:], cwd=self.project, env=env)
+        for name, code in page.files.items():
             target = self.project / name
             if name.endswith("settings.py"):
-                code = target.read_text() + code  # "Add to", says the README
+                code = target.read_text() + code  # "Add to", says the page
             target.write_text(code)
-        self.python = python
-        for command in COMMANDS:
+        for command in page.commands:
             words = command.split()
             if words[1:3] in (["manage.py", "makemigrations"], ["manage.py", "migrate"]):
-                run(python, *words[1:], cwd=self.project, env=env)
-        (worker,) = [command.split() for command in COMMANDS if "horsies_worker" in command]
-        (site,) = [command.split() for command in COMMANDS if "runserver" in command]
+                run(self.python, *words[1:], cwd=self.project, env=env)
+        (worker,) = [command.split() for command in page.commands if "horsies_worker" in command]
         self.worker = subprocess.Popen(
-            [python, *worker[1:]],
+            [self.python, *worker[1:]],
             cwd=self.project,
             env=env,
             stdout=subprocess.DEVNULL,
@@ -114,8 +126,27 @@ class Shop:
         )
         self.lines: list[str] = []
         threading.Thread(target=lambda: self.lines.extend(self.worker.stderr or ()), daemon=True).start()
+
+    def shell(self, code: str) -> str:
+        return run(self.python, "manage.py", "shell", "--command", code, cwd=self.project, env=self.env).strip()
+
+    def run(self, *words: str) -> str:
+        return run(self.python, *words[1:], cwd=self.project, env=self.env)
+
+    def end(self) -> None:
+        if self.worker.poll() is None:
+            self.worker.kill()
+        self.worker.wait()
+
+
+class Shop(Project):
+    """The project of the tutorial, with its site running, too."""
+
+    def __init__(self, directory: Path, env: dict[str, str]) -> None:
+        super().__init__(SHOP, directory, env)
+        (site,) = [command.split() for command in SHOP.commands if "runserver" in command]
         self.site = subprocess.Popen(
-            [python, *site[1:], "--noreload", "127.0.0.1:0"], cwd=self.project, env=env,
+            [self.python, *site[1:], "--noreload", "127.0.0.1:0"], cwd=self.project, env=env,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         output: list[str] = []
@@ -135,24 +166,29 @@ class Shop:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return json.load(answer)
 
-    def shell(self, code: str) -> str:
-        return run(self.python, "manage.py", "shell", "--command", code, cwd=self.project, env=self.env).strip()
-
-    def run(self, *words: str) -> str:
-        return run(self.python, *words[1:], cwd=self.project, env=self.env)
-
     def end(self) -> None:
-        for process in (self.site, self.worker):
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        super().end()
+        if self.site.poll() is None:
+            self.site.kill()
+        self.site.wait()
 
 
 @pytest.fixture
-def shop(environment: dict[str, str], tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path, environment)
-    yield made
-    made.end()
+def shop(transactional_db: None, tmp_path: Path) -> Iterator[Shop]:
+    with installed(SHOP, tmp_path) as environment:
+        made = Shop(tmp_path, environment)
+        yield made
+        made.end()
+
+
+def test_the_readme_works_as_it_is_printed(transactional_db: None, tmp_path: Path) -> None:
+    with installed(README, tmp_path) as environment:
+        made = Project(README, tmp_path, environment)
+        (ordered,) = [shlex.split(line) for line in README.commands if "orders.sending" in line]
+        try:
+            assert made.run(*ordered).split()[-1] == "15"
+        finally:
+            made.end()
 
 
 def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
@@ -200,7 +236,7 @@ def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
 
     # the cap: shown, overridden for two hours, and a task explained
     listed, overridden, explained = [
-        shlex.split(line, comments=True) for line in COMMANDS if "horsies_queue" in line or "explain" in line
+        shlex.split(line, comments=True) for line in SHOP.commands if "horsies_queue" in line or "explain" in line
     ]
     assert re.search(r"mail +.*\b3\b", shop.run(*listed))
     assert '"max_concurrency": 1' in shop.run(*overridden)
@@ -209,7 +245,7 @@ def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
     assert "COMPLETED" in shop.run(*explained, again)
 
     # the schedule: listed, sent now, switched off
-    listed, disabled = [shlex.split(line) for line in COMMANDS if "horsies_schedule" in line]
+    listed, disabled = [shlex.split(line) for line in SHOP.commands if "horsies_schedule" in line]
     assert re.search(r"orders\.tasks\.count_orders +Every 15 minutes .* on ", shop.run(*listed))
     now = (
         "from horsies_django import get_handle, schedules; "
@@ -219,7 +255,7 @@ def test_the_tutorial_works_as_it_is_printed(shop: Shop) -> None:
     assert "is disabled" in shop.run(*disabled)
 
     # the workflow: a result, a map and its value
-    (quoted,) = [shlex.split(line) for line in COMMANDS if "orders.workflows" in line]
+    (quoted,) = [shlex.split(line) for line in SHOP.commands if "orders.workflows" in line]
     assert shop.run(*quoted).splitlines()[-1] == "[300, 300]"
 
     # the project's own tests, with drain()

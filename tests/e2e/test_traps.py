@@ -70,7 +70,8 @@ def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess)
     }.items():
         handle = traps.wreck.send(kind)
         assert handle.get(timeout_ms=SECONDS_30).is_ok()
-        assert f"tests.apps.project.traps.wreck {handle.task_id} changed process state: {words}" in child.log
+        line = f"tests.apps.project.traps.wreck {handle.task_id} changed process state: {words}"
+        wait_until(lambda line=line: line in child.log, line)
 
 
 def test_a_task_that_does_nothing_wrong_is_not_accused(child: WorkerProcess) -> None:
@@ -87,7 +88,7 @@ def test_a_task_that_closes_its_output_harms_no_later_one(child: WorkerProcess) 
     assert wreck("stdout") is None
     assert look("nothing") == before
     assert tasks.raises.send("seen in the log").get(timeout_ms=SECONDS_30).is_err()
-    assert "seen in the log" in child.log
+    wait_until(lambda: "seen in the log" in child.log, "the failure is in the log")
 
 
 def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(child: WorkerProcess) -> None:
@@ -214,7 +215,7 @@ def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(child: Wo
     assert broken.is_ok() == (how == "stop")
     let_go("other")
     assert other.get(timeout_ms=SECONDS_30).ok_value == pid
-    assert "stopped the event loop" in child.log
+    wait_until(lambda: "stopped the event loop" in child.log, "the log tells it")
 
 
 @pytest.mark.parametrize("how", ["fork", "executor"])

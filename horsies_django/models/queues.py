@@ -1,4 +1,4 @@
-"""Queues: the limits that the settings declare, overrides, and the limits in force, which follow from both."""
+"""Queues: the limits that the settings declare, overrides, the limits in force, and how far finished tasks were pruned."""
 
 from __future__ import annotations
 
@@ -79,3 +79,26 @@ class QueueLimits(Limits):
 
     def __str__(self) -> str:
         return self.queue_name
+
+
+class Pruning(models.Model):
+    """How far the finished tasks of a set of queues were pruned; the next round continues there.
+
+    ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is set if a task that finished then
+    was locked and is still to be deleted, so the next round starts just before it.
+    """
+
+    key = models.CharField(_("queues"), max_length=100, primary_key=True)
+    reached_at = models.DateTimeField(_("reached"), null=True)
+    left_at = models.DateTimeField(_("left behind"), null=True)
+    began_at = models.DateTimeField(_("began"), db_default=Now())
+    pruned_at = models.DateTimeField(_("last round"), db_default=Now())
+
+    class Meta:
+        db_table = "horsies_prunings"
+        verbose_name = _("pruning")
+        verbose_name_plural = _("prunings")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.key

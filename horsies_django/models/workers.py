@@ -1,4 +1,4 @@
-"""Workers, their heartbeats and snapshots; processes that wait for results; and the progress of retention."""
+"""Workers, their heartbeats and snapshots; and processes that wait for results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class WorkerState(models.Model):
 
 
 class Waiter(models.Model):
-    """A process that listens for finished tasks until ``expires_at``."""
+    """A process that listens for finished tasks until ``expires_at``. Workers notify of them only while there is such a row."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     expires_at = models.DateTimeField(_("expires"))
@@ -113,26 +113,3 @@ class Waiter(models.Model):
 
     def __str__(self) -> str:
         return str(self.pk)
-
-
-class Pruning(models.Model):
-    """How far the finished tasks of a set of queues were pruned; the next round continues there.
-
-    ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is set if a task that finished then
-    was locked and is still to be deleted, so the next round starts just before it.
-    """
-
-    key = models.CharField(_("queues"), max_length=100, primary_key=True)
-    reached_at = models.DateTimeField(_("reached"), null=True)
-    left_at = models.DateTimeField(_("left behind"), null=True)
-    began_at = models.DateTimeField(_("began"), db_default=Now())
-    pruned_at = models.DateTimeField(_("last round"), db_default=Now())
-
-    class Meta:
-        db_table = "horsies_prunings"
-        verbose_name = _("pruning")
-        verbose_name_plural = _("prunings")
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return self.key

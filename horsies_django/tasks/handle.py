@@ -31,7 +31,7 @@ T = TypeVar("T")
 POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # if the listening connection is lost; the last one repeats
 
 
-def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+def async_form(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Return the form of a method for async code, whose name begins with an "a"."""
 
     @wraps(method)
@@ -134,7 +134,7 @@ class TaskHandle(Generic[T]):
             raise LookupError(f"there is no task {self.task_id}: never sent, rolled back, or deleted since")
         return verdict
 
-    acancel = twin(cancel)
+    acancel = async_form(cancel)
 
     def info(self) -> TaskInfo | None:
         """Return the row of the task and its attempts as plain values, or None if there is no such task."""
@@ -159,7 +159,7 @@ class TaskHandle(Generic[T]):
             },
         )
 
-    ainfo = twin(info)
+    ainfo = async_form(info)
 
     def _poll(self) -> TaskResult[T] | None:
         """Return the result, None if there is none yet. A lost connection is replaced: during an outage the wait continues."""

@@ -16,7 +16,7 @@ from horsies_django.store.workflows import Place, WorkflowStore
 from horsies_django.tasks import context
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
-from horsies_django.tasks.handle import twin
+from horsies_django.tasks.handle import async_form
 from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
@@ -79,13 +79,13 @@ class RunningWorkflow(Workflow):
         self._announce(node, name, announce, **kwargs)
         return node
 
-    aadd = twin(add)
-    amap = twin(map)
-    acontinue_as = twin(continue_as)
-    asleep = twin(sleep)
-    auntil = twin(until)
-    asignal = twin(signal)
-    agate = twin(gate)
+    aadd = async_form(add)
+    amap = async_form(map)
+    acontinue_as = async_form(continue_as)
+    asleep = async_form(sleep)
+    auntil = async_form(until)
+    asignal = async_form(signal)
+    agate = async_form(gate)
 
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""

@@ -13,7 +13,7 @@ from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
-from horsies_django.tasks.handle import deadline_of, decode, id_of, twin
+from horsies_django.tasks.handle import async_form, deadline_of, decode, id_of
 from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import T
@@ -214,21 +214,21 @@ class WorkflowHandle(Generic[T]):
         """Reject the open gate of a name, which fails with GATE_REJECTED; otherwise as ``approve``."""
         gates.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
 
-    astatus = twin(status)
-    asuccessor = twin(successor)
-    alatest = twin(latest)
-    aprogress = twin(progress)
-    aresults = twin(results)
-    achildren = twin(children)
-    ahistory = twin(history)
-    apause = twin(pause)
-    aresume = twin(resume)
-    acancel = twin(cancel)
-    aretry = twin(retry)
-    askip = twin(skip)
-    asignal = twin(signal)
-    aapprove = twin(approve)
-    areject = twin(reject)
+    astatus = async_form(status)
+    asuccessor = async_form(successor)
+    alatest = async_form(latest)
+    aprogress = async_form(progress)
+    aresults = async_form(results)
+    achildren = async_form(children)
+    ahistory = async_form(history)
+    apause = async_form(pause)
+    aresume = async_form(resume)
+    acancel = async_form(cancel)
+    aretry = async_form(retry)
+    askip = async_form(skip)
+    asignal = async_form(signal)
+    aapprove = async_form(approve)
+    areject = async_form(reject)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkflowHandle) and self.workflow_id == other.workflow_id

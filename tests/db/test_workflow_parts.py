@@ -382,8 +382,12 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
 # a resume
 
 
-def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine) -> None:
-    """Naive: one statement for all of them; or those after the first part stay due in the year 9999."""
+def test_a_resume_lets_go_in_parts_what_a_pause_held_back(
+    engine: Engine, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    """Naive: one statement for all of them; or those after the first part stay due in the year 9999. Or each part reads all of
+    them, to wake workers."""
+    ear = connect()
     handle = flat().send()
     engine.advance()
     due = timezone.now() + dt.timedelta(hours=1)
@@ -392,11 +396,17 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine) -> Non
     assert handle.pause()
     engine.advance()
     assert held.count() == MANY
+    ear.execute(f'LISTEN "{engine.channel}_new"')
     assert handle.resume()
     assert held.count() == MANY - PART
     while left := held.count():
+        ear.execute("NOTIFY nobody")  # what was said before has arrived
+        assert not list(ear.notifies(timeout=0))
         assert engine.advance_run(handle.workflow_id).more == (left > PART)
         assert left - held.count() <= PART
+    (woken,) = ear.notifies(timeout=10, stop_after=1)
+    assert woken.payload.endswith(" default")
+    assert abs(float(woken.payload.split()[0]) - due.timestamp()) < 1
     assert set(Task.objects.values_list("enqueued_at", flat=True)) == {due}
     engine.advance()
     assert (WorkflowRun.objects.get().resuming, engine.workflows.owed(None, 9)) == (False, [])

@@ -16,6 +16,7 @@ from horsies_django.core.status import Status
 from horsies_django.models import Task, TaskStep
 from horsies_django.monitoring.explain import explain
 
+MOST = 100  # steps on the page
 PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
 
 
@@ -39,9 +40,6 @@ def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel |
     return Panel(title, lines)
 
 
-MOST = 100  # on the page of a task
-
-
 class StepRow(NamedTuple):
     """A row of the table of steps."""
 
@@ -50,6 +48,6 @@ class StepRow(NamedTuple):
 
 
 def step_rows(task: Task) -> list[StepRow]:
-    """Return the newest steps of a task, the newest first."""
+    """Return the newest steps of a task, the newest first. Results are not read: those of a long task could be a gigabyte."""
     steps = TaskStep.objects.using(task._state.db).filter(task_id=task.pk).order_by("-created_at", "name")
     return [StepRow(name, absolute(at)) for name, at in steps.values_list("name", "created_at")[:MOST]]

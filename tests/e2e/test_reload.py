@@ -220,7 +220,7 @@ def test_a_worker_whose_outer_process_was_killed_stops_in_order(reloaded: Start,
     handle, gate = busy(tmp_path)
     processes = family(process)
     process.process.kill()
-    wait_until(lambda: "the process that restarts this worker is gone" in process.log, "the worker notices")
+    wait_until(lambda: "no more tasks are claimed" in process.log, "the worker notices")
     gate.touch()
     assert gone(processes)
     assert handle.get(0).ok_value == "the first"

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management.quantities import megabytes, port, seconds, whole
-from horsies_django.management.reload import RELOAD, OuterProcess, ReloadedWorker, inherited_pipe
+from horsies_django.management.reload import OuterProcess, is_inner
 from horsies_django.worker.api import under_signals
 from horsies_django.worker.child.bootstrap import outlive_output
 from horsies_django.worker.main import work
@@ -26,7 +26,6 @@ class Command(BaseCommand):
     """Runs a worker: a pool of processes that serves the queues."""
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command
-    reloaded: ReloadedWorker | None = None
 
     help = "Run a worker: a pool of processes that claim tasks from PostgreSQL and run them."
 
@@ -104,19 +103,14 @@ class Command(BaseCommand):
         """Install the signal handlers before the system checks, which import all tasks."""
         if self._called_from_command_line:
             choose_colors(no_color=options["no_color"], force_color=options["force_color"])
-        pipe = inherited_pipe() if options["reload"] else None
-        if options["reload"] and pipe is None:
+        if options["reload"] and not is_inner():
             self.supervise(options)
             return
         execute = super().execute
 
         def action(stopping: Shutdown) -> int:
             self.stopping = stopping
-            if pipe is None:
-                execute(*args, **options)
-                return 0
-            with ReloadedWorker(stopping, pipe) as self.reloaded:
-                execute(*args, **options)
+            execute(*args, **options)
             return 0
 
         under_signals(action, options["loglevel"], ends_process=self._called_from_command_line)
@@ -140,7 +134,7 @@ class Command(BaseCommand):
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
         if code and options["processes"] == 0:  # threads may still run tasks, which were recorded as crashed
-            end_process(RELOAD if self.reloaded is not None and self.reloaded.wanted else code)
+            end_process(code)
         if code:
             sys.exit(code)
 

@@ -100,7 +100,7 @@ class Shutdown:
 
     @property
     def urgency(self) -> int:
-        """How urgent the shutdown is: 1 stop in order, 2 end now; 0: nobody has to be obeyed at once."""
+        """How urgent the shutdown is: 1 stop in order, 2 end now; 0 before a signal."""
         return max(self.deadlines, default=0)
 
     def deadline(self) -> float | None:
@@ -118,13 +118,6 @@ class Shutdown:
         urgency = reduce(heard, self.signals, 0)
         if urgency > 1:
             take(signal.SIG_IGN)
-        self.press(urgency)
-
-    def press(self, urgency: int) -> None:
-        """Stop in order (1), as after a first signal, or end now (2); 0: stop in order, and a signal still counts as the first.
-
-        Less than what was asked for before changes nothing. Called in signal handlers.
-        """
         self.deadlines.setdefault(urgency, time.monotonic() + (0.0 if urgency > 1 else self.timeout))
         with suppress(BlockingIOError):  # full of earlier wake-ups; a signal handler must not raise here
             self.ringer.send(b".")

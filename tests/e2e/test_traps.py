@@ -50,9 +50,19 @@ def wreck(kind: str) -> str | None:
 @pytest.mark.boundary
 def test_the_next_task_finds_the_process_as_the_first_one_did(child: WorkerProcess) -> None:
     for kind in CHANGES:
-        before = look(kind)
+        _, before = look(kind)
         assert wreck(kind) is None
-        assert look(kind) == before, kind
+        assert look(kind)[1] == before, kind
+
+
+def test_a_child_whose_state_a_task_changed_is_replaced_but_only_once_a_minute(child: WorkerProcess) -> None:
+    first, _ = look("nothing")
+    assert wreck("directory") is None
+    second, _ = look("nothing")
+    assert second != first
+    assert wreck("handlers") is None
+    assert look("nothing")[0] == second
+    wait_until(lambda: child.log.count("changed process state") == 2, "the log tells of both")
 
 
 @pytest.mark.parametrize("processes", ["--processes=0", "--processes=1"])

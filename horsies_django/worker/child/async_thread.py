@@ -37,7 +37,6 @@ class OneThread(ThreadPoolExecutor):
         self.connected = False  # whether it held a connection when the last call ended
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue a call."""
         return super().submit(self._look_after, call, *args, **kwargs)
 
     def _look_after(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

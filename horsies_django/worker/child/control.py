@@ -42,7 +42,6 @@ class Control:
                 self.hear(reason, lane, number)
 
     def hear(self, reason: str, lane: str, number: int) -> None:
-        """Pass on one message."""
         if reason == CALL_BACK:
             self.call_back()
         elif run := self.runs.get((lane, number)):

@@ -6,7 +6,8 @@ the event loop reads its own socket, and a long sync task does not delay async t
 Jobs arrive in lists of (number, JSON arguments, what CurrentTask takes); ``None`` ends a lane. The sync lane replies ``("ran",
 (number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])`` returns
 tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its memory
-limit, before the reply, after which another task may come. Numbers increase per lane. ``started[lane]`` is the number of the
+limit, before the reply, after which another task may come, and ``("altered", None)`` that a task changed state that others
+depend on. Numbers increase per lane. ``started[lane]`` is the number of the
 last task whose user code may have begun; it is in shared memory, where the parent reads it if this process dies.
 """
 
@@ -76,11 +77,13 @@ class SyncLane:
             run = SyncRun(CurrentTask(*about))
             self.control.enter("sync", number, run)
             reply = contextvars.copy_context().run(run_sync, run, kwargs)
-            self.process_state.leave(name, task_id, reply)
+            altered = self.process_state.leave(name, task_id, reply)
             del self.control.runs["sync", number]
             with self.replying:
                 if full := self.gauge.full():
                     send_all(self.channel, ("full", full))
+                if altered:
+                    send_all(self.channel, ("altered", None))
                 send_all(self.channel, ("ran", (number, tuple(reply), time.monotonic() - began)))
 
     def give_back(self) -> None:
@@ -146,7 +149,7 @@ class AsyncLane:
 
     def serve(self) -> None:
         """Run jobs in an event loop in this thread until the lane ends. Raises EOFError if the parent is gone."""
-        self.lane_loop = LaneLoop(self.channel, self.others, self._receive, self._flush)
+        self.lane_loop = LaneLoop(self.channel, self.others, self._receive, self._flush, self._altered)
         self.lane_loop.run()
         flush_all(self.channel)
         self.orm.close()
@@ -230,9 +233,12 @@ class AsyncLane:
             if full := self.gauge.full():
                 self.channel.send(("full", full))
             self.channel.send(("done", replies))
-        self.lane_loop.mend()
         if not self.channel.flush():
             self.lane_loop.loop.add_writer(self.channel.fileno(), self._flush_more)
+
+    def _altered(self) -> None:
+        logger.warning("a task removed the readers of the event loop; restored")
+        self.channel.send(("altered", None))
 
     def _flush_more(self) -> None:
         if self.channel.flush():

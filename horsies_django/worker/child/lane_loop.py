@@ -4,8 +4,8 @@ All async tasks of a process share one loop. What a task may do to it, and what 
 
 - It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive jobs and send replies, and a
   private future ends it. Tasks that were cancelled before they began are started again (``executor.AsyncLane``).
-- It removes readers or writers of the lane's socket, or of the socket by which other threads wake the loop. They are restored
-  after each task and every second, even while that task is still running.
+- It removes readers or writers of the lane's socket. They are restored every second, even while that task is still running,
+  and the child is replaced: other readers, which nobody can restore, may be missing, too.
 - It stops the loop, or breaks it by ``SystemExit`` or ``KeyboardInterrupt``. The loop is run again.
 - It closes a descriptor that the process requires, or the loop while it is stopped. That cannot be repaired: the lane ends with
   an error, and the child is replaced. A worker without children ends.
@@ -31,29 +31,32 @@ LOOK_SECONDS = 1.0
 class LaneLoop:
     """A loop that calls ``receive`` when the channel has messages, and both ``receive`` and ``send`` every second.
 
-    ``others`` are further channels that this process requires.
+    ``others`` are further channels that this process requires. ``altered`` is called when a task has removed the reader.
     """
 
     def __init__(
-        self, channel: Channel, others: Sequence[Channel], receive: Callable[[], None], send: Callable[[], None]
+        self,
+        channel: Channel,
+        others: Sequence[Channel],
+        receive: Callable[[], None],
+        send: Callable[[], None],
+        altered: Callable[[], None],
     ) -> None:
         self.runner = asyncio.Runner()
         self.loop: Any = self.runner.get_loop()
         self.channel = channel
         self.receive = receive
         self.send = send
+        self.altered = altered
         self.ended: asyncio.Future[None] = self.loop.create_future()
         # Callbacks added by a task would otherwise run in the context of that task.
         self.context = contextvars.copy_context()
-        wake = [getattr(self.loop, name, None) for name in ("_ssock", "_csock")]
-        self.wake = wake[0]
-        self.readers: list[asyncio.Handle] = []
-        descriptors = [one.fileno() for one in (channel, *others, *wake) if one is not None]
-        self.descriptors = {number: identity(number) for number in descriptors}
+        self.descriptors = {one.fileno(): identity(one.fileno()) for one in (channel, *others)}
         fork_guard.keep_loop_from_copies(self.loop)
 
     def run(self) -> None:
         """Run until ``end``. Raises the error passed to ``end``, and OSError or RuntimeError if the loop cannot continue."""
+        self.context.run(self.loop.add_reader, self.channel.fileno(), self.receive)
         self.context.run(self._watch)
         while not self.ended.done():
             try:
@@ -82,38 +85,22 @@ class LaneLoop:
         else:
             self.ended.set_exception(error)
 
-    def mend(self) -> None:
-        """Restore readers that a task removed. Cheap if none is missing."""
-        if any(handle.cancelled() for handle in self.readers):
-            self.add_readers()
-
-    def add_readers(self) -> None:
-        """Add the readers of the loop, in a context that belongs to no task."""
-        try:
-            self.context.copy().run(self._add_readers)
-        except (OSError, ValueError) as error:
-            self.end(error)
-
     def call_soon(self, call: Callable[[], None]) -> None:
         """Call something in the next iteration of the loop."""
         self.loop.call_soon(call, context=self.context)
-
-    def _add_readers(self) -> None:
-        number = self.channel.fileno()
-        if self.wake is None:  # not a loop of the standard library
-            self.loop.add_reader(number, self.receive)
-            return
-        self.readers = [
-            self.loop._add_reader(number, self.receive),
-            self.loop._add_reader(self.wake.fileno(), self.loop._read_from_self),
-        ]
 
     def _watch(self) -> None:
         self.loop.call_later(LOOK_SECONDS, self._watch)
         if any(identity(number) != known for number, known in self.descriptors.items()):
             self.end(OSError("a task closed a file descriptor that this process requires"))
             return
-        self.add_readers()
+        try:
+            if not self.loop.remove_reader(self.channel.fileno()):
+                self.altered()
+            self.loop.add_reader(self.channel.fileno(), self.receive)
+        except (OSError, ValueError) as error:
+            self.end(error)
+            return
         self.receive()
         self.send()
 

@@ -94,7 +94,6 @@ def body(current: CurrentTask, args: Arguments, kwargs: Keywords) -> Any:
 
 
 async def async_body(current: CurrentTask, args: Arguments, kwargs: Keywords) -> Any:
-    """Call the function of an async task."""
     return await function_of(current)(*args, **kwargs)
 
 

@@ -3,7 +3,7 @@
 A task may change global state and not restore it, which would affect later tasks. These changes do the most harm: a signal
 handler or an alarm ends the process, and relative paths name other files. The task is logged. A task runs in a copy of the
 context, so the active language, the active time zone and context variables need no restoring. All other state lasts until the
-process is replaced; see ``docs/explanation/what-tasks-may-do.md``.
+process is replaced, which the worker does soon after such a change; see ``docs/explanation/what-tasks-may-do.md``.
 
 If several sync tasks run in one process (``--threads``), the last of them to end restores the directory. Signal handlers can be
 changed only in the main thread.
@@ -65,8 +65,8 @@ class ProcessState:
         with self.lock:
             self.inside += 1
 
-    def leave(self, task: str, task_id: str, reply: Reply) -> None:
-        """Restore the state after a task has ended in this thread. A forked copy of the process exits here."""
+    def leave(self, task: str, task_id: str, reply: Reply) -> bool:
+        """Restore the state after a task in this thread; return whether it had changed. A forked copy exits here."""
         fork_guard.end_if_copy(reply.status == "COMPLETED")
         db_sessions.after_task()
         if self.orm.connected:
@@ -81,6 +81,7 @@ class ProcessState:
                 found += self._signals()
         if found:
             logger.warning("%s %s changed process state: %s; restored", task, task_id, ", ".join(found))
+        return bool(found)
 
     def _directory(self) -> list[str]:
         if self.directory is None or current_directory() == self.directory:
@@ -117,7 +118,6 @@ def own_decimals() -> None:
 
 
 def current_directory() -> str | None:
-    """Return the working directory, None if it was removed."""
     try:
         return os.getcwd()
     except OSError:

@@ -121,7 +121,6 @@ async def async_reply(run: Run, kwargs: str) -> Reply:
 
 
 def tell_start(current: CurrentTask) -> None:
-    """Log the start of a task."""
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
 
@@ -146,7 +145,6 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any
 
 
 def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
-    """Return the reply for a task that raised."""
     described = describe(error)
     if isinstance(error, Retry):
         return asked_again(task, error, described)
@@ -191,7 +189,6 @@ def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -
 
 
 def returned(task: TaskDefinition, value: Any) -> Reply:
-    """Return the reply for a task that returned."""
     if task.result.wraps_result:
         if isinstance(value, TaskResult):
             if value.is_err():

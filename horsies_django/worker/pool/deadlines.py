@@ -25,7 +25,6 @@ class TimeLimits(NamedTuple):
     grace: float = 5.0
 
     def timeout(self, options: str | None) -> float | None:
-        """Return the timeout of a task with these options."""
         if options is not None and (found := read_options(options).timeout_ms) is not None:
             return found / 1000
         return self.default

@@ -64,13 +64,11 @@ def fork_child(child: BaseProcess, modules: list[str], deadline_file: str | None
 
 
 def fork_server_pid() -> int | None:
-    """Return the process id of the fork server, or None."""
     pid: int | None = _server._forkserver_pid
     return pid
 
 
 def kill_fork_server() -> bool:
-    """Kill the fork server; return whether there was one."""
     if (pid := fork_server_pid()) is None:
         return False
     os.kill(pid, signal.SIGKILL)

@@ -175,6 +175,10 @@ class Pool:
             elif kind == "full":
                 logger.info("child %s has reached %.0f MB; replacing it", member.pid, payload)
                 self._retire(member)
+            elif kind == "altered":
+                if self.recycling.replaces_altered(time.monotonic()):
+                    logger.info("a task changed the state of child %s; replacing it", member.pid)
+                    self._retire(member)
             else:
                 self._introduce(member, kind, payload)
 

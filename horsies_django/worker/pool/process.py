@@ -86,7 +86,6 @@ class PoolProcess:
         return lane == "sync" and self.has_line and not self.begun(lane, number)
 
     def begun(self, lane: str, number: int) -> bool:
-        """Whether the code of a task may have begun."""
         return number <= self.started[LANES.index(lane)]
 
     def call_back(self) -> None:
@@ -126,7 +125,6 @@ class PoolProcess:
         return self.outcome("sync", number, reply, seconds)
 
     def take_off(self, lane: str, number: int) -> Claim:
-        """Remove a task and return its claim."""
         del self.since[lane][number]
         return self.held[lane].pop(number)
 
@@ -160,7 +158,6 @@ class PoolProcess:
         self.control.send((reason, lane, number))
 
     def close(self) -> None:
-        """Close this side of the channels."""
         for channel in (*self.channels.values(), self.control):
             channel.close()
 
@@ -226,7 +223,6 @@ class Child(PoolProcess):
         return worker_started and self.process.exitcode == -signal.SIGKILL
 
     def kill(self) -> None:
-        """Kill the child."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 

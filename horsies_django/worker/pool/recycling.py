@@ -34,6 +34,7 @@ class Recycling:
         self.born = 0
         self.next_at = -math.inf  # when another may be replaced, unless a count is configured
         self.warned = False
+        self.altered_next_at = -math.inf  # when a child may be replaced again because of what a task did to it
 
     def lifetime(self) -> float:
         """Return how many tasks the next child may take: fewer for some of the first, so that not all end at once."""
@@ -65,6 +66,13 @@ class Recycling:
         if self.exact or not self.most or not self.processes:
             return member.taken >= member.lifetime
         return member.taken >= self.most and now >= max(member.ready_at + LEAST_SECONDS, self.next_at)
+
+    def replaces_altered(self, now: float) -> bool:
+        """Whether a child of which a task changed the state is replaced, by the monotonic clock: one a minute at most."""
+        if now < self.altered_next_at:
+            return False
+        self.altered_next_at = now + LEAST_SECONDS
+        return True
 
     def compare(self, memory_mb: float) -> None:
         """Compare the memory limit with the memory of a child before its first task, in MB; warn if it is near.

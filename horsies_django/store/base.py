@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import resources
 from typing import Any, Protocol
@@ -57,6 +57,9 @@ class OneCursor:
         return nullcontext(self.shared)
 
 
+watchers: list[Callable[[Connection, str, Any], None]] = []  # called after each statement
+
+
 @functools.cache
 def load(name: str) -> str:
     """Return the text of ``sql/<name>.sql``. Raises FileNotFoundError for an unknown name."""
@@ -91,7 +94,6 @@ def execute(connection: Connection, name: str, params: Mapping[str, Any] | None 
 
 @contextmanager
 def executed(connection: Connection, name: str, params: Mapping[str, Any] | None) -> Iterator[Cursor]:
-    """Run the statement ``name`` and yield its cursor."""
     with connection.cursor() as cursor:
         try:
             cursor.execute(text_of(name, params), params)
@@ -99,6 +101,23 @@ def executed(connection: Connection, name: str, params: Mapping[str, Any] | None
             raise_not_migrated(connection, error)
             raise
         yield cursor
+    for watch in watchers:
+        watch(connection, name, params)
+
+
+@contextmanager
+def watching(connection: Connection, watch: Callable[[str, Any], None]) -> Iterator[None]:
+    """Call a function with the name and the parameters of each statement that has run on a connection."""
+
+    def on_that(used: Connection, name: str, params: Any) -> None:
+        if used is connection:
+            watch(name, params)
+
+    watchers.append(on_that)
+    try:
+        yield
+    finally:
+        watchers.remove(on_that)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -13,13 +12,15 @@ from django.db.transaction import Atomic, get_connection
 
 from horsies_django.conf import config
 from horsies_django.core.results import TaskFailed
+from horsies_django.store.base import watching
 from horsies_django.testing.contexts import Context
 from horsies_django.testing.draining import declared, draining, failed_tasks, is_broken, run_all
 
-# Statements after which there may be something to run.
-STARTS_WORK = re.compile(
-    r"horsies_(send|cancel|begin_run|signal|control_run|retry_run|skip_node)\(|(INSERT INTO|UPDATE) horsies_tasks\b"
-)
+# The statements of the store after which there may be something to run.
+STARTS_WORK = frozenset({
+    "tasks/send", "tasks/send_timed", "tasks/copy", "tasks/retry_now", "workflows/begin", "horsies_cancel", "horsies_signal",
+    "horsies_control_run", "horsies_retry_run", "horsies_skip_node",
+})  # fmt: skip
 
 
 def immediate(*, queues: list[str] | None = None, raise_errors: bool = True) -> Context[None]:
@@ -43,7 +44,7 @@ def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator
     connection = connections[config().database]
     runner = Runner(connection, declared(queues))
     try:
-        with connection.execute_wrapper(runner.execute), after_atomic(runner.atomic_ended):
+        with watching(connection, runner.executed), after_atomic(runner.atomic_ended):
             yield
             if runner.owed and not is_broken(connection):
                 runner.run()
@@ -64,13 +65,11 @@ class Runner:
         self.owed = False
         self.failures: list[TaskFailed] = []
 
-    def execute(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        """Execute a statement, and run what it has sent if no transaction is open."""
-        result = execute(sql, params, many, context)
-        if isinstance(sql, str) and STARTS_WORK.search(sql):
+    def executed(self, name: str, params: Any) -> None:
+        """Run what a statement has sent if no transaction is open."""
+        if name in STARTS_WORK:
             self.owed = True
             self.run_if_committed()
-        return result
 
     def atomic_ended(self, connection: Any) -> None:
         """Run what was sent in an ``atomic()`` that ended, if it was the outermost one."""

@@ -17,6 +17,7 @@ from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.models import Task
 from horsies_django.models.moments import aware
+from horsies_django.store.base import watching
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.handle import TaskHandle
@@ -24,7 +25,7 @@ from horsies_django.testing.contexts import Context
 from horsies_django.testing.draining import is_broken
 from horsies_django.testing.names import AnyTask, definition_of
 
-SENDS = "horsies_send("  # in the statements that send
+SENDS = ("tasks/send", "tasks/send_timed")  # the statements that send
 SHOWN = 20  # tasks in a message
 
 
@@ -149,11 +150,9 @@ def capturing() -> Iterator[SentTasks]:
     before = set(Task.objects.using(alias).values_list("id", flat=True))
     attempted: list[SentTask] = []
 
-    def watch(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
-        result = execute(sql, params, many, context)
-        if isinstance(sql, str) and SENDS in sql:
+    def watch(name: str, params: Any) -> None:
+        if name in SENDS:
             attempted.extend(of_statement(params))
-        return result
 
     def read() -> list[SentTask]:
         found = [] if is_broken(connection) else in_database(before)
@@ -162,7 +161,7 @@ def capturing() -> Iterator[SentTasks]:
         return sorted(found, key=lambda each: each.handle.task_id)
 
     sent = SentTasks(read)
-    with connection.execute_wrapper(watch):
+    with watching(connection, watch):
         try:
             yield sent
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def rows(title: str) -> list[list[str]]:
     return found
 
 
+@functools.cache
 def defined(path: Path) -> set[str]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions)}

@@ -18,7 +18,6 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.definitions import without_arguments
 from horsies_django.admin.base.history import (
     ACTIONS,
-    LONGEST_CHANGE,
     OF_SCHEDULES,
     SUBJECTS,
     changes,
@@ -32,6 +31,7 @@ from horsies_django.admin.base.html import (
     moment_field,
 )
 from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
+from horsies_django.admin.base.sizes import LONGEST_CELL
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
 
@@ -145,7 +145,6 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("action"))
     def shown_action(self, obj: AuditEntry) -> str:
-        """Return the name of the action."""
         return shown_action(obj)
 
     @admin.display(description=gettext_lazy("subject"))
@@ -156,27 +155,22 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("changes"))
     def shown_changes(self, obj: AuditEntry) -> str:
-        """Return the changes in one line."""
         return "; ".join(changes(obj)) or NOTHING
 
     @admin.display(description=gettext_lazy("reason"))
     def shown_reason(self, obj: Any) -> str:
-        """Return the beginning of the reason."""
-        return str(Truncator(shown_reason(obj, obj.payload_visible) or NOTHING).chars(LONGEST_CHANGE))
+        return str(Truncator(shown_reason(obj, obj.payload_visible) or NOTHING).chars(LONGEST_CELL))
 
     @admin.display(description=gettext_lazy("reason"))
     def whole_reason(self, obj: Any) -> SafeString | str:
-        """Return the reason."""
         return block(shown_reason(obj, obj.payload_visible)) if obj.reason else NOTHING
 
     @admin.display(description=gettext_lazy("before"))
     def shown_before(self, obj: AuditEntry) -> SafeString | str:
-        """Return the columns before the change."""
         return self._columns(obj, obj.before)
 
     @admin.display(description=gettext_lazy("after"))
     def shown_after(self, obj: AuditEntry) -> SafeString | str:
-        """Return the columns after the change."""
         return self._columns(obj, obj.after)
 
     def _columns(self, obj: Any, columns: object) -> SafeString | str:

@@ -22,6 +22,7 @@ from horsies_django.admin.base.html import (
     span,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.sizes import LAST, MANY
 from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT
@@ -38,8 +39,6 @@ LIFE = {
     "dead": ("silent", "✕", gettext_lazy("Dead")),
     "stopped": ("stopped", "■", gettext_lazy("Stopped")),
 }
-MOST = 100  # processes and tasks on one worker's page
-STATES = 20  # snapshots on it, the newest
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -49,7 +48,6 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return both states."""
         return [("on", gettext_lazy("Not stopped")), ("off", gettext_lazy("Stopped"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Worker]) -> QuerySet[Worker]:
@@ -89,15 +87,15 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the worker's processes, its latest snapshots and, for users who may see tasks, the tasks it holds."""
         alias = obj._state.db
-        beats = Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MOST]
-        states = WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:STATES]
+        beats = Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MANY]
+        states = WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:LAST]
         found = {
             "processes": [self._process(beat, obj.read_at) for beat in beats],
             "states": [self._state(state, obj.read_at) for state in states],
         }
         if request.user.has_perm("horsies.view_task"):
             tasks = Task.objects.using(alias).filter(IN_FLIGHT, claimed_by=obj.pk).order_by("claimed_at")
-            held = tasks.only("task_name", "queue_name", "started_at")[:MOST]
+            held = tasks.only("task_name", "queue_name", "started_at")[:MANY]
             found["held"] = [self._task(request, task, obj.read_at) for task in held]
         return found
 
@@ -121,7 +119,6 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("worker"))
     def shown_worker(self, obj: Worker) -> str:
-        """Return host and process."""
         return str(obj)
 
     @admin.display(description=gettext_lazy("state"))
@@ -131,7 +128,6 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("queues"))
     def shown_queues(self, obj: Worker) -> str:
-        """Return the queues that it serves."""
         return ", ".join(str(name) for name in obj.queues) if isinstance(obj.queues, list) else str(obj.queues)
 
     @admin.display(description=gettext_lazy("slots"))
@@ -148,7 +144,6 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("memory"))
     def shown_memory(self, obj: Worker) -> str:
-        """Return the memory of the worker and of its children."""
         return memory(obj)
 
     @admin.display(description=gettext_lazy("started"))
@@ -158,7 +153,6 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("last seen"))
     def last_seen(self, obj: Any) -> SafeString:
-        """Return how long ago it was last seen."""
         return age(obj.beat_at or obj.stopped_at or obj.seen_at, obj.read_at)
 
     started = moment_field(Worker, "started_at")
@@ -167,12 +161,10 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
 
 def running(row: Worker | WorkerState) -> str:
-    """Return how many tasks a worker was running."""
     return _("%(sync)d sync, %(async)d async") % {"sync": row.running_sync, "async": row.running_async}
 
 
 def memory(row: Worker | WorkerState) -> str:
-    """Return the memory of a worker and of its children."""
     if row.memory_usage_mb is None:
         return NOTHING
     if not row.children_memory_mb:

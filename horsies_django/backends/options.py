@@ -64,7 +64,6 @@ def unknown(given: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
 
 
 def checked(given: Mapping[Any, Any], key: str, default: Any, problem_of: Any, problems: list[tuple[str, str]]) -> Any:
-    """Return a valid value, or the default and a problem."""
     value = hashable(given.get(key, default))
     if problem := problem_of(value):
         problems.append((key, problem))
@@ -85,7 +84,6 @@ def imported(given: Mapping[Any, Any], problems: list[tuple[str, str]]) -> Mappi
 
 
 def kinds_problem(value: object) -> str | None:
-    """Return what is wrong with RETRY_ON, or None."""
     if not isinstance(value, str | type | tuple):
         return f"must be a list of exception classes, their dotted paths, or error codes, not {value!r:.80}"
     try:
@@ -96,7 +94,6 @@ def kinds_problem(value: object) -> str | None:
 
 
 def modules_problem(value: object) -> str | None:
-    """Return what is wrong with MODULES, or None."""
     if isinstance(value, tuple) and all(
         isinstance(one, str) and one and all(part.isidentifier() for part in one.split(".")) for one in value
     ):

@@ -88,7 +88,6 @@ class ResultMixin:
 
 
 def look(task_id: UUID) -> StoredTask | None:
-    """Return the row of a task and its attempts."""
     return TaskStore(connections[config().database]).with_attempts(task_id)
 
 

@@ -48,7 +48,6 @@ class Retries:
 
     @property
     def asks(self) -> bool:
-        """Whether ``backoff`` is a function."""
         return callable(self.backoff)
 
     def policy(self) -> RetryPolicy | None:
@@ -86,19 +85,16 @@ class Retries:
 
 
 def name_of(result: Any) -> str:
-    """Return name and id of a task."""
     return f"{result.task.module_path} {result.id}"
 
 
 def attempts_problem(value: object) -> str | None:
-    """Return what is wrong with ``max_attempts``, or None."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
         return f"max_attempts must be an int from 1 to {MOST_ATTEMPTS}, not {value!r:.80}"
     return None
 
 
 def backoff_problem(value: object) -> str | None:
-    """Return what is wrong with ``backoff``, or None."""
     delays = value if isinstance(value, tuple) else (value,)
     if value is None or callable(value) or (delays and all(map(is_delay, delays))):
         return None
@@ -109,7 +105,6 @@ def backoff_problem(value: object) -> str | None:
 
 
 def is_delay(value: object) -> bool:
-    """Whether a value is a valid delay in seconds."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)

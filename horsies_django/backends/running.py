@@ -38,8 +38,6 @@ def wrapped(task: Any) -> Callable[..., Any]:
 
 
 def sync_wrapper(task: Any) -> Callable[..., Any]:
-    """Return the function for a sync task."""
-
     @functools.wraps(task.func)
     def call(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
@@ -59,8 +57,6 @@ def sync_wrapper(task: Any) -> Callable[..., Any]:
 
 
 def async_wrapper(task: Any) -> Callable[..., Any]:
-    """Return the function for an async task."""
-
     @functools.wraps(task.func)
     async def call(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
@@ -105,7 +101,6 @@ class Attempt:
         _ = self.result.enqueued_at
 
     def tell(self, name: str) -> None:
-        """Send a signal."""
         tell(getattr(self.backend.api, name), type(self.backend), self.result)
 
     async def atell(self, name: str) -> None:
@@ -113,7 +108,6 @@ class Attempt:
         await atell(getattr(self.backend.api, name), type(self.backend), self.result)
 
     def succeeded(self, value: Any) -> None:
-        """Complete the result."""
         self._end(self.backend.api.status.SUCCESSFUL, value)
 
     def failed(self, error: BaseException, trace: str) -> None:
@@ -164,7 +158,6 @@ def described(error: BaseException) -> str:
 
 
 def path_of(error: BaseException) -> str:
-    """Return the dotted path of the class of an exception."""
     return class_name(type(error))
 
 

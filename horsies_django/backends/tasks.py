@@ -93,7 +93,6 @@ def definition_of(task: Any) -> TaskDefinition:
 
 
 def sending_options(task: Any) -> dict[str, Any]:
-    """Return the options of a task for its definition and for a send."""
     return {
         "queue": task.queue_name,
         "priority": stored_priority(int(task.priority)),
@@ -108,7 +107,6 @@ def same_place(one: Any, other: Any) -> bool:
 
 
 def place(function: Any) -> str:
-    """Return where a function is defined."""
     return f"{function.__code__.co_filename}, line {function.__code__.co_firstlineno}"
 
 

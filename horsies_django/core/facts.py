@@ -12,12 +12,10 @@ Facts = Mapping[str, Any]
 
 
 def pick(facts: Facts, *names: str) -> dict[str, Any]:
-    """Return some of the facts."""
     return {name: facts[name] for name in names}
 
 
 def moment(text: str | dt.datetime) -> dt.datetime:
-    """Return a datetime from its JSON text."""
     return text if isinstance(text, dt.datetime) else dt.datetime.fromisoformat(text)
 
 

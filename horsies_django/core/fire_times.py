@@ -41,7 +41,6 @@ class Timing:
         return fire_time + dt.timedelta(milliseconds=int.from_bytes(digest[:8]) % (self.jitter_ms + 1))
 
     def following(self, fire_time: dt.datetime) -> dt.datetime | None:
-        """Return the next fire time after ``fire_time``, or None."""
         return self.pattern.next(fire_time, self.since)
 
 

@@ -28,7 +28,6 @@ def mapper_problems(mapper: object) -> list[str]:
 
 
 def mapped_code(error: BaseException, *mappers: Mapper) -> str | None:
-    """Return the code from the first mapper that has one for the exception, or None."""
     for mapper in mappers:
         for base in type(error).__mro__:
             if base in mapper:

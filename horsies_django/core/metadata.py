@@ -35,14 +35,12 @@ def encode_metadata(given: Mapping[str, Any]) -> str:
 
 
 def with_metadata(options: str | None, metadata: str | None) -> str | None:
-    """Return the JSON text of options with that of metadata."""
     if metadata is None:
         return options
     return ("{" if options is None else f"{options[:-1]},") + f'"metadata":{metadata}}}'
 
 
 def without_metadata(options: str | None) -> str | None:
-    """Return the options to which ``with_metadata`` added metadata."""
     if not has_metadata(options):
         return options
     assert options is not None

@@ -236,7 +236,6 @@ class NodeCase:
         return f": {named}" if named else ""
 
     def named(self, nodes: Sequence[Facts], count: int) -> str:
-        """Return some nodes with their statuses."""
         shown = [f"{one['name']!r} is {one['status']}{self.coded(one)}" for one in nodes[:NAMED]]
         more = count - len(shown)
         return ", ".join([*shown, *([f"and {more:,} more"] if shown and more > 0 else [])])

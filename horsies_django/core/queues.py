@@ -11,12 +11,10 @@ DJANGO_ZERO = 101  # the stored form of its default, 0
 
 
 def stored_priority(django_priority: int) -> int:
-    """Return a priority of django.tasks as it is stored."""
     return DJANGO_ZERO - django_priority
 
 
 def django_priority(stored: int) -> int:
-    """Return a stored priority as django.tasks counts it."""
     return DJANGO_ZERO - stored
 
 

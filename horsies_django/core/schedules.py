@@ -112,7 +112,6 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
 
 
 def as_texts(problems: Iterable[tuple[str, str]]) -> list[str]:
-    """Return problems as text, each with its key."""
     return [f"{key}: {problem}" for key, problem in problems]
 
 

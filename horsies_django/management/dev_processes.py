@@ -98,7 +98,6 @@ class Together:
             one.signal(signal.SIGTERM)
 
     def note(self, number: int, frame: object) -> None:
-        """Handle a signal."""
         self.events.put(number)
 
     def wait(self, one: Running) -> None:
@@ -117,7 +116,6 @@ class Together:
 
 
 def start_thread(target: Callable[[Running], None], one: Running) -> threading.Thread:
-    """Start a thread for a program."""
     thread = threading.Thread(target=target, args=(one,), daemon=True)
     thread.start()
     return thread

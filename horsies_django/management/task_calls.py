@@ -38,14 +38,12 @@ def find(name: str) -> TaskDefinition:
 
 
 def options_of(options: Mapping[str, Any]) -> SendOptions:
-    """Return the options of a send."""
     return SendOptions(
         queue=options["queue"], priority=options["priority"], delay=options["delay"], good_until=options["good_for"]
     )
 
 
 def envelope(result: TaskResult[Any]) -> dict[str, Any]:
-    """Return a result as ``{"ok": ...}`` or ``{"err": {...}}``."""
     if result.is_ok():
         return {"ok": result.ok}
     error = result.err_value

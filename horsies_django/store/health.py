@@ -104,7 +104,6 @@ class HealthStore:
         run(self.connection, "monitoring/bounds", {"timeout_ms": round(seconds * 1000)})
 
     def database(self) -> DatabaseHealth:
-        """Return the state of the server."""
         ((*server,),) = run(self.connection, "monitoring/database")
         holders = [XminHolder(*row) for row in run(self.connection, "monitoring/xmin")]
         return DatabaseHealth._make([*server, sorted(holders, key=lambda holder: -holder.transactions)])

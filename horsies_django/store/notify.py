@@ -200,7 +200,6 @@ class Listener:
         return self.connection
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None

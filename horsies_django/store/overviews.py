@@ -120,7 +120,6 @@ class OverviewStore:
 
 
 def limits(columns: Any) -> dict[str, Any]:
-    """Return the limits among the columns of a row."""
     row = parsed(columns)
     return {key: row[key] for key in DECLARED}
 

@@ -113,7 +113,6 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> str:
 
 
 def outcome_json(outcome: Outcome) -> str:
-    """Write one outcome as a JSON object."""
     text = (
         f'{{"id":"{outcome.id.hex}","generation":{outcome.generation},"status":"{outcome.status}",'
         f'"result":{write_json(outcome.result)},"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'

@@ -76,7 +76,6 @@ class QueueStore:
         return run(self.connection, "queues/outlived", {"idle": idle})
 
     def sweeps(self) -> list[str]:
-        """Return the queues that have to be swept."""
         return [row[0] for row in run(self.connection, "queues/sweeps")]
 
     def sweep(self, name: str, many: int) -> bool:

@@ -42,7 +42,6 @@ class OwnRetention(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Their key in horsies_prunings."""
         return f"own: {json.dumps(self.keep)}"
 
 
@@ -74,7 +73,6 @@ class RetentionStore:
         execute(self.connection, "tasks/note_retentions", {"keys": sorted(one.key for one in own)})
 
     def own_retentions(self) -> set[OwnRetention]:
-        """Return all of them."""
         return {OwnRetention(json.loads(text)) for (text,) in run(self.connection, "tasks/own_retentions", {})}
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:

@@ -37,7 +37,6 @@ DELETE FROM django_migrations WHERE app = 'horsies';"""
 
 
 def has_function(connection: Any, name: str) -> bool:
-    """Return whether the database has a function of this name."""
     return bool(run(connection, "sessions/has_function", {"name": name})[0][0])
 
 

@@ -105,7 +105,6 @@ class TaskStore:
         return int(table)
 
     def send_timed(self, task: NewTasks, told: int | None = None) -> Sent:
-        """Insert a single task, and also return its times."""
         (row,) = run(self.connection, "tasks/send_timed", sending(task, told))
         return Sent(*row)
 
@@ -115,7 +114,6 @@ class TaskStore:
             pass
 
     def _sending(self, tasks: NewTasks, told: int | None = None) -> AbstractContextManager[Cursor]:
-        """Return the cursor that sends."""
         return executed(self.connection, "tasks/send", sending(tasks, told))
 
     def pass_on(self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]) -> int | None:
@@ -269,7 +267,6 @@ class TaskStore:
         return StoredTask._make((*rows[0][:columns], tuple(attempts)))
 
     def step_names(self, task: uuid.UUID) -> set[str]:
-        """Return the names of the recorded steps of a task."""
         return {name for (name,) in run(self.connection, "tasks/step_names", {"task": task})}
 
     def step(self, task: uuid.UUID, name: str) -> tuple[str, str] | None:

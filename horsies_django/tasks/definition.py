@@ -167,14 +167,12 @@ def _refuse_name(origin: str, name: object) -> None:
 
 
 def policy_problem(policy: object) -> str | None:
-    """Return what is wrong with a retry policy, or None."""
     if policy is None or isinstance(policy, RetryPolicy):
         return None
     return f"retry_policy must be made by RetryPolicy.fixed() or RetryPolicy.exponential(), not {policy!r:.100}"
 
 
 def timeout_problem(timeout: object) -> str | None:
-    """Return what is wrong with a timeout, or None."""
     low, high = RANGES["TASK_TIMEOUT_MS"]
     span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
     if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
@@ -183,7 +181,6 @@ def timeout_problem(timeout: object) -> str | None:
 
 
 def keep_problem(keep: object) -> str | None:
-    """Return what is wrong with a keep_result, or None."""
     if (
         keep is None
         or isinstance(keep, bool)

@@ -160,7 +160,6 @@ def write_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], i
 
 
 def tell_sent(new: NewTasks, ids: Sequence[uuid.UUID]) -> None:
-    """Call the receivers of ``task_sent``."""
     if task_sent.receivers:
         task_sent.send_robust(
             registry.find(new.task_name),

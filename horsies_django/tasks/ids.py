@@ -19,11 +19,9 @@ class Clockwork:
         self.last = 0  # millisecond and counter as one number; a full counter continues in the next millisecond
 
     def next(self) -> uuid.UUID:
-        """Return the next id."""
         return self.take(1)[0]
 
     def take(self, count: int) -> list[uuid.UUID]:
-        """Return the next ``count`` ids."""
         random = os.urandom(6 + 4 * count)
         seed = int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1  # the top bit is left free for counting
         with self.lock:

@@ -36,7 +36,6 @@ class SendOptions(NamedTuple):
 
 
 def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
-    """Return the error of a refused send."""
     return TaskSendError(code, message)
 
 

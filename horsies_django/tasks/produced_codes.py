@@ -61,7 +61,6 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
 
 
 def produced(path: Path, codes: Collection[str]) -> set[str]:
-    """Return the codes that the file may produce."""
     text = text_of(path)
     if not any(part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])):
         return set()

@@ -95,7 +95,6 @@ def names() -> list[str]:
 
 
 def tasks() -> list[TaskDefinition]:
-    """Return all tasks, sorted by name."""
     return [_tasks[name] for name in names()]
 
 

@@ -58,7 +58,6 @@ class Call:
         return bool(iscoroutinefunction(self.function))
 
     def run(self) -> Any:
-        """Call the function."""
         return self.function(*self.args, **self.kwargs)
 
     def encode(self, value: Any) -> str:
@@ -211,5 +210,4 @@ def in_transaction(alias: str) -> bool:
 
 
 def label(function: Callable[..., Any]) -> str:
-    """Return the name of a function for messages."""
     return getattr(function, "__qualname__", None) or type(function).__name__

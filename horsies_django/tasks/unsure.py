@@ -60,7 +60,6 @@ def reached(wanted: Iterable[str]) -> set[str]:
 
 
 def named(task: TaskDefinition) -> object | None:
-    """Return the object that has the name of a task in its module."""
     module = sys.modules.get(task.function.__module__)
     return vars(module).get(task.function.__name__) if type(module) is ModuleType else None
 

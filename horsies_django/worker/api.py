@@ -120,5 +120,4 @@ def under_signals(
 
 
 def under_signals_of_scheduler(action: Callable[[Shutdown], int], loglevel: str, *, ends_process: bool = False) -> int:
-    """Do the same for a scheduler."""
     return under_signals(action, loglevel, ends_process=ends_process, final_message=SCHEDULER_HANGS, nothing_was="sent")

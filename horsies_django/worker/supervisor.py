@@ -199,7 +199,6 @@ class Supervisor:
         )
 
     def insert_missing_queues(self) -> None:
-        """Add missing queues to the database."""
         insert_missing_queues(self.outbox.connection_or_raise(), self.config, self.options.queues, actor_name())
 
     def announce(self) -> None:
@@ -282,7 +281,6 @@ class Supervisor:
 
 
 def actor_name() -> str:
-    """Return the name of a worker in the audit."""
     return f"worker on {socket.gethostname()}"
 
 
@@ -296,5 +294,4 @@ def served_queues(config: Config, options: WorkerOptions) -> Served:
 
 
 def seconds(count: int | None) -> float | None:
-    """Return a number of milliseconds in seconds."""
     return None if count is None else count / 1000

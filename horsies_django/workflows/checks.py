@@ -39,19 +39,19 @@ def take_arguments(flow: Any, node: Node, given: mixups.Given) -> None:
     if node.task is None:
         return
     codec = node.task.arguments
-    if unclear := mixups.unclear(node, list(codec.signature.parameters)[len(given.args) :], given.options):
-        flow.problems += unclear
+    if mistakes := mixups.unclear(node, list(codec.signature.parameters)[len(given.args) :], given.options):
+        flow.problems += mistakes
         return
     try:
         bound = codec.bind(given.args, given.kwargs)
     except CodecError as error:
         flow.problems.append(f"{node.name}: {error}")
         return
-    hints = types.hints(node.task)
+    expected = types.hints(node.task)
     constants = {}
     for parameter, value in bound.items():
         if isinstance(value, Node) or has_nodes(value):
-            connect(flow, node, parameter, value, hints.get(parameter, Any))
+            connect(flow, node, parameter, value, expected.get(parameter, Any))
         elif parameter == node.over:
             take_elements(flow, node, value)
         else:

@@ -27,6 +27,7 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.history import ACTIONS, changes, entries_of, shown_action
 from horsies_django.admin.base.links import parse_id
 from horsies_django.admin.base.refusals import answered, refusal
+from horsies_django.admin.base.sizes import LAST
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.models import AuditEntry
@@ -38,7 +39,6 @@ else:
 
 LONGEST_REASON = 1_000
 ADD = "add"  # the form that creates a row; all other forms change one
-MOST_SINCE = 20  # audit entries that others wrote while a form was open
 
 
 class Tool(NamedTuple):
@@ -91,7 +91,6 @@ class ChangeForm(forms.Form):
 
     @property
     def why(self) -> str | None:
-        """The reason, or None."""
         return self.cleaned_data["reason"] or None
 
 
@@ -108,11 +107,9 @@ class ChangeMixin(Base):
         return self.has_view_permission(request) and request.user.has_perm(self.change_permission)
 
     def changed_row(self, request: HttpRequest, name: str) -> Model | None:
-        """Return the row of a form, None if there is none."""
         return None if "\x00" in name else self.get_queryset(request).filter(pk=name).first()
 
     def get_urls(self) -> list[Any]:
-        """Add a URL for each form."""
         own = [
             path(f"{'' if verb == ADD else '<path:object_id>/'}{verb}/", self._wrapped(verb), name=self._page(verb))
             for verb in sorted(self.change_forms)
@@ -143,7 +140,6 @@ class ChangeMixin(Base):
         return [self.tool(verb, row) for verb in self.verbs(row)] if self.has_configure_permission(request) else []
 
     def tool(self, verb: str, row: Model) -> Tool:
-        """Return the link to a form of a row."""
         form = self.change_forms[verb]
         return Tool(self._url(verb, row), form.way or form.button)
 
@@ -191,7 +187,7 @@ class ChangeMixin(Base):
         if seen is None:
             self.message_user(request, self.words.same % name, messages.INFO)
             return
-        since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:MOST_SINCE])
+        since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:LAST])
         me = request.user.get_username()
         mine = next((entry for entry in since if (entry.actor, entry.action) == (me, form.action)), None)
         for entry in reversed(since):

@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import NOTHING, badge, json_block
+from horsies_django.admin.base.sizes import LONGEST_CELL
 from horsies_django.core.schedules import KEYS
 from horsies_django.models import Schedule
 from horsies_django.monitoring.overview import as_object, changed_keys
@@ -47,7 +48,6 @@ CATCH_UP: dict[object, str | Promise] = {
     "all": gettext_lazy("send all"),
     "none": gettext_lazy("send none"),
 }
-LONGEST = 100
 
 
 class DefinitionRow(NamedTuple):
@@ -78,12 +78,10 @@ def definition_rows(schedule: Schedule, visible: bool) -> list[DefinitionRow]:
 
 
 def label_of(key: str) -> str:
-    """Return the label of a key, or the key itself."""
     return str(LABELS.get(key, key))
 
 
 def shown(key: str, value: object) -> str:
-    """Return the value of a key on one line."""
     if value is None:
         return str(UNSET.get(key, NOTHING))
     if key in ("enabled", "gone") and isinstance(value, bool):
@@ -100,7 +98,7 @@ def changes_of(before: object, after: object) -> list[str]:
     old, new = as_object(before), as_object(after)
     lines = []
     for key in sorted({*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)):
-        texts = [str(Truncator(shown(key, columns.get(key))).chars(LONGEST)) for columns in (old, new)]
+        texts = [str(Truncator(shown(key, columns.get(key))).chars(LONGEST_CELL)) for columns in (old, new)]
         if key == ARGUMENTS and old.get(key) != new.get(key):
             lines.append(_("%(key)s: changed") % {"key": label_of(key)})
         elif texts[0] != texts[1]:

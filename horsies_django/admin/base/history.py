@@ -21,6 +21,7 @@ from horsies_django.admin.base.definitions import changes_of
 from horsies_django.admin.base.html import NOTHING, absolute, moment
 from horsies_django.admin.base.limits import label_of, shown_limit
 from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.sizes import LAST, LONGEST_CELL
 from horsies_django.models import AuditEntry, Queue, Schedule, WorkflowRun
 
 ACTIONS = {
@@ -69,8 +70,6 @@ RUN_DETAILS = {
 }
 DECISIONS = ("workflow.approve", "workflow.reject")
 HIDDEN_REASON: str | Promise = gettext_lazy("The permission horsies.view_payload is required to see it.")
-LONGEST_CHANGE = 100
-LAST = 20  # entries on the page of a row
 # Columns about who and when, which the entry itself has.
 BESIDES = {
     "override_by", "override_at", "override_reason", "paused_at", "paused_by", "paused_reason", "partition_version", "sweep",
@@ -136,7 +135,7 @@ def _text(column: str, value: object) -> str:
     if column == "override_until" and (until := _moment(value)):
         return absolute(until)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return str(Truncator(text).chars(LONGEST_CHANGE))
+    return str(Truncator(text).chars(LONGEST_CELL))
 
 
 def _moment(value: object) -> dt.datetime | None:

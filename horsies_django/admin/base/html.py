@@ -89,7 +89,6 @@ def age(value: dt.datetime, now: dt.datetime) -> SafeString:
 
 
 def moment(value: dt.datetime | None, now: dt.datetime) -> SafeString | str:
-    """Return a datetime and its distance from now."""
     if value is None:
         return NOTHING
     template = '<time datetime="{}">{}</time> <span class="horsies-quiet">{}</span>'
@@ -131,7 +130,6 @@ def block(text: str) -> SafeString:
 
 
 def json_block(value: object) -> SafeString:
-    """Return a stored JSON value, indented."""
     try:
         return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
     except RecursionError:

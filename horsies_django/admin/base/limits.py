@@ -24,7 +24,6 @@ LEVELS = {
 
 
 def levels(limits: Mapping[str, Any]) -> str:
-    """Return the limits that are set, in one line."""
     found = [str(text) % {"n": limits[key]} for key, text in LEVELS.items() if limits.get(key) is not None]
     return ", ".join(found) or str(NO_LIMIT)
 

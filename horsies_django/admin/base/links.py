@@ -21,7 +21,6 @@ Row = TypeVar("Row")
 
 
 def parse_id(term: str) -> uuid.UUID | None:
-    """Return the id in a text, or None if it is not an id."""
     try:
         return uuid.UUID(term.strip())
     except ValueError:
@@ -36,7 +35,6 @@ def node_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int, text
 
 
 def node_url(page: Any, run: uuid.UUID, number: int) -> str:
-    """Return the address of the page of a node."""
     return reverse(f"admin:{NODE_PAGE}", args=(quote(run), number), current_app=page.admin_site.name)
 
 

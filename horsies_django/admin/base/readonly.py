@@ -165,7 +165,6 @@ class ReadOnlyAdminMixin(Base):
 
     @admin.display(description=gettext_lazy("id"))
     def shown_id(self, obj: Any) -> SafeString:
-        """Return the id, formatted for copying."""
         return format_html('<code class="horsies-id">{}</code>', obj.pk)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

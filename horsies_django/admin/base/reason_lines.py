@@ -15,10 +15,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.links import node_link
+from horsies_django.admin.base.sizes import FEW
 from horsies_django.core.explanations import Reason, ReasonCode
 from horsies_django.models import Queue, Task, Worker, WorkflowRun
 
-NAMED = 5  # tasks, workers and nodes linked in a line
 Row: TypeAlias = tuple[type[Model], Any, str]  # what a link leads to, and its text
 HIDDEN: str | Promise = gettext_lazy(
     "The partition of this task is at its limit. The permission horsies.view_payload is required to see partitions."
@@ -53,13 +53,13 @@ def _links(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeS
         (_("workers"), [_worker(one) for one in _known(details.get("workers") or details.get("former") or ())]),
     )
     found = [
-        (label, [page.link(request, model, pk, text) for model, pk, text in rows[:NAMED]], len(rows) > NAMED)
+        (label, [page.link(request, model, pk, text) for model, pk, text in rows[:FEW]], len(rows) > FEW)
         for label, rows in groups
     ]
     if nodes := details.get("upstream"):
         run = uuid.UUID(details["workflow_id"])
-        links = [node_link(page, request, run, one["number"], one["name"]) for one in nodes[:NAMED]]
-        found.append((_("upstream"), links, len(nodes) > NAMED))
+        links = [node_link(page, request, run, one["number"], one["name"]) for one in nodes[:FEW]]
+        found.append((_("upstream"), links, len(nodes) > FEW))
     return format_html_join(
         " · ",
         "{}: {}{}",

@@ -39,7 +39,6 @@ REMEDIES: dict[str, str | Promise] = {
 
 
 def refusal(error: DatabaseError) -> str:
-    """Return the error of the database and a remedy."""
     told = said(error).partition("\n")[0] or type(error).__name__
     remedy = REMEDIES.get(getattr(error.__cause__, "sqlstate", None) or "", "")
     return _("The database refused: %(error)s. %(remedy)s") % {"error": told, "remedy": remedy}

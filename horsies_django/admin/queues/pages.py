@@ -20,8 +20,9 @@ from horsies_django.admin.base.history import OF_QUEUES, last_changes
 from horsies_django.admin.base.html import NOTHING, badge, moment_field
 from horsies_django.admin.base.limits import levels, limit_rows, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
+from horsies_django.admin.base.sizes import LAST, MANY
 from horsies_django.admin.queues.configuring import ConfigureMixin
-from horsies_django.admin.queues.permit_holders import PERMITS, partition_rows, permit_rows
+from horsies_django.admin.queues.permit_holders import partition_rows, permit_rows
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.monitoring import overview
@@ -33,7 +34,6 @@ else:
 
 T = TypeVar("T")
 
-PARTITIONS = 20
 GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
 
@@ -52,7 +52,6 @@ class QueueListMixin(NextPageMixin):
     """The change list of queues: the whole cluster first, if it has a limit or a pause, then by priority."""
 
     def source(self) -> QuerySet[Queue]:
-        """Return the queues by priority and name."""
         queues: QuerySet[Queue] = self.queryset.exclude(SILENT_CLUSTER)
         return queues.order_by(Case(When(name=CLUSTER, then=Value(0)), default=Value(1)), "priority", "name")
 
@@ -89,7 +88,6 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
         )
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Queue | None:
-        """Return the queue with its overview."""
         queues = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
         return with_overviews(queues[0]._state.db, queues)[0] if queues else None
 
@@ -98,8 +96,8 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
         alias, name, now = obj._state.db, obj.name, obj.read_at
         effective = obj.overview.effective if obj.overview else None
         visible = request.user.has_perm("horsies.view_payload") or (name != CLUSTER and obj.partition_by_args is None)
-        holders = read_bounded(alias, lambda: overview.permits(name, PERMITS))
-        parts = read_bounded(alias, lambda: overview.partitions(name, PARTITIONS))
+        holders = read_bounded(alias, lambda: overview.permits(name, MANY))
+        parts = read_bounded(alias, lambda: overview.partitions(name, LAST))
         return {
             "given_up": GIVEN_UP if obj.overview is None else "",
             "limits": limit_rows(obj, effective),
@@ -118,7 +116,6 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("priority (1 is served first)"))
     def shown_priority(self, obj: Any) -> Any:
-        """Return the effective priority."""
         if obj.name == CLUSTER:
             return NOTHING
         return obj.overview.effective["priority"] if obj.overview else obj.priority
@@ -131,7 +128,6 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("running"))
     def shown_running(self, obj: Any) -> str:
-        """Return the number of running tasks."""
         return _count(obj, "running")
 
     @admin.display(description=gettext_lazy("claimed"))
@@ -158,7 +154,6 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
 
     @admin.display(description=gettext_lazy("tasks"))
     def shown_tasks(self, obj: Queue) -> SafeString | str:
-        """Return a link to the queue's tasks."""
         if not self.admin_site.is_registered(Task):
             return NOTHING
         address = reverse("admin:horsies_task_changelist", current_app=self.admin_site.name)

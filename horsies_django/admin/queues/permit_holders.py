@@ -17,11 +17,9 @@ from horsies_django.admin.base.html import (
     status_badge,
 )
 from horsies_django.admin.base.links import with_workers
+from horsies_django.admin.base.sizes import LONGEST_NAME
 from horsies_django.models import Task
 from horsies_django.monitoring.overview import PartitionLoad, PermitHolder
-
-PERMITS = 100  # shown on the page
-LONGEST_PARTITION = 200
 
 
 class PermitRow:
@@ -77,4 +75,4 @@ def partition_rows(loads: list[PartitionLoad], visible: bool) -> list[PartitionR
 def _shown(partition: str | None, visible: bool) -> str:
     if partition is None:
         return NOTHING
-    return str(Truncator(partition).chars(LONGEST_PARTITION)) if visible else _("hidden")
+    return str(Truncator(partition).chars(LONGEST_NAME)) if visible else _("hidden")

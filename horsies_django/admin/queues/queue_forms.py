@@ -88,7 +88,6 @@ def _moment(text: object) -> dt.datetime | None:
 
 
 def _shown(moment: dt.datetime) -> dt.datetime:
-    """Return the datetime as the field shows it."""
     local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
     return local.replace(tzinfo=None, microsecond=0, fold=0)
 
@@ -110,7 +109,6 @@ class PauseForm(QueueForm):
     )
 
     def apply(self, actor: str) -> list[str]:
-        """Pause the queue."""
         return queues.pause(self.row.name, actor=actor, reason=self.why)
 
 
@@ -123,7 +121,6 @@ class ResumeForm(QueueForm):
     explanation = gettext_lazy("Waiting tasks start again, within the limits.")
 
     def apply(self, actor: str) -> list[str]:
-        """End the pause."""
         return queues.resume(self.row.name, actor=actor, reason=self.why)
 
 
@@ -136,7 +133,6 @@ class ClearForm(QueueForm):
     explanation = gettext_lazy("The declared limits apply again. Running tasks continue.")
 
     def apply(self, actor: str) -> list[str]:
-        """Remove the override."""
         return queues.clear(self.row.name, actor=actor, reason=self.why)
 
 
@@ -194,7 +190,6 @@ class OverrideForm(QueueForm):
         return self.cleaned_data
 
     def apply(self, actor: str) -> list[str]:
-        """Override the limits."""
         until = self.cleaned_data["until"]
         if until is not None and timezone.is_naive(until):  # USE_TZ is off
             until = timezone.make_aware(until)

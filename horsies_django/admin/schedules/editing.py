@@ -38,7 +38,6 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
     )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may add a schedule."""
         return self.has_configure_permission(request)
 
     def verbs(self, row: Schedule) -> list[str]:

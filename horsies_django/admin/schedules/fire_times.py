@@ -32,7 +32,6 @@ from horsies_django.models.moments import aware
 from horsies_django.monitoring.overview import as_object
 from horsies_django.store.schedules import Recent, ScheduleStore
 
-RUNS = 20
 REMOVED = gettext_lazy("Removed")
 
 

@@ -27,6 +27,7 @@ from horsies_django.admin.base.html import (
     moment_field,
 )
 from horsies_django.admin.base.readonly import NextPageMixin
+from horsies_django.admin.base.sizes import FEW, LAST, LONGEST_CELL
 from horsies_django.admin.schedules import fire_times
 from horsies_django.admin.schedules.editing import EditMixin
 from horsies_django.core.schedules import as_texts
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-COMING = 5
-LONGEST_ERROR = 100
 HELD = CombinedExpression(F("declared"), "||", F("changes"), JSONField())  # the definition in force
 OFF = Q(held__enabled=False, held__enabled__isnull=False)
 STATES = {
@@ -59,7 +58,6 @@ class StateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Offer all states."""
         return [(state, text) for state, (text, _rows) in STATES.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> QuerySet[Schedule]:
@@ -74,7 +72,7 @@ class StateFilter(admin.SimpleListFilter):
 
 def with_runs(alias: str, schedules: list[Any]) -> list[Any]:
     """Set ``reading`` and ``runs`` of each schedule, read with one statement; ``runs`` is None if that took too long."""
-    found = fire_times.recent(alias, [schedule.name for schedule in schedules], fire_times.RUNS)
+    found = fire_times.recent(alias, [schedule.name for schedule in schedules], LAST)
     for schedule in schedules:
         schedule.reading = fire_times.read(schedule)
         schedule.runs = None if found is None else found.get(schedule.name, [])
@@ -85,7 +83,6 @@ class ScheduleListMixin(NextPageMixin):
     """The change list of schedules, by name."""
 
     def source(self) -> QuerySet[Schedule]:
-        """Return the schedules, ordered by name."""
         schedules: QuerySet[Schedule] = self.queryset
         return schedules.order_by("name")
 
@@ -122,7 +119,6 @@ class ScheduleAdminMixin(EditMixin):
         return (queryset.filter(found) if term else queryset), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Return the fields of this schedule."""
         gone = ("gone",) if obj and obj.gone_at else ()
         fields = ("shown_task", "shown_pattern", "following", ("shown_last", "shown_runs"), "shown_declared")
         return ((None, {"fields": (*fields, ("in_force", "last_declared", *gone), ("created", "updated"))}),)
@@ -153,7 +149,7 @@ class ScheduleAdminMixin(EditMixin):
             "from_code": bool(changed_keys(obj)),
             "zone": str(zone),
             "fires": _fires(obj),
-            "coming": fire_times.coming_rows(obj, obj.reading, COMING),
+            "coming": fire_times.coming_rows(obj, obj.reading, FEW),
             "runs": None if obj.runs is None else fire_times.run_rows(self, request, obj, obj.runs, zone),
             **last_changes(self, request, obj, obj.name, OF_SCHEDULES),
             "tools": self.tools(request, obj),
@@ -170,7 +166,6 @@ class ScheduleAdminMixin(EditMixin):
 
     @admin.display(description=gettext_lazy("task"))
     def shown_task(self, obj: Schedule) -> SafeString | str:
-        """Return the name of the task."""
         task = as_object(obj.definition).get("task")
         return breakable(str(task)) if task else NOTHING
 
@@ -192,7 +187,7 @@ class ScheduleAdminMixin(EditMixin):
         following, problem = self.following(obj), _problem(obj)
         if not problem or not _fires(obj):
             return following
-        error = format_html("{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_ERROR))
+        error = format_html("{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_CELL))
         return error if following == NOTHING else format_html("{}<br>{}", following, error)
 
     @admin.display(description=gettext_lazy("next fire time"))
@@ -223,7 +218,6 @@ class ScheduleAdminMixin(EditMixin):
 
     @admin.display(description=gettext_lazy("last runs"))
     def shown_runs(self, obj: Any) -> SafeString | str:
-        """Return the last runs, a block for each."""
         return fire_times.bar(obj.runs or [], obj.reading.zone)
 
     @admin.display(description=gettext_lazy("defined in"))

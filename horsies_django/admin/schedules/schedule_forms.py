@@ -19,6 +19,7 @@ from horsies_django import schedules
 from horsies_django.admin.base.change_forms import ADD, ChangeForm
 from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS
 from horsies_django.admin.base.html import NOTHING
+from horsies_django.admin.base.sizes import LONGEST_NAME
 from horsies_django.conf import config
 from horsies_django.core.fire_times import CATCH_UP as POLICIES
 from horsies_django.core.patterns import EXAMPLES
@@ -28,7 +29,6 @@ from horsies_django.monitoring.overview import as_object
 from horsies_django.tasks import registry
 
 DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None}
-LONGEST_PATTERN = 200
 WIDE = {"class": "vTextField", "autocomplete": "off"}
 NUMBER = {"class": "vIntegerField"}
 HIDDEN = gettext_lazy(
@@ -51,7 +51,6 @@ class RunNowForm(ScheduleForm):
     explanation = gettext_lazy("Sends its task once, now. The fire times of the schedule do not change.")
 
     def apply(self, actor: str) -> list[str]:
-        """Send the task."""
         self.task_id = schedules.run_now(self.row.name, actor=actor, reason=self.why)
         return ["task_id"]
 
@@ -65,7 +64,6 @@ class EnableForm(ScheduleForm):
     explanation = gettext_lazy("It fires from now on. Nothing is sent for the time while it was disabled.")
 
     def apply(self, actor: str) -> list[str]:
-        """Enable the schedule."""
         return schedules.enable(self.row.name, actor=actor, reason=self.why)
 
 
@@ -78,7 +76,6 @@ class DisableForm(ScheduleForm):
     explanation = gettext_lazy("It does not fire until you enable it. Tasks that were sent are not affected.")
 
     def apply(self, actor: str) -> list[str]:
-        """Disable the schedule."""
         return schedules.disable(self.row.name, actor=actor, reason=self.why)
 
 
@@ -91,7 +88,6 @@ class RevertForm(ScheduleForm):
     explanation = gettext_lazy("Drops all changes, so that what the code declares is in force again.")
 
     def apply(self, actor: str) -> list[str]:
-        """Drop the changes."""
         return schedules.revert(self.row.name, actor=actor, reason=self.why)
 
 
@@ -107,7 +103,6 @@ class DeleteForm(ScheduleForm):
     deletes = True
 
     def apply(self, actor: str) -> list[str]:
-        """Delete the schedule."""
         schedules.delete(self.row.name, actor=actor, reason=self.why)
         return ["name"]
 
@@ -118,7 +113,7 @@ class DefinitionForm(ScheduleForm):
     task = forms.ChoiceField(show_hidden_initial=True)
     pattern = forms.CharField(
         show_hidden_initial=True,
-        max_length=LONGEST_PATTERN,
+        max_length=LONGEST_NAME,
         widget=forms.TextInput(attrs=WIDE),
     )
     zone = forms.CharField(
@@ -221,7 +216,6 @@ class DefinitionForm(ScheduleForm):
 
     @property
     def named(self) -> str:
-        """The schedule's name."""
         return self.row.name
 
     def altered(self) -> dict[str, Any]:
@@ -281,11 +275,9 @@ class AddForm(DefinitionForm):
         return name
 
     def altered(self) -> dict[str, Any]:
-        """Return all keys."""
         return {key: self.cleaned_data[key] for key in KEYS if key in self.cleaned_data}
 
     def apply(self, actor: str) -> list[str]:
-        """Create the schedule."""
         schedules.create(self.named, self.altered(), actor=actor, reason=self.why)
         self.row = Schedule(name=self.named)
         return list(KEYS)

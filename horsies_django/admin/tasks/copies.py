@@ -15,10 +15,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from horsies_django.admin.base.html import absolute, breakable, status_badge
+from horsies_django.admin.base.sizes import LAST
 from horsies_django.models import Task
 from horsies_django.monitoring import overview
-
-MOST = 20  # copies on the page of one task
 
 
 class CopiedRow(NamedTuple):
@@ -34,7 +33,6 @@ class CopiedRow(NamedTuple):
 
 
 def copied_rows(page: Any, request: HttpRequest, copied: Mapping[uuid.UUID, Sequence[Task]]) -> list[CopiedRow]:
-    """Return a row for each task that has copies."""
     return [
         CopiedRow(
             id_,
@@ -86,8 +84,8 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
         )
     found = overview.copies([task.pk]).get(task.pk, [])
     links: list[tuple[SafeString | str, SafeString | str]] = [
-        (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status)) for copy in found[:MOST]
+        (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status)) for copy in found[:LAST]
     ]
-    if found[MOST:]:
-        links.append((_("and %(count)d earlier") % {"count": len(found) - MOST}, ""))
+    if found[LAST:]:
+        links.append((_("and %(count)d earlier") % {"count": len(found) - LAST}, ""))
     task.linked_copies = format_html_join(SafeString("<br>"), "{} {}", links)

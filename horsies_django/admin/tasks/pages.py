@@ -26,6 +26,7 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.links import parse_id, with_workers
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.sizes import MANY
 from horsies_django.admin.tasks.copies import with_copies
 from horsies_django.admin.tasks.filters import QueueFilter, StatusFilter, WorkflowFilter
 from horsies_django.admin.tasks.listing import TaskListMixin
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-ATTEMPTS = 100
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
@@ -129,7 +129,7 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
         visible = self.has_view_payload_permission(request)
         if not visible:
             attempts = attempts.defer("error_message", "traceback")
-        rows = with_workers(self, request, list(attempts[:ATTEMPTS]), "worker_id")
+        rows = with_workers(self, request, list(attempts[:MANY]), "worker_id")
         return {
             "attempts": [AttemptRow(row, visible) for row in rows],
             "steps": step_rows(obj),
@@ -139,7 +139,6 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
 
     @admin.display(description=gettext_lazy("status"))
     def shown_status(self, obj: Task) -> SafeString:
-        """Return the status."""
         return status_badge(obj.status)
 
     @admin.display(description=gettext_lazy("name"))
@@ -149,7 +148,6 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
 
     @admin.display(description=gettext_lazy("queue"))
     def shown_queue(self, obj: Task) -> str:
-        """Return the queue."""
         return obj.queue_name
 
     @admin.display(description=gettext_lazy("queue"))

@@ -62,12 +62,10 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("arguments"))
     def shown_arguments(self, obj: Task) -> SafeString:
-        """Return the arguments by name."""
         return json_block(obj.kwargs if obj.codec is None else named_arguments(obj.kwargs))
 
     @admin.display(description=gettext_lazy("result"))
     def shown_result(self, obj: Task) -> SafeString | str:
-        """Return the stored return value of the task."""
         envelope: Any = obj.result
         if envelope is None:
             return NOTHING
@@ -83,12 +81,10 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("error data"))
     def shown_error_data(self, obj: Task) -> SafeString:
-        """Return the data that the task attached to its error."""
         return json_block(_error(obj).get("data"))
 
     @admin.display(description=gettext_lazy("traceback"))
     def shown_traceback(self, obj: Task) -> SafeString:
-        """Return the traceback as text."""
         return block(str(_exception(obj).get("traceback")))
 
     @admin.display(description=gettext_lazy("options"))
@@ -98,7 +94,6 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("metadata"))
     def shown_metadata(self, obj: Task) -> SafeString:
-        """Return the metadata with which the task was sent."""
         return json_block(_metadata(obj))
 
 

@@ -12,12 +12,10 @@ from django.utils.translation import gettext as _
 from horsies_django.admin.base.html import absolute
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
+from horsies_django.admin.base.sizes import MANY, PATIENCE_MS
 from horsies_django.core.status import Status
 from horsies_django.models import Task, TaskStep
 from horsies_django.monitoring.explain import explain
-
-MOST = 100  # steps on the page
-PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
 
 
 class Panel(NamedTuple):
@@ -50,4 +48,4 @@ class StepRow(NamedTuple):
 def step_rows(task: Task) -> list[StepRow]:
     """Return the newest steps of a task, the newest first. Results are not read: those of a long task could be a gigabyte."""
     steps = TaskStep.objects.using(task._state.db).filter(task_id=task.pk).order_by("-created_at", "name")
-    return [StepRow(name, absolute(at)) for name, at in steps.values_list("name", "created_at")[:MOST]]
+    return [StepRow(name, absolute(at)) for name, at in steps.values_list("name", "created_at")[:MANY]]

@@ -10,8 +10,7 @@ from django.contrib import admin, messages
 from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from horsies_django.admin.base.refusals import patiently, refusal
 from horsies_django.admin.tasks.copies import ask, copied_rows
@@ -98,6 +97,8 @@ class OperateMixin(Base):
         except DatabaseError as error:
             self.message_user(request, refusal(error), messages.ERROR)
             return
-        text = _("%(cancelled)d cancelled, %(requested)d running and asked to stop, %(finished)d already finished.")
+        text = gettext(
+            "%(cancelled)d cancelled, %(requested)d running and asked to stop, %(finished)d already finished."
+        )
         counts = {name.lower(): verdicts[name] for name in ("CANCELLED", "REQUESTED", "FINISHED")}
         self.message_user(request, text % counts, messages.SUCCESS)

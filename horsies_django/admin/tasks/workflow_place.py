@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import linked_field
 from horsies_django.admin.base.links import node_link
+from horsies_django.admin.tasks.payload import Base
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Task]
-else:
-    Base = object
 
 
 class PlaceMixin(Base):

@@ -33,7 +33,6 @@ class RunFilter(admin.SimpleListFilter):
         return queryset.filter(**self.condition(value))
 
     def condition(self, value: str) -> dict[str, Any]:
-        """Return the condition for a value."""
         return {self.parameter_name or "": value}
 
 
@@ -72,9 +71,7 @@ class ParentFilter(RunFilter):
     parameter_name = "child"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return both kinds."""
         return [("0", _("Not part of another run")), ("1", _("Node of another run"))]
 
     def condition(self, value: str) -> dict[str, Any]:
-        """Return the condition for a value."""
         return {"parent_id__isnull": value == "0"}

@@ -23,6 +23,7 @@ from horsies_django.admin.base.links import NODE_PAGE, node_link
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.refusals import answered
+from horsies_django.admin.base.sizes import MANY, PATIENCE_MS
 from horsies_django.admin.workflows.cells import KINDS, badge_of
 from horsies_django.admin.workflows.nodes import LARGEST, elements, leads_to, upstream
 from horsies_django.admin.workflows.run_forms import lacked
@@ -30,8 +31,6 @@ from horsies_django.admin.workflows.run_pages import RunPagesMixin
 from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain import explain_node
 
-PATIENCE_MS = 1_000  # longer, and the page is shown without the reasons
-NEIGHBOURS = 100
 AFTER_TIMEOUT: dict[str, str | Promise] = {
     "fail": gettext_lazy("the node fails"),
     "skip": gettext_lazy("the node is skipped"),
@@ -45,8 +44,6 @@ class NodePageMixin(RunPagesMixin):
     """Adds the page of a node."""
 
     def get_urls(self) -> list[Any]:
-        """Add the URL of a node."""
-
         def view(request: HttpRequest, object_id: str, number: int) -> HttpResponse:
             return answered(self, request, lambda: self.node_view(request, object_id, number))
 
@@ -137,7 +134,6 @@ def added_by(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
 
 
 def undoes(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
-    """Return the node that this one undoes, "" if it undoes none."""
     if node.undoes is None:
         return ""
     return node_link(page, request, node.workflow_id, node.undoes, node.name.removeprefix("undo "))
@@ -192,9 +188,9 @@ def neighbours(
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk).order_by("number")
 
     def read() -> tuple[list[Any], bool]:
-        numbers = list(edges.values_list(end, flat=True)[: NEIGHBOURS + 1])
-        found = nodes.filter(number__in=numbers[:NEIGHBOURS]).values_list("number", "name", "status")
-        return list(found), len(numbers) > NEIGHBOURS
+        numbers = list(edges.values_list(end, flat=True)[: MANY + 1])
+        found = nodes.filter(number__in=numbers[:MANY]).values_list("number", "name", "status")
+        return list(found), len(numbers) > MANY
 
     found, more = read_bounded(alias, read) or ([], True)
     rows = [

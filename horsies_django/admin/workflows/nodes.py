@@ -24,7 +24,7 @@ from horsies_django.admin.workflows.cells import KINDS, SHAPES, badge_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 
-MANY = 500
+PAGE = 500
 LARGEST = 2**63 - 1
 LONGEST_ERROR = 500
 COLUMNS = (
@@ -78,9 +78,9 @@ def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Node
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk)
     counted = read_bounded(alias, lambda: dict(nodes.values_list("status").annotate(Count("number"))))
     chosen = filtered(nodes, status).filter(number__gte=first).only(*columns).order_by("number")
-    found = read_bounded(alias, lambda: list(chosen[: MANY + 1]))
-    rows = None if found is None else [NodeRow(page, request, node, visible) for node in found[:MANY]]
-    next_url = "?" + urlencode({"nodes": status, "from": found[MANY].number}) if found and len(found) > MANY else ""
+    found = read_bounded(alias, lambda: list(chosen[: PAGE + 1]))
+    rows = None if found is None else [NodeRow(page, request, node, visible) for node in found[:PAGE]]
+    next_url = "?" + urlencode({"nodes": status, "from": found[PAGE].number}) if found and len(found) > PAGE else ""
     of_status = None if counted is None else counted.get(status, 0) if status else sum(counted.values())
     left = "" if of_status is None else f"{of_status:,}"
     return NodeTable(rows, choices(counted, status), next_url, left)
@@ -121,7 +121,6 @@ def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
 
 
 def tasks_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int | None, text: str) -> SafeString | str:
-    """Return a link to the list of the tasks of a run, or of one of its nodes."""
     if not page.admin_site.is_registered(Task) or not request.user.has_perm("horsies.view_task"):
         return text
     address = reverse("admin:horsies_task_changelist", current_app=page.admin_site.name)

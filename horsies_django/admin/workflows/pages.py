@@ -102,7 +102,6 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
         run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show"))
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
-        """Return the fields of this run for this user."""
         parent: tuple[str, ...] = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
         parent += ("shown_before",) if obj is not None and obj.continues is not None else ()
         parent += ("shown_after",) if obj is not None and obj.continued_as is not None else ()
@@ -132,7 +131,6 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
 
     @admin.display(description=gettext_lazy("status"))
     def shown_status(self, obj: WorkflowRun) -> SafeString:
-        """Return the status."""
         return badge_of(obj.status)
 
     @admin.display(description=gettext_lazy("name"))
@@ -144,7 +142,6 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
 
     @admin.display(description=gettext_lazy("key"))
     def shown_key(self, obj: WorkflowRun) -> str:
-        """Return the key."""
         return obj.key or NOTHING
 
     @admin.display(description=gettext_lazy("progress"))
@@ -154,12 +151,10 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
 
     @admin.display(description=gettext_lazy("sent"))
     def shown_sent(self, obj: Any) -> SafeString | str:
-        """Return how long ago it was sent."""
         return format_html(_("{} ago"), age(obj.sent_at, obj.read_at))
 
     @admin.display(description=gettext_lazy("finished"))
     def shown_finished(self, obj: Any) -> SafeString | str:
-        """Return how long ago it finished."""
         return format_html(_("{} ago"), age(obj.finished_at, obj.read_at)) if obj.finished_at else NOTHING
 
     @admin.display(description=gettext_lazy("error code"))
@@ -169,12 +164,10 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
 
     @admin.display(description=gettext_lazy("tasks in flight at most"))
     def shown_in_flight(self, obj: WorkflowRun) -> str:
-        """Return the limit on tasks in flight."""
         return NOTHING if obj.max_in_flight is None else f"{obj.max_in_flight:,}"
 
     @admin.display(description=gettext_lazy("tasks"))
     def shown_tasks(self, obj: Any) -> SafeString | str:
-        """Return a link to the tasks of the run."""
         return obj.linked_tasks if isinstance(obj.linked_tasks, SafeString) else NOTHING
 
     @admin.display(description=gettext_lazy("hidden"))
@@ -184,7 +177,6 @@ class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActio
 
     @admin.display(description=gettext_lazy("result"))
     def shown_result(self, obj: WorkflowRun) -> SafeString | str:
-        """Return the value of the run, or its error."""
         return NOTHING if obj.result is None else json_block(obj.result)
 
     shown_failure = linked_field("linked_failure", gettext_lazy("failed node"))

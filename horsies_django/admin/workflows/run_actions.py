@@ -60,12 +60,10 @@ class RunActionsMixin(Base):
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Resume"))
     def resume_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        """Continue paused runs."""
         self._control(request, queryset, "resume")
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Cancel"))
     def cancel_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        """End runs."""
         self._control(request, queryset, "cancel")
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Retry"))

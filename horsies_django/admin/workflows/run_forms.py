@@ -14,13 +14,12 @@ from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Word
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.links import parse_id
 from horsies_django.admin.base.refusals import patiently
+from horsies_django.admin.base.sizes import LONGEST_NAME
 from horsies_django.admin.workflows.nodes import LARGEST
 from horsies_django.core.errors import WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import find_node
 from horsies_django.workflows import gates, operations
-
-LONGEST_NAME = 200
 
 
 class RunForm(ChangeForm):
@@ -90,7 +89,6 @@ class RetryForm(RunForm):
     )
 
     def change(self, actor: str) -> bool:
-        """Retry the run."""
         operations.retry(self.row.pk, actor=actor, reason=self.why)
         return True
 
@@ -129,7 +127,6 @@ class SkipForm(NodeForm):
     )
 
     def change(self, actor: str) -> bool:
-        """Skip the node."""
         operations.skip(self.row.pk, self.number, actor=actor, reason=self.why)
         return True
 
@@ -206,7 +203,6 @@ class OperateMixin(ChangeMixin):
 
 
 def is_undone(row: WorkflowRun) -> bool:
-    """Return whether all nodes of a run that were to be undone are."""
     error = row.result.get("err") if isinstance(row.result, dict) else None
     data = error.get("data") if isinstance(error, dict) else None
     return isinstance(data, dict) and "undone" in data and "not_undone" not in data

@@ -40,6 +40,5 @@ class RunPagesMixin(Base):
         return self.home(request, _("There is no workflow run “%(name)s”.") % {"name": unquote(object_id)})
 
     def url_of(self, run: WorkflowRun, page: str = "change") -> str:
-        """Return the address of a page of a run, or of one of its forms."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
         return reverse(name, args=(quote(run.pk),), current_app=self.admin_site.name)

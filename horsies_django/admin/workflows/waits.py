@@ -11,10 +11,10 @@ from django.utils.translation import gettext as _
 from horsies_django.admin.base.html import NOTHING, badge, json_block, moment
 from horsies_django.admin.base.links import node_link
 from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.sizes import MANY
 from horsies_django.admin.workflows.cells import badge_of
 from horsies_django.models import WorkflowNode, WorkflowSignal
 
-MANY = 100  # of gates those that wait, of signals the newest
 SHOWN = ("number", "name", "status", "permission", "due_at", "decided_by", "finished_at")
 
 

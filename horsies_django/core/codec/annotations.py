@@ -40,7 +40,6 @@ def shape_of(annotation: Any, where: str) -> Shape:
 
 
 def refused(where: str, name: str, why: str, instead: str) -> UnsupportedType:
-    """Return the error for an unsupported annotation."""
     return UnsupportedType(f"{where}: {name} {why}: {instead}")
 
 

@@ -43,7 +43,6 @@ class ArgumentsCodec(Compiled):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the parameters."""
         return self._names
 
     @property

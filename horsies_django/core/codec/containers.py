@@ -9,7 +9,6 @@ from horsies_django.core.codec.shapes import CodecError, Shape, check_key, key_s
 
 
 def list_shape(item: Shape) -> Shape:
-    """Return the shape of ``list[item]``."""
     name, dump_item, load_item = f"list[{item.name}]", item.dump, item.load
 
     def walk(value: Any, convert: Callable[[Any], Any]) -> list[Any]:
@@ -35,7 +34,6 @@ def list_shape(item: Shape) -> Shape:
 
 
 def dict_shape(item: Shape) -> Shape:
-    """Return the shape of ``dict[str, item]``."""
     name, dump_item, load_item = f"dict[str, {item.name}]", item.dump, item.load
 
     def walk(value: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
@@ -62,7 +60,6 @@ def dict_shape(item: Shape) -> Shape:
 
 
 def tuple_shape(items: Sequence[Shape]) -> Shape:
-    """Return the shape of a tuple with one shape per item."""
     name = f"tuple[{', '.join(item.name for item in items)}]"
     dumps, loads = [item.dump for item in items], [item.load for item in items]
 
@@ -92,7 +89,6 @@ def tuple_shape(items: Sequence[Shape]) -> Shape:
 
 
 def row_shape(item: Shape) -> Shape:
-    """Return the shape of ``tuple[item, ...]``."""
     inner, name = list_shape(item), f"tuple[{item.name}, ...]"
 
     def dump(value: Any) -> list[Any]:

@@ -15,7 +15,6 @@ from horsies_django.core.codec.shapes import ANY, CodecError, Shape, misfit
 
 
 def is_pydantic(annotation: Any) -> bool:
-    """Return whether an annotation is a model of pydantic 2."""
     found: Any = sys.modules.get("pydantic")
     return hasattr(found, "TypeAdapter") and isinstance(annotation, type) and issubclass(annotation, found.BaseModel)
 

@@ -24,7 +24,6 @@ class Unresolved(TaskDefinitionError):  # noqa: N818 - the function may be fine
 
 
 def origin_of(function: Callable[..., Any]) -> str:
-    """Return the dotted path of a function."""
     return f"{function.__module__}.{function.__qualname__}"
 
 
@@ -90,7 +89,6 @@ def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signatur
 
 
 def _guess(default: Any) -> str:
-    """Return the type that a parameter may have."""
     return "int" if default is EMPTY else "int | None" if default is None else type(default).__name__
 
 

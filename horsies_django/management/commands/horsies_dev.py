@@ -66,7 +66,6 @@ class Command(BaseCommand):
             sys.exit(code)
 
     def say(self, name: str, line: str) -> None:
-        """Print a line of a process with its name."""
         prefix = f"{name:<{WIDTH}} |"
         if self.colored:
             prefix = colorize(prefix, fg=COLORS[name])

@@ -51,7 +51,6 @@ def newest() -> uuid.UUID:
 
 
 def as_json(explanation: Explanation) -> str:
-    """Return an explanation as JSON."""
     reasons = [reason._asdict() for reason in explanation.reasons]
     return json.dumps({**explanation._asdict(), "task_id": str(explanation.task_id), "reasons": reasons}, indent=2)
 

@@ -185,12 +185,10 @@ def target(options: dict[str, Any]) -> str:
 
 
 def chosen(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options among ``names`` that were given."""
     return {name: options[name] for name in names if name in options}
 
 
 def rows() -> dict[str, dict[str, Any]]:
-    """Return the rows of the queues by name."""
     return {row["name"]: dict(row) for row in Queue.objects.using(config().database).values()}
 
 
@@ -213,12 +211,10 @@ def whole(text: str) -> int:
 
 
 def limit(text: str) -> int | None:
-    """Parse a limit, or "none"."""
     return None if text.lower() == "none" else whole(text)
 
 
 def argument_names(text: str) -> list[str] | None:
-    """Parse names of arguments, "all" or "none"."""
     if text.lower() in ("all", "none"):
         return [] if text.lower() == "all" else None
     return [name.strip() for name in text.split(",")]

@@ -90,7 +90,6 @@ class Command(BaseCommand):
         )
 
     def tell(self, changed: list[str], state: str, options: dict[str, Any]) -> None:
-        """Print whether anything changed."""
         if options["json"]:
             self.stdout.write(as_json({"changed": changed}))
         elif changed:

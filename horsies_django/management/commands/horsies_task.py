@@ -175,7 +175,6 @@ def agreed(question: str) -> bool:
 
 
 def add_list(parser: ArgumentParser) -> None:
-    """Add the options of ``list``."""
     parser.add_argument(
         "--status", choices=[status.value for status in Status], type=str.upper, help="only tasks of this status"
     )
@@ -189,7 +188,6 @@ def add_list(parser: ArgumentParser) -> None:
 
 
 def add_send(parser: ArgumentParser) -> None:
-    """Add the options of ``send``."""
     parser.add_argument("name", metavar="NAME", help="the name of the task, such as shop.tasks.welcome")
     parser.add_argument("--kwargs", metavar="JSON", default="{}", help="""its arguments by name: '{"user_id": 7}'""")
     parser.add_argument("--queue", metavar="QUEUE", help="the queue, instead of that of the task")
@@ -204,7 +202,6 @@ def add_send(parser: ArgumentParser) -> None:
 
 
 def add_purge(parser: ArgumentParser) -> None:
-    """Add the options of ``purge``."""
     parser.add_argument("--queue", metavar="QUEUE", help="only tasks of this queue")
     parser.add_argument("--name", metavar="NAME", help="only tasks of this name")
     parser.add_argument("--all", action="store_true", help="tasks of all queues and names")

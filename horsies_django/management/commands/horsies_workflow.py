@@ -179,7 +179,6 @@ class Command(BaseCommand):
         self.decide(False, "rejected", options)
 
     def decide(self, approved: bool, did: str, options: dict[str, Any]) -> None:
-        """Approve or reject a gate."""
         run = get_workflow(options["run"]).workflow_id
         gates.decide(run, options["gate"], approved=approved, actor=actor(), reason=options["reason"])
         self.tell(run, f"{run}: the gate {options['gate']} is {did}", True, options)
@@ -194,7 +193,6 @@ class Command(BaseCommand):
         self.tell(handle.workflow_id, text, changed, options)
 
     def tell(self, run: uuid.UUID, text: str, changed: bool, options: dict[str, Any]) -> None:
-        """Print what a change did."""
         if options["json"]:
             self.stdout.write(as_json({"id": run, "status": get_workflow(run).status(), "changed": changed}))
         else:

@@ -30,7 +30,6 @@ def as_record(health: Health, problems: Sequence[Problem]) -> dict[str, object]:
 
 
 def queue_table(queues: Sequence[QueueHealth]) -> str:
-    """Return a line per queue."""
     headings = ("QUEUE", "RUNNING", "CLAIMED", "PENDING", "OLDEST WAITS", "WORKERS", "PAUSED")
     return table(
         headings,
@@ -45,7 +44,6 @@ def queue_table(queues: Sequence[QueueHealth]) -> str:
 
 
 def worker_table(workers: Sequence[WorkerHealth]) -> str:
-    """Return a line per worker."""
     if not workers:
         return "No worker is running, and none stopped recently."
     headings = (
@@ -87,7 +85,6 @@ def database_page(health: Health) -> str:
 
 
 def role(database: DatabaseHealth) -> str:
-    """Return the role of the server."""
     kind = "a replica" if database.in_recovery else "the primary"
     return f"{kind}, read-only" if database.read_only else f"{kind}, writable"
 
@@ -101,7 +98,6 @@ def skew(seconds: float) -> str:
 
 
 def verdict(problems: Sequence[Problem]) -> str:
-    """Return a line per problem."""
     if not problems:
         return "Healthy."
     return "\n".join(["UNHEALTHY", *(f"  {problem.code}: {plain(problem.text)}." for problem in problems)])

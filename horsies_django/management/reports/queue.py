@@ -21,7 +21,6 @@ HEADINGS = (
 
 
 def queue_table(queues: Iterable[QueueOverview]) -> str:
-    """Return a line per queue."""
     return table(
         HEADINGS,
         (
@@ -93,12 +92,10 @@ def limits(columns: Mapping[str, Any]) -> str:
 
 
 def in_force(queue: QueueOverview) -> str:
-    """Return the effective limits."""
     return "paused" if queue.effective["max_concurrency"] == 0 else limits(queue.effective)
 
 
 def rule(columns: Mapping[str, Any]) -> str:
-    """Return the partition rule."""
     names = columns["partition_by_args"]
     found = [] if names is None else [", ".join(names) or "all arguments"]
     found += ["task name"] if columns["partition_by_task"] else []
@@ -121,7 +118,6 @@ def waiting(partition: PartitionLoad) -> str:
 
 
 def number(limit: int | None) -> str:
-    """Return a limit, or "-"."""
     return "-" if limit is None else str(limit)
 
 

@@ -38,7 +38,6 @@ def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
 
 
 def as_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
-    """Return a task as a JSON object."""
     attempts = [attempt._asdict() for attempt in info.attempts]
     if not payload:
         for attempt in attempts:
@@ -68,7 +67,6 @@ def shown(value: Any) -> Any:
 
 
 def task_table(found: TaskList) -> str:
-    """Return a line per task."""
     headings = ("ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR")
     rows = (
         (

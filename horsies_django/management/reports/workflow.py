@@ -15,7 +15,6 @@ from horsies_django.workflows.handle import Change
 
 
 def run_table(runs: Sequence[RunOverview]) -> str:
-    """Return a line per run."""
     if not runs:
         return "There are no such runs."
     headings = ("RUN", "NAME", "KEY", "STATUS", "PROGRESS", "SENT", "FINISHED", "ERROR")
@@ -81,7 +80,6 @@ def node_table(nodes: Sequence[NodeOverview], *, payload: bool) -> str:
 
 
 def waits_for(wait: WaitOverview) -> str:
-    """Return what a node waits for."""
     if wait.kind == "timer":
         return "its time"
     if wait.kind == "gate":
@@ -120,7 +118,6 @@ def counts(progress: Progress | None) -> str:
 
 
 def upstream(node: NodeOverview) -> str:
-    """Return how many of its upstream nodes have finished."""
     count = node.open + node.ok + node.bad
     return f"{count - node.open:,}/{count:,}" if count else "-"
 
@@ -131,7 +128,6 @@ def elements(node: NodeOverview) -> str:
 
 
 def error(node: NodeOverview, payload: bool) -> str:
-    """Return the error of a node."""
     return ": ".join(filter(None, [node.error_code, node.error if payload else None])) or "-"
 
 

@@ -191,5 +191,4 @@ class NotificationListener:
         self.listener.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self.listener.close()

@@ -96,7 +96,6 @@ class Outbox:
         return len(self.releases) + sum(isinstance(entry, Claim) for entry in self.locked)
 
     def due(self, now: float) -> bool:
-        """Whether something can be written now."""
         return bool(self.outcomes or self.releases or (self.locked and now >= self.locked_until))
 
     def connect(self) -> None:
@@ -140,7 +139,6 @@ class Outbox:
         return passed
 
     def suits_short_pass(self, now: float) -> bool:
-        """Whether a short pass can write all that is due."""
         self.retry_locked(now)
         outcomes = self._batch()
         return not self.releases and len(outcomes) <= FEW and not any(one.status == "FAILED" for one in outcomes)

@@ -22,7 +22,6 @@ class Prefetched:
         return len(self.claims)
 
     def add(self, claims: Iterable[Claim]) -> None:
-        """Append claims."""
         self.claims.update((claim.id, claim) for claim in claims)
 
     def first(self, slots: dict[str, int]) -> list[Claim]:
@@ -36,14 +35,11 @@ class Prefetched:
         return found
 
     def take(self, ids: Iterable[uuid.UUID]) -> list[Claim]:
-        """Remove claims and return them, in the order of ``ids``."""
         return [self.claims.pop(id_) for id_ in ids if id_ in self.claims]
 
     def snapshot(self) -> tuple[Claim, ...]:
-        """Return all claims."""
         return tuple(self.claims.values())
 
     def clear(self) -> list[Claim]:
-        """Empty the buffer and return its claims."""
         claims, self.claims = list(self.claims.values()), {}
         return claims

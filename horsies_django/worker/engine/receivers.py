@@ -73,14 +73,12 @@ def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: 
 
 
 def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[Event]:
-    """Yield the events of tasks that were rescued from dead workers."""
     for one in happened:
         if one.kind in RESCUED:
             yield Event(task_rescued, {**about(one, worker), "outcome": one.kind}, kept(one.options))
 
 
 def about(task: Claim | Outcome | Happened, worker: uuid.UUID) -> dict[str, Any]:
-    """Return the arguments that all signals have."""
     return {
         "task_id": task.id,
         "task_name": task.task_name,
@@ -180,5 +178,4 @@ class Receivers:
 
 
 def describe(event: Event) -> str:
-    """Return an event as text."""
     return f"{event.signal.name} of {shown_name(event.values['task_name'])} {event.values['task_id']}"

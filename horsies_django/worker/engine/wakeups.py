@@ -135,7 +135,6 @@ class Wakeups:
 
     @property
     def lanes_with_work(self) -> set[str]:
-        """The lanes that may have due tasks."""
         return {lane for lane, fresh in self.fresh.items() if fresh}
 
     def lane_to_pass_on(self, now: float, free: Callable[[str], int]) -> str | None:

@@ -175,7 +175,6 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         return "horsies"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log a request at DEBUG."""
         logger.debug("health request: " + format, *args)
 
 

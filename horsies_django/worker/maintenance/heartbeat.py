@@ -111,7 +111,6 @@ class HeartbeatSender:
             self.tried_since = time.monotonic()
 
     def answered(self) -> None:
-        """Note that the database answered."""
         self.tried_since = None
 
     def cut_off_for(self, seconds: float) -> bool:

@@ -47,7 +47,6 @@ class Pruner:
 
     @property
     def owes_note(self) -> bool:
-        """Whether there is something to ``note``."""
         return not self.noted.issuperset(self.own())
 
     def note(self, connection: Any) -> None:

@@ -75,7 +75,6 @@ class MaintenanceThread(threading.Thread):
                 return
 
     def beat(self) -> bool:
-        """Send one heartbeat."""
         return self.heartbeat.tick(self.connected())
 
     def reap(self) -> bool:

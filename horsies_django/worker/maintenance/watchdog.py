@@ -91,6 +91,5 @@ class Watchdog(threading.Thread):
                 )
 
     def stop(self) -> None:
-        """End the thread."""
         self.ended.set()
         self.join(5)

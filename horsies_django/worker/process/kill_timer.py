@@ -104,7 +104,6 @@ class KernelTimer:
             self._set(deadline)
 
     def disarm(self) -> None:
-        """Disarm the timer."""
         self._set(NEVER)
 
     def remaining(self) -> float:

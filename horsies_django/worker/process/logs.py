@@ -100,7 +100,6 @@ def stream_of_its_own() -> TextIO:
 
 
 def root_is_configured() -> bool:
-    """Whether the project configures the root logger."""
     chosen = settings.LOGGING or {}
     return bool(logging.root.handlers) or "root" in chosen or "" in chosen.get("loggers", {})
 

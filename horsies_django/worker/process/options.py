@@ -88,7 +88,6 @@ def refuse_impossible(options: WorkerOptions) -> None:
 
 
 def option(name: str) -> str:
-    """Return the name of an option on the command line."""
     return f"--{name.replace('_', '-')}"
 
 

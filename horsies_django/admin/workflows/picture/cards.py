@@ -47,10 +47,9 @@ class Card(NamedTuple):
 
 
 def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str) -> Card:
-    """Return the box of a node. ``work`` is its task or child run."""
     status = shown_status(node, work)
-    lines = fitting.lines(node.name, NAME_ROOM)
-    tall = len(lines) > 1
+    lines_of_name = fitting.lines(node.name, NAME_ROOM)
+    tall = len(lines_of_name) > 1
     done, failed = _shares(node)
     return Card(
         number=node.number,
@@ -60,7 +59,7 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
         child=child,
         outline=node.kind if node.kind in OUTLINED else "task",
         status=icon(status),
-        name=list(zip((22, 37) if tall else (29,), lines, strict=True)),
+        name=list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
         state=fitting.cut(state(node, status, work, now), STATE_ROOM),
         state_y=54 if tall else 48,
         label=label(node, status, work, now),
@@ -126,7 +125,6 @@ def counts(node: Any) -> str:
 
 
 def waits(node: WorkflowNode, now: dt.datetime) -> str:
-    """Return what a waiting node waits for, "" if it does not wait."""
     if node.status != "WAITING":
         return ""
     if node.kind == "gate":

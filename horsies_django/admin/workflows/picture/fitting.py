@@ -41,7 +41,6 @@ def lines(text: str, most: float) -> list[str]:
 
 
 def _beginning(text: str, most: float) -> str:
-    """Return the characters that fit."""
     for place, each in enumerate(text):
         most -= _width(each)
         if most < 0:

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from horsies_django.admin.base.links import node_link, node_url
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.refusals import answered
+from horsies_django.admin.base.sizes import LAST
 from horsies_django.admin.workflows.cells import KINDS, badge_of, progress_bar
 from horsies_django.admin.workflows.nodes import node_table
 from horsies_django.admin.workflows.picture.cards import OUTLINED, SIZE, Card, card, icon, name, shown_status
@@ -28,7 +29,6 @@ from horsies_django.models import WorkflowNode
 from horsies_django.monitoring import workflows
 
 PICTURE_PAGE = "horsies_workflowrun_picture"
-MOST_GATES = 20
 STARTED = ("CLAIMED", "RUNNING", "PAUSED", "COMPENSATING")  # of the task or the child run of a node that is ENQUEUED
 ORDER = tuple(dict.fromkeys((*UNFINISHED_NODES, *STARTED, *NODE_STATUSES)))  # in the legend
 
@@ -53,8 +53,6 @@ class PicturePageMixin(RunPagesMixin):
     """Adds the page with the picture of a run."""
 
     def get_urls(self) -> list[Any]:
-        """Add the URL of the picture."""
-
         def view(request: HttpRequest, object_id: str) -> HttpResponse:
             return answered(self, request, lambda: self.picture_view(request, object_id))
 
@@ -131,7 +129,7 @@ class PicturePageMixin(RunPagesMixin):
     def _gates(self, request: HttpRequest, graph: Graph) -> list[Gate]:
         """Return the gates that wait for a decision, the first ones."""
         waiting = [node for node in graph.nodes if node.kind == "gate" and node.status == "WAITING"]
-        return [self._gate(request, node) for node in waiting[:MOST_GATES]]
+        return [self._gate(request, node) for node in waiting[:LAST]]
 
     def _gate(self, request: HttpRequest, node: WorkflowNode) -> Gate:
         link = node_link(self, request, node.workflow_id, node.number, node.name)

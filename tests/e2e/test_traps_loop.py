@@ -9,8 +9,8 @@ import pytest
 
 from horsies_django.worker.pool.process import is_over
 from tests.apps.project import tasks, unspeakable
-from tests.e2e.test_traps_database import SECONDS_30
 from tests.conftest import wait_until
+from tests.e2e.test_traps_database import SECONDS_30
 from tests.support.workers import WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,6 @@ from types import FrameType
 
 import pytest
 
-from horsies_django.core.errors import StopRequested
 from horsies_django.worker.process import shutdown
 from horsies_django.worker.process.shutdown import Shutdown, heard
 

@@ -26,7 +26,6 @@ from horsies_django.tasks.context import CurrentTask, running
 
 logger = logging.getLogger("horsies.task")
 
-INTERRUPTED_SECONDS = 10.0  # before a task whose process was interrupted runs again
 
 # What backoff functions said, until the process asks for it: (task id, attempt) -> seconds or True
 _answers: dict[tuple[Any, int], float | bool] = {}
@@ -164,6 +163,6 @@ def path_of(error: BaseException) -> str:
 def decide(error: BaseException, attempt: int) -> float | bool | None:
     """Return whether the process that ran a task wants another attempt: after how many seconds, or True. ``decide`` of tasks."""
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED_SECONDS
+        return 10.0  # before a task whose process was interrupted runs again
     current = running.get()
     return None if current is None else _answers.pop((current.task_id, attempt), None)

@@ -11,7 +11,6 @@ import uuid
 from typing import NamedTuple
 
 LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
-LONGEST = 1_000  # characters; ours take about 250 at most
 
 # To all workers: "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5 behind mail": a task
 # was returned; "0 *"; "advance <run>", of a workflow. To one worker: "now sync mail", "now sync *": look at once; "cancel";
@@ -39,7 +38,7 @@ class Told(NamedTuple):
 
 def read_told(payload: str) -> Told | None:
     """Parse a payload for workers; return None if it is invalid."""
-    if len(payload) > LONGEST:
+    if len(payload) > 1_000:  # characters; ours take about 250 at most
         return None
     if found := WAKEUP.fullmatch(payload):
         word = found["word"]

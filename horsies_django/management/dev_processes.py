@@ -14,7 +14,6 @@ from typing import IO, NamedTuple
 
 from horsies_django.worker.child.bootstrap import die_with_parent
 
-LAST_LINES_SECONDS = 2.0
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
 
 
@@ -70,7 +69,7 @@ class Together:
             while self.running:
                 self.handle(self.events.get())
             for reader in readers:
-                reader.join(LAST_LINES_SECONDS)
+                reader.join(2.0)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -36,12 +36,9 @@ __all__ = [
     "problems",
 ]
 
-NOTIFY_SHARE = 0.5  # of the notification queue; when it is full, transactions that send tasks cannot commit
-CONNECTION_SHARE = 0.9
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
 XMIN_SECONDS = 3_600.0
 XMIN_LEAST = 1_000  # fewer transactions leave too few dead rows to matter
-XMIN_TRANSACTIONS = 10_000_000  # the limit if the role cannot see the start time
 
 
 class QueueHealth(NamedTuple):
@@ -147,13 +144,14 @@ def _of_database(database: DatabaseHealth) -> Iterator[Problem]:
             + ("because it is a replica" if database.in_recovery else "by default_transaction_read_only")
             + ": no task can be sent, claimed or finished. Point DATABASES to the primary, or make the database writable",
         )
-    if database.notify_queue > NOTIFY_SHARE:
+    # Of the notification queue; when it is full, transactions that send tasks cannot commit
+    if database.notify_queue > 0.5:
         yield Problem(
             ProblemCode.NOTIFY_QUEUE,
             f"PostgreSQL's notification queue is {database.notify_queue:.0%} full; when it is full, transactions that send tasks "
             "cannot commit. A listening session has a transaction open: find the oldest one in pg_stat_activity and end it",
         )
-    if database.connections > CONNECTION_SHARE * database.max_connections:
+    if database.connections > 0.9 * database.max_connections:
         yield Problem(
             ProblemCode.CONNECTIONS,
             f"{database.connections} of {database.max_connections} connections are in use: soon workers and sites "
@@ -169,7 +167,7 @@ def _of_database(database: DatabaseHealth) -> Iterator[Problem]:
 
 def _holds_too_long(holder: XminHolder) -> bool:
     if holder.seconds is None:
-        return holder.transactions > XMIN_TRANSACTIONS
+        return holder.transactions > 10_000_000  # the limit if the role cannot see the start time
     return holder.seconds > XMIN_SECONDS and holder.transactions > XMIN_LEAST
 
 

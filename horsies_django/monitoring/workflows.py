@@ -18,7 +18,6 @@ from horsies_django.store.workflows import Progress
 from horsies_django.workflows.database import reading
 
 DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
-SAME_KEY = 1_000
 
 
 class RunOverview(NamedTuple):
@@ -155,7 +154,7 @@ def keyed(alias: str, key: str) -> list[uuid.UUID]:
     To be read again by id, in an order that no index has: that of an index could tempt the planner to read all runs.
     """
     found = WorkflowRun.objects.using(alias).filter(key=key).values_list("pk", flat=True)
-    return [] if text_problem("key", key, 255) else list(found[:SAME_KEY])
+    return [] if text_problem("key", key, 255) else list(found[:1_000])
 
 
 def newest(

@@ -9,9 +9,7 @@ from typing import Any
 
 from horsies_django.store.base import Connection, run
 
-HOLDERS = 20  # the largest number of permit holders to return
 BEFORE = 1_000  # tasks before this one are counted up to here
-UPSTREAM = 10  # the largest number of upstream nodes to return
 
 
 class ExplanationStore:
@@ -25,12 +23,13 @@ class ExplanationStore:
 
         ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.
         """
-        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": HOLDERS, "bound": BEFORE}
+        # The largest number of permit holders to return
+        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": BEFORE}
         found = run(self.connection, "monitoring/explain", params)[0][0]
         return None if found is None else json.loads(found)
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
         """Return the facts about a node of a run, or None if there is no such node."""
-        params = {"workflow": workflow, "number": number, "many": UPSTREAM}
+        params = {"workflow": workflow, "number": number, "many": 10}  # the largest number of upstream nodes to return
         found = run(self.connection, "monitoring/explain_node", params)[0][0]
         return None if found is None else json.loads(found)

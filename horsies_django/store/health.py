@@ -10,8 +10,6 @@ from typing import NamedTuple
 from horsies_django.store.base import Connection, run
 from horsies_django.store.overviews import parsed
 
-WORKERS = 500  # the largest number of workers to return
-SCHEDULES = 100
 RECENT = dt.timedelta(minutes=10)  # how long a worker that ended is still returned
 LOST = dt.timedelta(hours=1)  # the same for an audit entry or a snapshot that was lost
 
@@ -110,12 +108,13 @@ class HealthStore:
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
         """Return workers that are living or ended recently; stale ones sent no heartbeat for ``threshold``."""
-        rows = run(self.connection, "monitoring/workers", {"threshold": threshold, "recent": RECENT, "many": WORKERS})
+        # The largest number of workers to return
+        rows = run(self.connection, "monitoring/workers", {"threshold": threshold, "recent": RECENT, "many": 500})
         return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
 
     def schedules(self, late: dt.timedelta) -> list[ScheduleHealth]:
         """Return the schedules that are overdue by more than ``late``, and those whose last task could not be sent."""
-        rows = run(self.connection, "monitoring/schedules", {"late": late, "many": SCHEDULES})
+        rows = run(self.connection, "monitoring/schedules", {"late": late, "many": 100})
         return [ScheduleHealth(*row) for row in rows]
 
     def lost(self) -> list[LostRecord]:

@@ -29,7 +29,6 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.enqueue import in_event_loop
 
 LONGEST_NAME = 200
-FIRST_GENERATION = 1
 OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
@@ -99,7 +98,7 @@ class Steps:
     def __init__(self, fence: Fence | None) -> None:
         self.fence = fence
         # The names of steps that may be recorded; None: not read yet
-        self.recorded: set[str] | None = set() if fence is None or fence.generation == FIRST_GENERATION else None
+        self.recorded: set[str] | None = set() if fence is None or fence.generation == 1 else None
 
     def run(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, atomic: bool

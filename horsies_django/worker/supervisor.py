@@ -48,7 +48,6 @@ from horsies_django.workflows.advancer import Advancer
 logger = logging.getLogger("horsies.worker")
 
 GUARD_SHARE = 0.8  # of the dead-worker threshold: then the children of a stopped worker are killed
-LAST_PASSES_SECONDS = 3.0  # time for writing the outcomes of tasks that were ended
 
 
 class Supervisor:
@@ -228,7 +227,7 @@ class Supervisor:
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now; ending %s running task(s)", count)
         self.pool.kill("was ended while the worker shut down")
-        give_up_at = time.monotonic() + LAST_PASSES_SECONDS
+        give_up_at = time.monotonic() + 3.0  # time for writing the outcomes of tasks that were ended
         try:
             self.engine.turn(0.0)
             while self.engine.owes and time.monotonic() < give_up_at:

@@ -29,7 +29,6 @@ from horsies_django.store.workflows import Advanced, WorkflowStore
 logger = logging.getLogger("horsies.worker")
 
 LIMIT = 200  # tasks sent per turn and run
-TURN_SECONDS = 0.02
 TOGETHER = 8  # runs per round trip
 WAKING = 50  # runs with waits whose time is over, per transaction; see horsies_wake
 FAILED_SECONDS = 5.0  # until a run that could not be advanced is tried again
@@ -117,7 +116,7 @@ class Advancer:
         """Return the statements on a connection."""
         return WorkflowStore(connection, channel, self.max_bytes, self.now)
 
-    def turn(self, store: WorkflowStore, seconds: float = TURN_SECONDS) -> bool:
+    def turn(self, store: WorkflowStore, seconds: float = 0.02) -> bool:
         """Advance the runs that are due, for a short time; return whether tasks were sent.
 
         A run that cannot be advanced is logged and tried again later. Raises psycopg.Error if the connection is lost.

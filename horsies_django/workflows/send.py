@@ -25,7 +25,6 @@ from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.values import codec_of, codecs_of
 
 CHUNK = 5_000  # nodes per INSERT
-REMEMBERED = 1_000  # conditions that PostgreSQL accepted before
 _accepted: set[str] = set()
 
 
@@ -104,7 +103,7 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
         if getattr(error.__cause__, "sqlstate", None) not in ("42601", "22P02", "22023", "2201B"):
             raise
         return f"the condition {path!r:.200} is not a JSON path of PostgreSQL: {said(error)}"
-    if len(_accepted) < REMEMBERED:
+    if len(_accepted) < 1_000:  # conditions that PostgreSQL accepted before
         _accepted.add(path)
     return None
 

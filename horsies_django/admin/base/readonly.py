@@ -38,7 +38,6 @@ else:
 
 T = TypeVar("T")
 
-PER_PAGE = 50
 DEEPEST = 100_000  # lists show the newest rows, and no more than these
 TIMEOUT_MS = 3_000
 QUERY_CANCELED = "57014"
@@ -123,7 +122,7 @@ class ReadOnlyAdminMixin(Base):
 
     actions: Any = None
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
-    list_per_page = PER_PAGE
+    list_per_page = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     sortable_by = ()

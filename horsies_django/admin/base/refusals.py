@@ -20,7 +20,6 @@ from horsies_django.store.base import UNDEFINED, run, said
 logger = logging.getLogger("horsies.admin")
 
 LOCK_PATIENCE = "3s"
-UNAVAILABLE = 503
 
 # SQLSTATE -> what it means here and what to do
 REMEDIES: dict[str, str | Promise] = {
@@ -78,4 +77,4 @@ def _page(page: Any, request: Any, text: str) -> HttpResponse:
         "text": text,
     }
     request.current_app = page.admin_site.name
-    return TemplateResponse(request, "admin/horsies/refused.html", context, status=UNAVAILABLE)
+    return TemplateResponse(request, "admin/horsies/refused.html", context, status=503)

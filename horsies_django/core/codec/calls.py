@@ -21,7 +21,6 @@ from horsies_django.core.codec.shapes import ANY, CodecError, Shape, check_key, 
 from horsies_django.core.codec.signatures import EMPTY, origin_of, signature_of, unresolved
 from horsies_django.core.errors import TaskDefinitionError
 
-DIGEST_CHARACTERS = 32
 OWN = "atomic"  # the keyword that a step keeps for itself
 INSTEAD = (
     "pass a key or plain values; what cannot be passed can be a variable of a function of your own that makes the call"
@@ -73,7 +72,7 @@ def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
             raise
         except RecursionError:
             raise too_deep().within(name) from None
-    return hashlib.sha256(write_json(sorted(stored.items())).encode()).hexdigest()[:DIGEST_CHARACTERS]
+    return hashlib.sha256(write_json(sorted(stored.items())).encode()).hexdigest()[:32]
 
 
 def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

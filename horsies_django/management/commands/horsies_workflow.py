@@ -26,7 +26,6 @@ from horsies_django.monitoring.workflow_check import check_code
 from horsies_django.workflows import gates, operations, signals
 from horsies_django.workflows.handle import Change, get_workflow
 
-NODES = 500
 DECISIONS = {"approve": "let a gate of a run open", "reject": "let a gate of a run fail"}
 CONTROLS = {
     "pause": "start no other node of a run; running tasks end",
@@ -72,9 +71,7 @@ class Command(BaseCommand):
             action="store_true",
             help="also show error messages, data of signals, and the reasons of decisions",
         )
-        made.add_argument(
-            "--nodes", metavar="N", type=whole(0), default=NODES, help="the largest number of nodes (500)"
-        )
+        made.add_argument("--nodes", metavar="N", type=whole(0), default=500, help="the largest number of nodes (500)")
 
         verb("explain", "say why a node is not running, or what it is doing", node=True)
         for name, help_ in CONTROLS.items():

@@ -15,8 +15,6 @@ from horsies_django.monitoring.health import (
     named,
 )
 
-SKEW_SECONDS = 5.0  # a smaller difference needs no explanation
-
 
 def as_text(health: Health, problems: Sequence[Problem]) -> str:
     """Return queues, workers and database, and the problems at the end."""
@@ -93,7 +91,8 @@ def skew(seconds: float) -> str:
     """Return the difference of the clocks. Only logs use the clock of this host."""
     text = f"this host is {abs(seconds):.1f} s {'ahead of' if seconds >= 0 else 'behind'} the database"
     return (
-        text if abs(seconds) < SKEW_SECONDS else f"{text}; tasks use the database's clock, logs the clock of this host"
+        # A smaller difference needs no explanation
+        text if abs(seconds) < 5.0 else f"{text}; tasks use the database's clock, logs the clock of this host"
     )
 
 

@@ -22,7 +22,6 @@ from django.db.transaction import TransactionManagementError
 
 from horsies_django.worker.child import db_sessions
 
-CLOSE_SECONDS = 2.0
 LEFT_OPEN = (
     "a transaction cannot stay open between two awaits, as all async tasks of a process share one connection; it was rolled "
     "back: put the whole transaction into one function, and call that by sync_to_async"
@@ -63,7 +62,7 @@ class OneThread(ThreadPoolExecutor):
         """Close the connections of the thread, without waiting for a call that does not end."""
         if self.connected:
             with suppress(RuntimeError):
-                wait([self.submit(connections.close_all)], CLOSE_SECONDS)
+                wait([self.submit(connections.close_all)], 2.0)
 
 
 def executor() -> OneThread:

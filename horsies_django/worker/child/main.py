@@ -18,8 +18,6 @@ from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
 
-LEFTOVERS_SECONDS = 2.0  # less than the worker waits before it kills a child
-
 
 def main(
     options: WorkerOptions,
@@ -108,7 +106,7 @@ def may_have_children() -> None:
 
 def end_in_time(obstacle: str) -> threading.Timer:
     """End this process soon, whatever may prevent its end; return the timer that does it."""
-    timer = threading.Timer(LEFTOVERS_SECONDS, leave_behind, [obstacle])
+    timer = threading.Timer(2.0, leave_behind, [obstacle])  # less than the worker waits before it kills a child
     timer.daemon = True
     timer.start()
     return timer

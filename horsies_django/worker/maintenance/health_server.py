@@ -30,7 +30,6 @@ logger = logging.getLogger("horsies.worker")
 
 REQUEST_SECONDS = 5.0  # for a whole request, from the connection to its last byte
 REQUEST_BYTES = 8_192
-MOST_CLIENTS = 16  # at once
 
 
 def sick(engine: Engine) -> list[str]:
@@ -85,7 +84,7 @@ class HealthServer(ThreadingHTTPServer):
         """Answer a client on a thread of its own; if there are too many, disconnect the oldest."""
         with self.lock:
             self.clients[request] = None
-            oldest = next(iter(self.clients)) if len(self.clients) > MOST_CLIENTS else None
+            oldest = next(iter(self.clients)) if len(self.clients) > 16 else None  # at once
             self.clients.pop(oldest, None)
         if oldest is not None:
             with suppress(OSError):  # it has disconnected itself

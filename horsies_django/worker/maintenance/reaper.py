@@ -25,7 +25,6 @@ logger = logging.getLogger("horsies.worker")
 
 MANY = 1_000  # rows of a kind per statement
 REQUEST_SWEEP_SECONDS = 30.0
-SERVED_SECONDS = 60.0
 SWEEP_SECONDS = 0.3  # for sweeps, per tick
 
 
@@ -54,7 +53,7 @@ class Reaper:
         """Record once a minute that this worker serves its queues. Raises psycopg.Error."""
         if (now := time.monotonic()) >= self.served_at:
             QueueStore(connection).served(self.queues)
-            self.served_at = now + SERVED_SECONDS
+            self.served_at = now + 60.0
 
     def tick(self, connection: Any) -> None:
         """Run one round. Raises psycopg.Error."""

@@ -21,8 +21,6 @@ from horsies_django.worker.maintenance.reaper import Reaper
 
 logger = logging.getLogger("horsies.worker")
 
-LONGEST_STATEMENT_MS = 1_000
-
 
 class MaintenanceThread(threading.Thread):
     """Calls ``tick`` of heartbeat, reaper, overdue workflows and pruner, each at its interval, until ``stop``."""
@@ -130,7 +128,7 @@ class MaintenanceThread(threading.Thread):
                 self.alias,
                 application_name="horsies maintenance",
                 prepare=True,
-                statement_timeout_ms=LONGEST_STATEMENT_MS,
+                statement_timeout_ms=1_000,
             )
         return self.connection
 

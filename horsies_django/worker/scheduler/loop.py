@@ -36,7 +36,6 @@ logger = logging.getLogger("horsies.scheduler")
 
 DECLARED_SECONDS = 60.0  # how often to record that the schedules are still in the code
 GONE_AFTER = dt.timedelta(minutes=10)  # without such a record by any scheduler, while this one was connected
-LONGEST_STATEMENT_MS = 10_000
 
 
 class SchedulerLoop(threading.Thread):
@@ -147,7 +146,7 @@ class SchedulerLoop(threading.Thread):
             self.alias,
             application_name="horsies scheduler",
             prepare=True,
-            statement_timeout_ms=LONGEST_STATEMENT_MS,
+            statement_timeout_ms=10_000,
         )
         self.connection = connection
         self.signed_at = -math.inf  # it may have been disconnected for long

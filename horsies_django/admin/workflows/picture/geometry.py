@@ -20,10 +20,8 @@ MARGIN = 16
 WIDEST = 10  # boxes side by side; a layer of more is a block
 SIDE = 9  # from a box in a block to the lines beside it
 CORNER = 6
-SWEEPS = 7
 # How much a bend pulls at a node, compared with another node: chains of nodes are straight, and bends lie beside them.
 ASIDE = 0.001
-STRAIGHT = 8  # a line that runs less far sideways is drawn straight
 
 
 class Box(NamedTuple):
@@ -95,7 +93,7 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
     x: dict[int, float] = {}
     for row in slots:
         _place(row, x, [0.0] * len(row), [1.0] * len(row))
-    for sweep in range(SWEEPS):
+    for sweep in range(7):
         neighbours = above if sweep % 2 == 0 else below
         for row in slots if sweep % 2 == 0 else reversed(slots):
             wishes, weights = [], []
@@ -210,7 +208,8 @@ class Pen:
             return self.x[item], self.tops[layer]
         if box.row is None:
             middle = box.x + WIDTH // 2
-            middle = start if abs(start - middle) < STRAIGHT else middle
+            # A line that runs less far sideways is drawn straight
+            middle = start if abs(start - middle) < 8 else middle
             self.heads[style][f"M{middle - 4} {box.y - 7}h8l-4 7z"] = None
             return middle, box.y - 5
         y, beside = box.y + HEIGHT // 2, box.x - SIDE

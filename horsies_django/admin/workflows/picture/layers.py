@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-ROUNDS = 8  # down and up in turns
 MOST_BENDS = 4  # per node; edges beyond are drawn without bends, the longest ones
 
 
@@ -116,7 +115,7 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
     for row in rows:
         _number(row, place)
     best, fewest = [list(row) for row in rows], crossings(rows, below, place)
-    for sweep in range(ROUNDS):
+    for sweep in range(8):  # down and up in turns
         if not fewest:
             break
         neighbours = above if sweep % 2 == 0 else below

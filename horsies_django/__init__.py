@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
     from horsies_django.tasks.decorator import task
     from horsies_django.tasks.handle import TaskHandle, get_handle
-    from horsies_django.workflows.batch import Batch
-    from horsies_django.workflows.builder import Workflow
+    from horsies_django.workflows.builder import Batch, Workflow
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
     from horsies_django.workflows.nodes import Node, quorum
     from horsies_django.workflows.results import Results
 
 # name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
 _HOMES = {
-    "Batch": "workflows.batch",
+    "Batch": "workflows.builder",
     "CurrentTask": "tasks.context",
     "Node": "workflows.nodes",
     "Results": "workflows.results",

@@ -26,7 +26,7 @@ from django.utils.text import capfirst
 
 from horsies_django import schedules
 from horsies_django.conf import DEFAULT_QUEUE, Config, read
-from horsies_django.conf.paths import path_problems
+from horsies_django.conf.section import path_problems
 from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.schedules import as_texts
 from horsies_django.store.schema import open_schema

@@ -17,7 +17,7 @@ from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import refuse_who, text_problem
 from horsies_django.models import Queue
-from horsies_django.models.moments import aware
+from horsies_django.models.fields import aware
 from horsies_django.store.base import migrated
 from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 from horsies_django.store.schema import has_function

@@ -28,8 +28,7 @@ from horsies_django.store.notify import direct_connection
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.ids import uuid7
-from horsies_django.worker.maintenance.overdue import OverdueWorkflows
-from horsies_django.worker.maintenance.reaper import Reaper
+from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 from horsies_django.workflows.advancer import Advancer
 
 WORKERS, CHILDREN, SECONDS, CONNECTIONS = 1_000, 4, 30, 8

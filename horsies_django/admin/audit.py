@@ -25,13 +25,13 @@ from horsies_django.admin.base.history import (
     shown_reason,
 )
 from horsies_django.admin.base.html import (
+    LONGEST_CELL,
     NOTHING,
     block,
     json_block,
     moment_field,
 )
 from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
-from horsies_django.admin.base.sizes import LONGEST_CELL
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
 

@@ -14,6 +14,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
+    LAST,
+    MANY,
     NOTHING,
     age,
     badge,
@@ -22,7 +24,6 @@ from horsies_django.admin.base.html import (
     span,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
-from horsies_django.admin.base.sizes import LAST, MANY
 from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT

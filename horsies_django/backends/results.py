@@ -1,4 +1,7 @@
-"""TaskResults: from the row of a task and its attempts, and of a task that runs, which read the row only when they are asked."""
+"""TaskResults: from the row of a task and its attempts, or of a task that runs, which read the row when they are asked.
+
+A return value is what ``normalize_json`` accepts, less what PostgreSQL cannot store.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from django.db import connections
 from horsies_django.backends.api import Api
 from horsies_django.backends.exceptions import CLASSES
 from horsies_django.conf import config
+from horsies_django.core.codec import CodecError
+from horsies_django.core.codec.plain import normalized
 from horsies_django.core.results import TaskFailed
 from horsies_django.core.retry import class_name
 from horsies_django.core.status import Status
@@ -157,3 +162,14 @@ def json_of(text: str | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def strict(value: Any) -> Any:
+    """Return the return value of a task as JSON data. Raises TypeError for other types, ValueError for other values."""
+    try:
+        return normalized(value)
+    except CodecError as error:
+        error.subject = "return value"
+        if error.kind == "type":
+            raise TypeError(f"Unsupported type: {error}") from None
+        raise ValueError(str(error)) from None

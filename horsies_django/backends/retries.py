@@ -14,8 +14,7 @@ from typing import Any
 
 from horsies_django.conf import config
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
-from horsies_django.core.mapping import mapped_code
-from horsies_django.core.retry import LONGEST_DELAY, MOST_RETRIES, USUAL, Kind, RetryPolicy
+from horsies_django.core.retry import LONGEST_DELAY, MOST_RETRIES, USUAL, Kind, RetryPolicy, mapped_code
 
 logger = logging.getLogger("horsies.task")
 

@@ -18,8 +18,8 @@ from asgiref.sync import sync_to_async
 
 from horsies_django.backends.api import atell, tell
 from horsies_django.backends.options import retries_of
+from horsies_django.backends.results import strict
 from horsies_django.backends.retries import Retries
-from horsies_django.backends.strict import strict
 from horsies_django.core.errors import OutcomeCode, Skip, TaskCancelled, TaskTimeout
 from horsies_django.core.retry import Retry, class_name
 from horsies_django.tasks.context import CurrentTask, running

@@ -13,7 +13,7 @@ from horsies_django.conf.queues import read_queues
 from horsies_django.conf.section import Problem, Section, must_be, shown
 from horsies_django.conf.values import CUT_OFF, Config, QueueConfig, Recovery, Resilience, Retention
 from horsies_django.core.errors import code_problem
-from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
+from horsies_django.core.retry import EMPTY, Mapper, mapper_problems
 
 Numbers = TypeVar("Numbers", Recovery, Resilience)
 

@@ -1,4 +1,4 @@
-"""One dict of the settings: reads its values and collects their problems."""
+"""One dict of the settings: reads its values, imports what dotted paths name, and collects the problems."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from django.utils.module_loading import import_string
 
 from horsies_django.conf.values import RANGES
 
@@ -123,3 +125,17 @@ def did_you_mean(key: object, known: Iterable[str]) -> str:
     if close:
         return f"Did you mean {by_folded[close[0]]!r}?"
     return f"Known settings: {', '.join(by_folded.values())}."
+
+
+def path_problems(paths: Iterable[str]) -> list[str]:
+    """Import what the paths name, and return what is wrong with each that names nothing that can be called."""
+    problems = []
+    for path in paths:
+        try:
+            found = import_string(path)
+        except Exception as error:
+            problems.append(f"{path!r} cannot be imported: {type(error).__name__}: {error}")
+        else:
+            if not callable(found):
+                problems.append(f"{path!r} is not a function or a class, but of type {type(found).__name__}")
+    return problems

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from horsies_django.core.errors import OperationalErrorCode
-from horsies_django.core.mapping import EMPTY, Mapper
+from horsies_django.core.retry import EMPTY, Mapper
 
 DEFAULT_QUEUE = "default"
 MODES = ("DEFAULT", "CUSTOM")

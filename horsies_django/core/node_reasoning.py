@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from horsies_django.core.explanations import NodeExplanation, NodeReasonCode, Reason
-from horsies_django.core.facts import Facts, clock_time, moment, pick
+from horsies_django.core.explanations import Facts, NodeExplanation, NodeReasonCode, Reason, clock_time, moment, pick
 from horsies_django.core.reasoning import Timing
 
 NAMED = 5  # nodes named in a sentence

@@ -11,8 +11,18 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from horsies_django.core.explanations import Explanation, Reason, ReasonCode
-from horsies_django.core.facts import Facts, at_limit, clock_time, level_name, moment, pick, worker_name
+from horsies_django.core.explanations import (
+    Explanation,
+    Facts,
+    Reason,
+    ReasonCode,
+    at_limit,
+    clock_time,
+    level_name,
+    moment,
+    pick,
+    worker_name,
+)
 from horsies_django.core.queues import shown_priority
 
 

@@ -14,7 +14,7 @@ class Repeats:
 
     kinds: dict[str, tuple[float, int]] = field(default_factory=dict)  # when it was said, and how often not since
 
-    def told(self, kind: str, now: float) -> str | None:
+    def due(self, kind: str, now: float) -> str | None:
         """Return the end of a line that has to be said, None if one of its kind was said in the last minute."""
         said_at, more = self.kinds.get(kind, (-math.inf, 0))
         if now < said_at + SECONDS:

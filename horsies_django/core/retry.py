@@ -5,13 +5,18 @@ rules apply to a task that raised, one whose process died, and one whose worker 
 
 A policy is stored as error codes and dotted names of exception classes. An attempt that raised records the names of the class of
 its exception and of all its bases, so a policy that lists a base class covers its subclasses.
+
+Exception mappers: which error code an exception of user code gets.
+
+The class of the exception is looked up first, then its base classes in method resolution order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from horsies_django.core.errors import RESERVED, HorsiesError, OperationalErrorCode, OutcomeCode, code_problem
@@ -26,6 +31,8 @@ USUAL: tuple[Kind, ...] = (
     OperationalErrorCode.WORKER_CRASHED.value,
     OutcomeCode.TASK_TIMEOUT.value,
 )
+Mapper = Mapping[type[BaseException], str]
+EMPTY: Mapper = MappingProxyType({})
 
 
 class Retry(HorsiesError):  # noqa: N818 - a request, not an error
@@ -180,3 +187,24 @@ def _kind_problem(kind: object) -> str | None:
 
 def _is_number(value: object, low: float, high: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def mapper_problems(mapper: object) -> list[str]:
+    """Return the problems of a mapper whose keys are classes."""
+    if not isinstance(mapper, Mapping):
+        return [f"a mapper must be a dict of exception classes and error codes, not {type(mapper).__name__}"]
+    problems = []
+    for key, code in mapper.items():
+        if not (isinstance(key, type) and issubclass(key, BaseException)):
+            problems.append(f"{key!r} is not an exception class")
+        elif problem := code_problem(code):
+            problems.append(f"{key.__qualname__}: {problem}")
+    return problems
+
+
+def mapped_code(error: BaseException, *mappers: Mapper) -> str | None:
+    for mapper in mappers:
+        for base in type(error).__mro__:
+            if base in mapper:
+                return mapper[base]
+    return None

@@ -1,9 +1,11 @@
-"""Types of command-line options that are numbers, durations and times, with error messages."""
+"""Types of command-line options that are numbers, durations and times, with error messages; and who runs a command."""
 
 from __future__ import annotations
 
 import datetime as dt
+import getpass
 import re
+import socket
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
@@ -80,3 +82,12 @@ def megabytes(text: str) -> float:
     if not 0 < value < 10_000_000:
         raise ArgumentTypeError(f"{text!r} is not a number of megabytes")
     return value
+
+
+def actor() -> str:
+    """Return the name for the audit. In a container, the user may have no login name."""
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        login = "unknown"
+    return f"shell:{login}@{socket.gethostname()}"

@@ -1,11 +1,13 @@
-"""Fields for stored JSON."""
+"""Fields for stored JSON, and datetimes of the ORM made aware."""
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from django.db import models
 from django.db.models.expressions import Col
+from django.utils import timezone
 from psycopg.types.json import Json, Jsonb
 
 
@@ -63,3 +65,8 @@ class KeptCol(Col):
         """Return the column as text."""
         column, params = super().as_sql(compiler, compiler.connection)
         return f"{column}::text", params
+
+
+def aware(value: dt.datetime) -> dt.datetime:
+    """Return an aware datetime; with USE_TZ off, the ORM returns naive ones."""
+    return timezone.make_aware(value) if timezone.is_naive(value) else value

@@ -13,7 +13,7 @@ from horsies_django.core.explanations import Explanation, NodeExplanation, NodeR
 from horsies_django.core.node_reasoning import node_reasoned
 from horsies_django.core.reasoning import Timing, reasoned
 from horsies_django.core.texts import text_problem
-from horsies_django.store.explanations import ExplanationStore
+from horsies_django.store.overviews import ExplanationStore
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.operations import missing

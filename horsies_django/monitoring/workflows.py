@@ -1,12 +1,15 @@
-"""Workflow runs and their nodes, for the admin and for commands. Only reads."""
+"""Workflow runs and their nodes, for the admin and for commands; and runs that this code would fail. Only reads."""
 
 from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models import DateTimeField, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Cast, Coalesce
 
@@ -15,9 +18,12 @@ from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.core.texts import text_problem
 from horsies_django.models import WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.workflows import Progress
+from horsies_django.tasks import registry
 from horsies_django.workflows.database import reading
+from horsies_django.workflows.fitting import Misfit, misfits
 
 DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
+RUNS = 1_000  # compared at a time
 
 
 class RunOverview(NamedTuple):
@@ -181,3 +187,53 @@ def newest(
         oldest = Coalesce(Subquery(last[DEEPEST - 1 : DEEPEST]), Cast(Value("-infinity"), DateTimeField()))
         rows = rows.filter(sent_at__gte=oldest)
     return rows.filter(indexed & other).order_by("-sent_at", "-pk"), bool(other)
+
+
+class CodeProblem(NamedTuple):
+    """Calls of a task that fail with this code; ``undo``: those that undo a node. ``run`` and ``node`` are an example."""
+
+    task: str
+    undo: bool
+    code: str
+    argument: str | None
+    problem: str
+    advice: str
+    nodes: int
+    runs: int
+    run: uuid.UUID
+    node: str
+
+
+class CodeCheck(NamedTuple):
+    """How many open nodes of how many unfinished runs were compared with this code, and what does not fit."""
+
+    nodes: int
+    runs: int
+    problems: list[CodeProblem]
+
+
+def check_code() -> CodeCheck:
+    """Compare the nodes that unfinished runs have not finished with the tasks of this code.
+
+    Reads 1,000 runs at a time, grouped by the database. Raises ImproperlyConfigured if a ``tasks`` module cannot be imported.
+    """
+    if failed := registry.autodiscover():
+        raise ImproperlyConfigured(f"{failed[0].module} cannot be imported: {failed[0].error!r}")
+    conf, store = config(), reading()
+    unfinished = WorkflowRun.objects.using(conf.database).filter(finished_at__isnull=True).order_by("sent_at")
+    ids = unfinished.values_list("pk", flat=True).iterator(RUNS)
+    nodes, runs, found = 0, 0, dict[tuple[str, bool, Misfit], CodeProblem]()
+    while chunk := list(islice(ids, RUNS)):
+        runs += len(chunk)
+        affected = defaultdict[tuple[str, bool, Misfit], set[uuid.UUID]](set)
+        for calls in store.open_calls(chunk):
+            nodes += 0 if calls.undo else calls.nodes
+            for misfit in misfits(calls, conf.queues):
+                key = (calls.task, calls.undo, misfit)
+                known = found.get(key) or CodeProblem(calls.task, calls.undo, *misfit, 0, 0, calls.run, calls.node)
+                more = len(affected[key].union(calls.runs)) - len(affected[key])  # a run is in one chunk only
+                affected[key].update(calls.runs)
+                found[key] = known._replace(nodes=known.nodes + calls.nodes, runs=known.runs + more)
+    return CodeCheck(
+        nodes, runs, sorted(found.values(), key=lambda one: (one.task, one.undo, one.code, one.argument or ""))
+    )

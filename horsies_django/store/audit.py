@@ -14,7 +14,7 @@ repeats = Repeats()
 
 def tell_lost(lost: str | None, action: str, actor: str, subject: uuid.UUID | str, reason: str | None = None) -> None:
     """Log a change whose audit entry could not be written for the reason ``lost``, if it is not None."""
-    if lost is not None and (more := repeats.told(action, time.monotonic())) is not None:
+    if lost is not None and (more := repeats.due(action, time.monotonic())) is not None:
         logger.error(
             "the audit has no entry of this change: %s %.200r by %.200r, reason %.200r. It could not be written: %s%s",
             action, str(subject), actor, reason, lost, more,

@@ -1,4 +1,7 @@
-"""The statements that read the state of queues, the holders of their permits and busy partitions. They take no locks."""
+"""Statements that read the state of queues, permit holders, partitions, and why a task or a node does not run.
+
+They take no locks.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from horsies_django.store.queues import DECLARED
 
 PENDING_BOUND = 10_000
 PARKED_BOUND = 1_000
+BEFORE = 1_000  # tasks before this one are counted up to here
 
 
 class QueueOverview(NamedTuple):
@@ -127,3 +131,26 @@ def limits(columns: Any) -> dict[str, Any]:
 def parsed(value: Any) -> Any:
     """Return a JSON value, parsed if it is text, as on Django's connections."""
     return json.loads(value) if isinstance(value, str) else value
+
+
+class ExplanationStore:
+    """Runs the statements on the given connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def facts(self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta) -> dict[str, Any] | None:
+        """Return the facts about a task, or None if there is no such task.
+
+        ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.
+        """
+        # The largest number of permit holders to return
+        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": BEFORE}
+        found = run(self.connection, "monitoring/explain", params)[0][0]
+        return None if found is None else json.loads(found)
+
+    def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
+        """Return the facts about a node of a run, or None if there is no such node."""
+        params = {"workflow": workflow, "number": number, "many": 10}  # the largest number of upstream nodes to return
+        found = run(self.connection, "monitoring/explain_node", params)[0][0]
+        return None if found is None else json.loads(found)

@@ -98,14 +98,14 @@ class TaskStore:
         self.connection = connection
         self.now = now
 
-    def send(self, tasks: NewTasks, told: int | None = None) -> int:
-        """Insert the tasks and return the OID of their table; ``told`` as in ``notify_throttle.Turn``."""
-        with self._sending(tasks, told) as cursor:
+    def send(self, tasks: NewTasks, notified: int | None = None) -> int:
+        """Insert the tasks and return the OID of their table; ``notified`` as in ``notify_throttle.Turn``."""
+        with self._sending(tasks, notified) as cursor:
             ((table,),) = cursor.fetchall()
         return int(table)
 
-    def send_timed(self, task: NewTasks, told: int | None = None) -> Sent:
-        (row,) = run(self.connection, "tasks/send_timed", sending(task, told))
+    def send_timed(self, task: NewTasks, notified: int | None = None) -> Sent:
+        (row,) = run(self.connection, "tasks/send_timed", sending(task, notified))
         return Sent(*row)
 
     def send_on(self, tasks: NewTasks) -> None:
@@ -113,8 +113,8 @@ class TaskStore:
         with self._sending(tasks):
             pass
 
-    def _sending(self, tasks: NewTasks, told: int | None = None) -> AbstractContextManager[Cursor]:
-        return executed(self.connection, "tasks/send", sending(tasks, told))
+    def _sending(self, tasks: NewTasks, notified: int | None = None) -> AbstractContextManager[Cursor]:
+        return executed(self.connection, "tasks/send", sending(tasks, notified))
 
     def pass_on(self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]) -> int | None:
         """Wake workers that have free slots for tasks of a lane; return how many, None if no task of these queues waits."""
@@ -281,14 +281,18 @@ class TaskStore:
         return bool(recorded)
 
 
-def sending(tasks: NewTasks, told: int | None) -> dict[str, Any]:
+def sending(tasks: NewTasks, notified: int | None) -> dict[str, Any]:
     """Return the parameters of a statement that sends.
 
     Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
     INSERT. Numbers are texts, too: PostgreSQL does not take the integer 100 in a statement for a smallint.
     """
     ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
-    numbers = {"priority": str(tasks.priority), "max_retries": str(tasks.max_retries), "told": told and str(told)}
+    numbers = {
+        "priority": str(tasks.priority),
+        "max_retries": str(tasks.max_retries),
+        "notified": notified and str(notified),
+    }
     return {**tasks._asdict(), "ids": ids, "kwargs": kwargs, **numbers}
 
 

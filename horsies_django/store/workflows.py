@@ -137,9 +137,9 @@ class WorkflowStore:
         rows = run(self.connection, "horsies_wake", {"many": many, "limit": limit, **self.shared})
         return [(row[0], Advanced(*row[1:])) for row in rows]
 
-    def told(self, ids: Iterable[uuid.UUID]) -> None:
+    def mark_advanced(self, ids: Iterable[uuid.UUID]) -> None:
         """Note that the parents of these finished runs have been advanced."""
-        execute(self.connection, "workflows/told", {"ids": list(ids)})
+        execute(self.connection, "workflows/mark_advanced", {"ids": list(ids)})
 
     def owed(self, age: timedelta | None, many: int) -> list[Owed]:
         """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago (None: all)."""

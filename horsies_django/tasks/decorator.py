@@ -13,10 +13,9 @@ from asgiref.sync import markcoroutinefunction, sync_to_async
 
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.hints import explains_options, missing_attribute
-from horsies_django.core.mapping import EMPTY, Mapper
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.results import TaskResult
-from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.retry import EMPTY, Mapper, RetryPolicy
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition, define
 from horsies_django.tasks.enqueue import refuse_running_loop, send_call, send_calls

@@ -11,11 +11,10 @@ from typing import Any
 from horsies_django.conf import RANGES
 from horsies_django.core.codec import PLAIN, ArgumentsCodec, PlainArguments, PlainResult, ResultCodec
 from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.core.mapping import EMPTY, Mapper, mapper_problems
 from horsies_django.core.options import LONGEST_KEEP, SHORTEST_KEEP
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.queues import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
-from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.retry import EMPTY, Mapper, RetryPolicy, mapper_problems
 from horsies_django.core.schedules import as_texts, read_definition
 
 

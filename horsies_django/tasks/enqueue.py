@@ -181,7 +181,7 @@ def insert_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], 
             send(store, new, None)
             return
         turn = throttle.begin(new.queue_name, new.lane)
-        table = send(store, new, turn.told)
+        table = send(store, new, turn.notified)
     if throttle.end(turn, table):
         announce(store, new.queue_name, table)
 
@@ -190,8 +190,8 @@ def write_timed(new: NewTasks) -> Sent:
     """Do the same, and return when the task was sent and is due, by the database's clock."""
     sent: list[Sent] = []
 
-    def send(store: TaskStore, task: NewTasks, told: int | None) -> int:
-        sent.append(store.send_timed(task, told))
+    def send(store: TaskStore, task: NewTasks, notified: int | None) -> int:
+        sent.append(store.send_timed(task, notified))
         return sent[0].table
 
     write_one(new, send)

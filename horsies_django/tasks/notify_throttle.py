@@ -36,14 +36,14 @@ class Notified(NamedTuple):
 class Turn(NamedTuple):
     """A send to a lane of a queue that has begun.
 
-    ``told``: the OID of the table whose workers were already notified (a quiet send), else None. ``since``: when the notifying
+    ``notified``: the OID of the table whose workers know already (a quiet send), else None. ``since``: when the notifying
     send began.
     """
 
     queue: str
     lane: str
     began: float
-    told: int | None
+    notified: int | None
     since: float = 0.0
 
 
@@ -64,7 +64,7 @@ class NotifyThrottle:
     def end(self, turn: Turn, table: int) -> bool:
         """Record that the send has committed, into ``table``. Return whether it must notify after all."""
         now = self.clock()
-        if turn.told == table:
+        if turn.notified == table:
             return now - turn.since > LOOK_SECONDS
         last = self.last.get((turn.queue, turn.lane))
         row = 1

@@ -1,4 +1,4 @@
-"""The options of a send, and their validation."""
+"""The options of a send, their validation, and its metadata: that of the settings, and above it what the sender gave."""
 
 from __future__ import annotations
 
@@ -7,19 +7,51 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from django.utils.module_loading import import_string
+
 from horsies_django.conf import config
+from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
-from horsies_django.core.metadata import with_metadata
+from horsies_django.core.metadata import encode_metadata, with_metadata
 from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.tasks.definition import TaskDefinition, keep_problem, milliseconds, policy_problem, timeout_problem
-from horsies_django.tasks.metadata import metadata_of
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
 # The current time in a test that uses drain(until=...) or travel(); None: the database's clock.
 simulated_now: ContextVar[dt.datetime | None] = ContextVar("horsies_simulated_now", default=None)
+
+
+def metadata_of(task_name: str, given: Mapping[str, Any] | None) -> str | None:
+    """Return the metadata of a send as JSON text, None if there is none. Raises TaskSendError."""
+    paths = config().metadata
+    if given is None and not paths:
+        return None
+    try:
+        found: dict[str, Any] = {}
+        for path in paths:
+            found.update(ask(path))
+        if given is not None:
+            if not isinstance(given, Mapping):
+                raise CodecError(f"it must be a dict, not {type(given).__name__}", subject="metadata")
+            found.update(given)
+        return encode_metadata(found) if found else None
+    except CodecError as error:
+        raise TaskSendError(TaskSendErrorCode.VALIDATION_FAILED, f"{task_name}: {error}") from error
+
+
+def ask(path: str) -> Mapping[str, Any]:
+    """Return the metadata of one function of the settings. Raises CodecError."""
+    subject = f"HORSIES['METADATA'] {path!r}"
+    try:
+        found = import_string(path)()
+    except Exception as error:
+        raise CodecError(f"it raised {type(error).__name__}: {error}", subject=subject) from error
+    if found is None or isinstance(found, Mapping):
+        return found or {}
+    raise CodecError(f"it returned {type(found).__name__} instead of a dict", subject=subject)
 
 
 class SendOptions(NamedTuple):

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import refuse_who
-from horsies_django.store import sessions
+from horsies_django.store import base
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Matched, PurgeStore, Selection
 from horsies_django.store.tasks import TaskStore
@@ -31,7 +31,7 @@ def selection(
     older_than: dt.timedelta = dt.timedelta(0),
 ) -> Selection:
     """Return the tasks of a purge as of now, by the database's clock: tasks that are sent or finish later are not among them."""
-    before = sessions.now(connections[config().database]) - older_than
+    before = base.now(connections[config().database]) - older_than
     return Selection(before, finished, queue, name, status)
 
 

@@ -13,6 +13,8 @@ from horsies_django.core.texts import refuse_who
 from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks.handle import TaskHandle
 
+__all__ = ["TaskNotFinished", "redact"]
+
 FINAL = frozenset(status.value for status in TERMINAL)
 
 

@@ -12,12 +12,9 @@ from horsies_django.core.lazy import load
 if TYPE_CHECKING:
     from horsies_django.testing.at_once import immediate
     from horsies_django.testing.backends import DummyBackend, ImmediateBackend
-    from horsies_django.testing.draining import adrain, drain
-    from horsies_django.testing.failing import fail_next
+    from horsies_django.testing.draining import adrain, drain, fail_next, open_gate, signal, travel
     from horsies_django.testing.kit import Kit
-    from horsies_django.testing.moments import travel
     from horsies_django.testing.sent import SentTask, SentTasks, assert_nothing_sent, assert_sent, captured_tasks
-    from horsies_django.testing.waits import open_gate, signal
 
 _HOMES = {
     "DummyBackend": "backends",
@@ -30,11 +27,11 @@ _HOMES = {
     "assert_sent": "sent",
     "captured_tasks": "sent",
     "drain": "draining",
-    "fail_next": "failing",
+    "fail_next": "draining",
     "immediate": "at_once",
-    "open_gate": "waits",
-    "signal": "waits",
-    "travel": "moments",
+    "open_gate": "draining",
+    "signal": "draining",
+    "travel": "draining",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What the context managers of this package have in common: ``with`` and ``async with``, and use as a decorator."""
+"""What the functions of this package share: ``with``, ``async with`` and use as a decorator; and the names of tasks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
+from horsies_django.tasks import registry
+from horsies_django.tasks.decorator import Sender
+from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import in_event_loop
 
 T = TypeVar("T")
@@ -80,3 +83,28 @@ class Context(Generic[T]):
                 return await function(*args, **kwargs)
 
         return wrapped
+
+
+class DjangoTask(Protocol):
+    """A task of ``django.tasks``."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+AnyTask = Sender[..., Any] | DjangoTask | str  # a task, or the name of one
+
+
+def definition_of(task: AnyTask) -> TaskDefinition:
+    """Return the definition of a task. Raises TypeError for what is none, LookupError for an unknown name."""
+    if isinstance(task, Sender):
+        return task._task
+    name = task if isinstance(task, str) else getattr(task, "module_path", None)
+    if not isinstance(name, str):
+        raise TypeError(f"pass a task or the name of one, not {task!r:.100}")
+    found = registry.find_or_import(name)
+    if found is None:
+        raise LookupError(
+            f"there is no task named {name!r}: pass the task itself, or the full name of one in the tasks.py of an installed app"
+        )
+    return found

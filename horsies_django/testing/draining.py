@@ -1,4 +1,4 @@
-"""Runs tasks inside a test, in the process, transaction and thread of the test."""
+"""Runs tasks inside a test, in its process, transaction and thread; lets time pass, attempts fail, and waits end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -16,28 +17,139 @@ from django.db import connections
 from psycopg.pq import TransactionStatus
 
 from horsies_django.conf import config
+from horsies_django.core.errors import OperationalErrorCode, OutcomeCode, code_problem
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.results import TaskError, TaskFailed
-from horsies_django.store import sessions
+from horsies_django.core.retry import class_names
+from horsies_django.store import base
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask
+from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import in_event_loop
 from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import simulated_now
-from horsies_django.testing.failing import demanded_outcome
-from horsies_django.testing.moments import moment_of
+from horsies_django.testing.contexts import AnyTask, Context, definition_of
 from horsies_django.worker.child import middleware
 from horsies_django.worker.child.interrupts import Run
-from horsies_django.worker.child.run_task import Reply, run_async, run_sync
+from horsies_django.worker.child.run_task import Reply, crashed, failed, failure, run_async, run_sync
 from horsies_django.worker.engine.receivers import end_events, start_events
 from horsies_django.worker.process.task_log import TaskLog
 from horsies_django.workflows.advancer import Advancer
+from horsies_django.workflows.handle import WorkflowHandle
 
+Error = str | TaskError | Exception
+CRASH, TIMEOUT = OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value
+AS_RAISED = class_names(Exception())  # a retry policy treats a code like an exception that was mapped to it
 SLOTS = 100  # of each lane, per pass
 draining: ContextVar[bool] = ContextVar("horsies_draining", default=False)  # tasks are being run
+
+
+@dataclass(eq=False)
+class Demand:
+    """Attempts of a task that are to fail; ``left`` is how many of them are still to come."""
+
+    task: TaskDefinition
+    error: Error
+    message: str
+    left: int
+
+
+_demands: list[Demand] = []
+
+
+def fail_next(
+    task: AnyTask, error: Error, *, times: int = 1, message: str = "made to fail by fail_next()"
+) -> Context[None]:
+    """Let the next ``times`` attempts of a task that ``drain()`` or ``immediate()`` runs in the block fail, instead of running.
+
+    ``error`` is an error code, with ``message``, as if an exception had been mapped to it, or "WORKER_CRASHED" or "TASK_TIMEOUT";
+    an exception, as if the task had raised it, also ``Retry`` and ``Skip``; or a TaskError, as if the task had returned it. Retry
+    policies, workflows and undos treat it as they would in production. The block raises AssertionError if the task made fewer
+    attempts. Raises ValueError for a code that no attempt can end with, TypeError, LookupError for an unknown task. It has no
+    effect on real workers, which are other processes.
+    """
+    definition = definition_of(task)
+    if not isinstance(error, str | TaskError | Exception):
+        raise TypeError(f"fail_next() takes an error code, a TaskError or an exception, not {error!r:.100}")
+    if isinstance(error, str) and error not in (CRASH, TIMEOUT) and (problem := code_problem(error)):
+        raise ValueError(f"{problem}; of the built-in codes, fail_next() takes {CRASH} and {TIMEOUT}")
+    if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+        raise ValueError(f"times must be an int of at least 1, not {times!r}")
+    return Context("fail_next", lambda: demanded(definition, error, message, times), connected=False)
+
+
+@contextmanager
+def demanded(task: TaskDefinition, error: Error, message: str, times: int) -> Iterator[None]:
+    """Demand failures for a block. Raises AssertionError if fewer attempts were made."""
+    demand = Demand(task, error, message, times)
+    _demands.append(demand)
+    try:
+        yield
+    finally:
+        _demands.remove(demand)
+    if demand.left:
+        raise AssertionError(
+            f"fail_next(): {times} attempts of {task.name} were to fail, and {times - demand.left} were made in the block. "
+            "Call drain() inside the block; drain(until=...) also runs retries that are due later"
+        )
+
+
+def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
+    """Return the outcome that is demanded for an attempt, None if it is to run."""
+    demand = next((each for each in _demands if each.left and each.task.name == claim.task_name), None)
+    if demand is None:
+        return None
+    demand.left -= 1
+    return Outcome.of(claim, reply_to(demand, run), crashed=demand.error == CRASH)
+
+
+def reply_to(demand: Demand, run: Run) -> Reply:
+    """Return the reply that an attempt with the demanded error would end with."""
+    error = demand.error
+    if isinstance(error, Exception):
+        return crashed(run, demand.task, error)
+    if isinstance(error, TaskError):
+        return failure(error)._replace(returned=True)
+    reply = failed(error, demand.message)
+    return reply if error in (CRASH, TIMEOUT) else reply._replace(classes=AS_RAISED)
+
+
+def travel(to: dt.datetime | dt.timedelta) -> Context[dt.datetime]:
+    """Let the time of the queue be ``to`` in the block.
+
+    ``to`` is an aware datetime, or a timedelta from the current time, which may be negative. What is sent in the block is sent at
+    that time, and ``drain()`` and ``immediate()`` run what is due by then, at that time: as if no worker had run since. Time
+    stands still in the block; ``drain(until=...)`` moves on from there. Only the queue's rows move in time: neither Python's
+    clock nor schedules do. Yields the time. Raises ValueError for a naive datetime, TypeError.
+    """
+    return Context("travel", lambda: moved(to), connected=False)
+
+
+@contextmanager
+def moved(to: dt.datetime | dt.timedelta) -> Iterator[dt.datetime]:
+    """Set the time for a block."""
+    before, moment = simulated_now.get(), moment_of(to, "to")
+    simulated_now.set(moment)
+    try:
+        yield moment
+    finally:
+        simulated_now.set(before)  # a token would be bound to the thread that entered
+
+
+def moment_of(given: dt.datetime | dt.timedelta, name: str) -> dt.datetime:
+    """Return a datetime for a datetime or a timedelta from the current time. Raises ValueError, TypeError."""
+    if isinstance(given, dt.timedelta):
+        return (simulated_now.get() or dt.datetime.now(dt.UTC)) + given
+    if not isinstance(given, dt.datetime):
+        raise TypeError(f"{name} takes an aware datetime or a timedelta, not {type(given).__name__}")
+    if given.utcoffset() is None:
+        raise ValueError(
+            f"{name}={given.isoformat()} has no time zone; pass an aware datetime, or a timedelta from now on"
+        )
+    return given
 
 
 def drain(
@@ -128,10 +240,10 @@ def due_times(
     if end is None:
         yield start
         return
-    now: dt.datetime | None = start or sessions.now(connection)
+    now: dt.datetime | None = start or base.now(connection)
     while now is not None:
         yield now
-        now = sessions.next_due(connection, queues, now, end)
+        now = base.next_due(connection, queues, now, end)
 
 
 def run_due(
@@ -244,3 +356,20 @@ def is_broken(connection: Any) -> bool:
     return (
         connection.connection is not None and connection.connection.info.transaction_status == TransactionStatus.INERROR
     )
+
+
+def signal(handle: WorkflowHandle, name: str, data: Any = None, *, key: str | None = None) -> None:
+    """Send a signal to a run, also before a node waits for it; the next ``drain()`` continues the run.
+
+    Raises LookupError if no node of the run waits for the name, WorkflowError if the signal cannot be taken.
+    """
+    handle.signal(name, data, key=key, actor="test")
+
+
+def open_gate(handle: WorkflowHandle, name: str, reason: str | None = None) -> None:
+    """Approve an open gate of a run, whatever its permission; the next ``drain()`` continues the run.
+
+    Raises LookupError if there is no such gate, WorkflowError if it is not open: ``drain()`` what comes before it first. To
+    reject it, use ``handle.reject``.
+    """
+    handle.approve(name, actor="test", reason=reason)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from horsies_django.testing.at_once import immediate
-from horsies_django.testing.draining import adrain, drain
-from horsies_django.testing.failing import fail_next
-from horsies_django.testing.moments import travel
+from horsies_django.testing.draining import adrain, drain, fail_next, open_gate, signal, travel
 from horsies_django.testing.sent import SentTasks, captured_tasks
-from horsies_django.testing.waits import open_gate, signal
 
 
 class Kit:

@@ -16,14 +16,13 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.models import Task
-from horsies_django.models.moments import aware
+from horsies_django.models.fields import aware
 from horsies_django.store.base import watching
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.handle import TaskHandle
-from horsies_django.testing.contexts import Context
+from horsies_django.testing.contexts import AnyTask, Context, definition_of
 from horsies_django.testing.draining import is_broken
-from horsies_django.testing.names import AnyTask, definition_of
 
 SENDS = ("tasks/send", "tasks/send_timed")  # the statements that send
 SHOWN = 20  # tasks in a message

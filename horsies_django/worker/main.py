@@ -19,7 +19,7 @@ from horsies_django.worker.process.options import (
     usable_cpus,
 )
 from horsies_django.worker.process.shutdown import Shutdown
-from horsies_django.worker.scheduler.loop import SchedulerLoop
+from horsies_django.worker.scheduler.scheduler import SchedulerLoop
 from horsies_django.worker.startup import (
     Start,
     refuse_main_module,
@@ -82,8 +82,8 @@ def run_scheduler_loop(scheduler_loop: SchedulerLoop, stopping: Shutdown) -> Non
     """Wait for the database, then send tasks until a signal stops it. Raises HorsiesError and DatabaseError."""
     with stopping.interruptible():
         start = Start(scheduler_loop, scheduler_loop.config.resilience, stopping)
-        start.persist(lambda: refuse_unready_project(scheduler_loop.config), connected=False)
-        start.persist(scheduler_loop.declare, connected=False)
+        start.retry(lambda: refuse_unready_project(scheduler_loop.config), connected=False)
+        start.retry(scheduler_loop.declare, connected=False)
     stopping.on_stop = scheduler_loop.stop
     if stopping.seen:
         scheduler_loop.stop()

@@ -18,7 +18,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 from django.db.migrations.executor import MigrationExecutor
 
 from horsies_django.conf import Config, Resilience
-from horsies_django.conf.paths import path_problems
+from horsies_django.conf.section import path_problems
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
@@ -57,7 +57,7 @@ class Start:
         self.resilience = resilience
         self.stopping = stopping
 
-    def persist(self, action: Callable[[], None], *, connected: bool = True) -> None:
+    def retry(self, action: Callable[[], None], *, connected: bool = True) -> None:
         """Call ``action`` until the database can be reached; with ``connected``, connect the link first.
 
         Raises DatabaseGaveUp if RESILIENCE allows no further try, WorkerStartError for other database errors.

@@ -30,18 +30,16 @@ from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
-from horsies_django.worker.maintenance.overdue import OverdueWorkflows
 from horsies_django.worker.maintenance.pruner import Pruner
-from horsies_django.worker.maintenance.reaper import Reaper
+from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 from horsies_django.worker.maintenance.thread import MaintenanceThread
 from horsies_django.worker.maintenance.watchdog import Watchdog
-from horsies_django.worker.pool.deadlines import TimeLimits
 from horsies_django.worker.pool.pool import Pool
-from horsies_django.worker.pool.stuck import StuckWatch
+from horsies_django.worker.pool.timeouts import StuckWatch, TimeLimits
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown
-from horsies_django.worker.scheduler.loop import SchedulerLoop
+from horsies_django.worker.scheduler.scheduler import SchedulerLoop
 from horsies_django.worker.startup import Start, durable_behind_pooler, insert_missing_queues, refuse_unready_project
 from horsies_django.workflows.advancer import Advancer
 
@@ -82,7 +80,7 @@ class Supervisor:
             max_crashes=config.recovery.max_crashes,
             bound=config.resilience.max_unwritten_outcomes,
         )
-        self.beginning = Start(self.outbox, config.resilience, self.stopping)
+        self.startup = Start(self.outbox, config.resilience, self.stopping)
         listener = Listener(direct, "_new", application_name="horsies listener", own=f"_{worker}")
         unknown_tasks = UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms))
         advancer = Advancer(config.max_payload_bytes)
@@ -94,7 +92,14 @@ class Supervisor:
         watch = StuckWatch(config.recovery.running_stale_threshold_ms / 1000, seconds(config.report_running_after_ms))
         snapshot_seconds = config.recovery.worker_state_snapshot_interval_ms / 1000
         heartbeat = HeartbeatSender(
-            worker, os.getpid(), self.engine, beat_seconds, self.kill_timer.seconds, self.wind, watch, snapshot_seconds
+            worker,
+            os.getpid(),
+            self.engine,
+            beat_seconds,
+            self.kill_timer.seconds,
+            self.arm_kill_timer,
+            watch,
+            snapshot_seconds,
         )
         forgotten = config.forget_overrides_after_ms
         forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
@@ -106,7 +111,7 @@ class Supervisor:
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue
         )
         kill = config.recovery.on_cut_off == "kill"
-        self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, self.wind, kill=kill)
+        self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, self.arm_kill_timer, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.kill_timer.seconds
         self.scheduler_loop = SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
@@ -117,7 +122,7 @@ class Supervisor:
         if self.scheduler_loop is not None:
             self.scheduler_loop.stop()
 
-    def wind(self, since: float) -> None:
+    def arm_kill_timer(self, since: float) -> None:
         """Re-arm the kill timer after a heartbeat sent at ``since``, by the monotonic clock."""
         self.kill_timer.rearm(self.pool.options, since)
 
@@ -164,17 +169,17 @@ class Supervisor:
 
     def open(self) -> None:
         """Do the steps of ``start``, which signals may interrupt."""
-        self.beginning.persist(lambda: refuse_unready_project(self.config), connected=False)
+        self.startup.retry(lambda: refuse_unready_project(self.config), connected=False)
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
-        self.beginning.persist(self.insert_missing_queues)
-        self.beginning.persist(lambda: durable_behind_pooler(self.engine))
+        self.startup.retry(self.insert_missing_queues)
+        self.startup.retry(lambda: durable_behind_pooler(self.engine))
         if self.scheduler_loop is not None:
-            self.beginning.persist(self.scheduler_loop.declare)
+            self.startup.retry(self.scheduler_loop.declare)
         self.announce()
         self.pool.start()
-        self.wind(time.monotonic())
-        self.beginning.persist(self.register)
+        self.arm_kill_timer(time.monotonic())
+        self.startup.retry(self.register)
         self.engine.trust(time.monotonic() + self.kill_timer.seconds)
         self.engine.publish()
         self.maintenance.start()

@@ -75,7 +75,7 @@ class Advancer:
         self.repeats = Repeats()
         self.handed: deque[Handed] = deque()  # by another thread
         self.owed: dict[uuid.UUID, Debt] = {}
-        self.told: set[uuid.UUID] = set()  # runs that got signals, which another worker may have seen meanwhile
+        self.signalled: set[uuid.UUID] = set()  # runs that got signals, which another worker may have seen meanwhile
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
         """Return an advancer for another thread. What both would log again and again is logged as if one did."""
@@ -90,7 +90,7 @@ class Advancer:
 
     def tell(self, run: uuid.UUID) -> None:
         """Note that a run got a signal. All workers are told, so each looks first whether nobody has seen it yet."""
-        self.told.add(run)
+        self.signalled.add(run)
 
     def find(self, store: WorkflowStore, age: timedelta | None, many: int) -> int:
         """Note what the tables say is owed, ``many`` of a kind at most, and return how much that is."""
@@ -108,7 +108,7 @@ class Advancer:
     @property
     def next_at(self) -> float:
         """When to advance next, by the monotonic clock; infinite if nothing is owed."""
-        if self.told or self.handed:
+        if self.signalled or self.handed:
             return 0.0
         return min(debt.at for debt in self.owed.values()) if self.owed else math.inf
 
@@ -122,9 +122,9 @@ class Advancer:
         A run that cannot be advanced is logged and tried again later. Raises psycopg.Error if the connection is lost.
         """
         now = time.monotonic()
-        if self.told:
-            told, self.told = self.told, set()
-            for run in store.unseen(told):
+        if self.signalled:
+            signalled, self.signalled = self.signalled, set()
+            for run in store.unseen(signalled):
                 self.debt(run)
         while self.handed:
             run, debt = self.handed.popleft()
@@ -171,7 +171,7 @@ class Advancer:
                 self.hand_over((runs[0], self.owed.pop(runs[0])))
                 return False
             now = time.monotonic()
-            if (more := self.repeats.told(type(error).__name__, now)) is not None:
+            if (more := self.repeats.due(type(error).__name__, now)) is not None:
                 logger.warning("workflow run %s could not be advanced; trying again: %s%s", runs[0], said(error), more)
             self.debt(runs[0]).at = now + FAILED_SECONDS
             return False
@@ -206,7 +206,7 @@ class Advancer:
             again.at = time.monotonic() + BUSY_SECONDS[min(debt.tries, len(BUSY_SECONDS) - 1)]
             return
         if debt.children:
-            store.told(debt.children)
+            store.mark_advanced(debt.children)
         if advanced.more:
             self.debt(run)
         if advanced.finished and advanced.parent is not None:

@@ -1,4 +1,4 @@
-"""The builder of workflows.
+"""The builder of workflows, and ``Batch``: tasks that do not depend on one another, and callbacks.
 
 Nothing raises while a graph is built; ``send`` names all problems at once.
 """
@@ -9,7 +9,7 @@ import datetime as dt
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
-from horsies_django.workflows import checks, mixups, types
+from horsies_django.workflows import checks
 from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum, T
@@ -31,6 +31,7 @@ from horsies_django.workflows.waits import Waits
 MOST_NODES = 1_000_000
 TASKS = "add() takes a task, the name of one, or a Workflow"
 MAPPED = "map() runs a task per element, which may add a workflow by current_task().workflow.add(): it takes a task or its name"
+CALLBACKS = ("succeeded", "failed", "finished")  # their rules
 
 
 class Workflow(Waits, Generic[T]):
@@ -87,7 +88,7 @@ class Workflow(Waits, Generic[T]):
         ``kwargs`` are arguments by name as well, also those that are named like one of these options.
         """
         options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name, "undo": undo}
-        given = mixups.given(self, args, kwargs, others, **options)
+        given = checks.given(self, args, kwargs, others, **options)
         if isinstance(what, Workflow):
             node = self._node(what.name, name, "workflow")
             embed(self, node, what, given)
@@ -122,7 +123,7 @@ class Workflow(Waits, Generic[T]):
         node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "map")
         self._prepare(node, task, how)
         options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name, "undo": undo}
-        given = mixups.given(self, (), kwargs, others, **options)
+        given = checks.given(self, (), kwargs, others, **options)
         node.over = next(iter(given.kwargs), None)
         checks.take_arguments(self, node, given)
         return self._join(node, after, join, allow_failed=allow_failed, when=when, undo=undo)
@@ -147,7 +148,7 @@ class Workflow(Waits, Generic[T]):
         """
         options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name}
         node = self._node("continue", name, "continue")
-        follow(self, node, what, mixups.given(self, (), kwargs, others, **options))
+        follow(self, node, what, checks.given(self, (), kwargs, others, **options))
         return self._join(node, after, join, allow_failed=allow_failed, when=when)
 
     def returns(self, node: Node[T]) -> None:
@@ -260,7 +261,7 @@ class Workflow(Waits, Generic[T]):
         if task is None:
             return
         node.task = task
-        node.type = types.produced(task)
+        node.type = checks.produced(task)
         if isinstance(options.delay, dt.datetime):
             self.problems.append(
                 f"{node.name}: delay must be seconds or a timedelta, counted from when the node is ready"
@@ -305,3 +306,33 @@ class Workflow(Waits, Generic[T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, {len(self.nodes)} nodes>"
+
+
+class Batch(Workflow[T]):
+    """Tasks that do not depend on one another, with callbacks for when they have all finished."""
+
+    def on_success(self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any) -> Node[N]:
+        """Add a task that runs when all have finished and none failed."""
+        return self._callback("succeeded", what, args, kwargs)
+
+    def on_failure(self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any) -> Node[N]:
+        """Add a task that runs when all have finished and one failed."""
+        return self._callback("failed", what, args, kwargs)
+
+    def on_finish(self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any) -> Node[N]:
+        """Add a task that runs when all have finished."""
+        return self._callback("finished", what, args, kwargs)
+
+    def finish(self) -> None:
+        """Let the callbacks wait for all other nodes."""
+        others = {node.number for node in self.nodes if node.rule not in CALLBACKS}
+        for node in self.nodes:
+            if node.rule in CALLBACKS:
+                node.upstream = set(others)
+
+    def _callback(self, rule: str, what: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
+        node: Node = self.add(what, *args, **kwargs)
+        if node.upstream:
+            self.problems.append(f"{node.name}: a callback of a batch takes no results")
+        node.rule = rule
+        return node

@@ -1,26 +1,187 @@
-"""Checks of a workflow that is being built. Each problem is a sentence in ``flow.problems``; nothing is raised."""
+"""Checks of a workflow that is being built. Each problem is a sentence in ``flow.problems``; nothing is raised.
+
+Among them: nodes inside of values, options that are parameters, too, and results that do not fit a parameter by their
+annotations.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
+import types
+import typing
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
+from horsies_django.core.codec.advice import name_of
 from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.signatures import hints_of
+from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.options import drops_result
+from horsies_django.core.results import TaskResult
 from horsies_django.core.texts import text_problem
-from horsies_django.workflows import mixups, types
+from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.workflows.nodes import Node
 from horsies_django.workflows.results import Results
 
+VERBS = {"map": "map", "continue": "continue_as"}  # of kinds of nodes; add() without
+DEFAULTS = {"after": (), "join": "all", "allow_failed": False, "when": None, "name": None, "undo": None}
 LONGEST_PATH = 10_000
 ON_ERROR = ("fail", "stop", "pause")
 WAITERS = ("gate", "signal")
+
+
+def hints(task: TaskDefinition) -> dict[str, Any]:
+    """Return the annotations of a task; empty if they cannot be resolved yet, or its values are plain JSON."""
+    if task.codec is not None:
+        return {}
+    try:
+        return resolved(task)
+    except TaskDefinitionError:
+        return {}
+
+
+@functools.cache
+def resolved(task: TaskDefinition) -> dict[str, Any]:
+    """Return the annotations of a task. Raises TaskDefinitionError."""
+    return {name: plain(hint) for name, hint in hints_of(task.function).items()}
+
+
+def plain(annotation: Any) -> Any:
+    """Return an annotation without Annotated, NewType and named aliases."""
+    if get_origin(annotation) is Annotated:
+        return plain(get_args(annotation)[0])
+    if hasattr(annotation, "__supertype__"):
+        return plain(annotation.__supertype__)
+    if type(annotation).__name__ == "TypeAliasType":
+        return plain(annotation.__value__)
+    return annotation
+
+
+def produced(task: TaskDefinition) -> Any:
+    """Return the type of the values that a task returns."""
+    found = hints(task).get("return", Any)
+    if get_origin(found) is TaskResult:
+        return plain(get_args(found)[0])
+    return type(None) if found is None else found
+
+
+def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
+    """Return how results become an argument ("value", "result", "results", "list"), and the type that each must have."""
+    origin, args = get_origin(parameter), get_args(parameter)
+    if origin is Results:
+        return "results", plain(args[0])
+    if origin is TaskResult and not many:
+        return "result", plain(args[0])
+    if many:
+        return "list", element(parameter)
+    return "value", parameter
+
+
+def element(annotation: Any) -> Any:
+    """Return the type of the elements of a list or a tuple, None if it is neither."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return Any
+    if annotation is list or (origin is list and not args):
+        return Any
+    if origin is list or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
+        return plain(args[0])
+    return None
+
+
+def list_of(annotation: Any) -> Any:
+    """Return the type of a list of such values."""
+    return types.GenericAlias(list, (annotation,))
+
+
+def fits(result: Any, parameter: Any) -> bool:
+    """Return whether every value of the type ``result`` can be an argument of the type ``parameter``."""
+    if result is parameter or Any in (result, parameter) or result == parameter:
+        return True
+    if is_union(result):
+        return all(fits(plain(each), parameter) for each in get_args(result))
+    if is_union(parameter):
+        return any(fits(result, plain(each)) for each in get_args(parameter))
+    if (result, parameter) in ((int, float), (bool, int)):
+        return True
+    if (one := element(result)) is not None and (other := element(parameter)) is not None:
+        return fits(one, other)
+    if get_origin(result) is dict and parameter is dict or result is dict and get_origin(parameter) is dict:
+        return True
+    if get_origin(result) is dict and get_origin(parameter) is dict:
+        return fits(plain(get_args(result)[1]), plain(get_args(parameter)[1]))
+    return False
+
+
+def optional(annotation: Any) -> Any:
+    """Return the type of such values and None."""
+    return Union[annotation, None]  # noqa: UP007 - it need not be a class
+
+
+def is_union(annotation: Any) -> bool:
+    """Return whether an annotation is ``A | B``."""
+    return get_origin(annotation) in (Union, types.UnionType, typing.Union)
+
+
+def shown(annotation: Any) -> str:
+    """Return an annotation as source code."""
+    return name_of(annotation)
+
+
+class Given(NamedTuple):
+    """The arguments of a node as they were given, and the options beside them that could be meant as arguments."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Collection[str] = ()
+
+
+def given(flow: Any, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any], **options: Any) -> Given:
+    """Return what add() and its siblings were given: ``kwargs=``, which leaves no doubt about options, and ``others``."""
+    if kwargs is None:
+        return Given(args, others, {name for name, value in options.items() if value != DEFAULTS[name]})
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        flow.problems.append(f"kwargs= takes a dict of arguments by name, not {kwargs!r:.80}")
+        return Given(args, others)
+    flow.problems += [
+        f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in kwargs if name in others
+    ]
+    return Given(args, {**kwargs, **others})
+
+
+def unclear(node: Node, names: Collection[str], options: Collection[str]) -> list[str]:
+    """Return the problems of options that are ``names`` of parameters or inputs, too: they may be meant for either."""
+    verb = VERBS.get(node.kind, "add")
+    what = f"{node.task.name} has a parameter" if node.task else "the workflow has an input"
+    return [
+        f"{node.name}: {name}= is an option of {verb}(), and {what} {name!r}: give that in kwargs={{{name!r}: ...}}, with which "
+        f"{name}= is the option"
+        for name in names
+        if name in options
+    ]
+
+
+def why_not(error: Exception, values: Mapping[str, Any]) -> str:
+    """Return why values cannot be arguments: the error, unless nodes inside of one of them are the reason."""
+    inside = [name for name, value in values.items() if holds_node(value)]
+    return (
+        f"{inside[0]!r} has nodes inside: a node is an argument by itself, or in one list of nodes"
+        if inside
+        else str(error)
+    )
+
+
+def holds_node(value: Any, levels: int = 50) -> bool:
+    """Return whether there is a node in lists and tables, however deep."""
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and levels:
+        return any(holds_node(each, levels - 1) for each in (value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, Node)
 
 
 def close_to(name: str, names: Iterable[str]) -> str:
@@ -34,12 +195,12 @@ def has_nodes(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(each, Node) for each in value)
 
 
-def take_arguments(flow: Any, node: Node, given: mixups.Given) -> None:
+def take_arguments(flow: Any, node: Node, given: Given) -> None:
     """Give a node its arguments: constants are encoded, nodes become inputs."""
     if node.task is None:
         return
     codec = node.task.arguments
-    if mistakes := mixups.unclear(node, list(codec.signature.parameters)[len(given.args) :], given.options):
+    if mistakes := unclear(node, list(codec.signature.parameters)[len(given.args) :], given.options):
         flow.problems += mistakes
         return
     try:
@@ -47,7 +208,7 @@ def take_arguments(flow: Any, node: Node, given: mixups.Given) -> None:
     except CodecError as error:
         flow.problems.append(f"{node.name}: {error}")
         return
-    expected = types.hints(node.task)
+    expected = hints(node.task)
     constants = {}
     for parameter, value in bound.items():
         if isinstance(value, Node) or has_nodes(value):
@@ -59,7 +220,7 @@ def take_arguments(flow: Any, node: Node, given: mixups.Given) -> None:
     try:
         node.kwargs = codec.encode_values(constants)
     except CodecError as error:
-        flow.problems.append(f"{node.name}: {mixups.why_not(error, constants)}")
+        flow.problems.append(f"{node.name}: {why_not(error, constants)}")
 
 
 def take_elements(flow: Any, node: Node, elements: Any) -> None:
@@ -77,7 +238,7 @@ def take_elements(flow: Any, node: Node, elements: Any) -> None:
         try:
             stored.append(json.loads(node.task.arguments.encode_values({node.over: element}))[node.over])
         except CodecError as error:
-            flow.problems.append(f"{node.name}: element {place}: {mixups.why_not(error, {node.over: element})}")
+            flow.problems.append(f"{node.name}: element {place}: {why_not(error, {node.over: element})}")
             return
     node.value = write_json(stored)
 
@@ -100,10 +261,10 @@ def connect(flow: Any, node: Node, parameter: str, value: Any, annotation: Any) 
         judge_types(flow, node, parameter, elements_of(flow, node, value, several), annotation)
         return
     many = "nodes" in source or several[0].kind == "map"
-    how, wanted = types.way(annotation, many=many)
+    how, wanted = way(annotation, many=many)
     if many and wanted is None:
         flow.problems.append(
-            f"{node.name}: {parameter!r} takes {types.shown(annotation)}, and gets a list: annotate it list[...] or Results[...]"
+            f"{node.name}: {parameter!r} takes {shown(annotation)}, and gets a list: annotate it list[...] or Results[...]"
         )
         return
     if how == "results" and not many:
@@ -129,10 +290,10 @@ def elements_of(flow: Any, node: Node, value: Any, several: list[Node]) -> list[
     """Return the types of the elements that a map takes, with the names of the nodes that give them."""
     if isinstance(value, list | tuple) or several[0].kind == "map":
         return [(each.name, each.type) for each in several]
-    found = types.element(several[0].type)
+    found = element(several[0].type)
     if found is None:
         flow.problems.append(
-            f"{node.name}: it maps over {several[0].name}, which gives {types.shown(several[0].type)}, not a list"
+            f"{node.name}: it maps over {several[0].name}, which gives {shown(several[0].type)}, not a list"
         )
         return []
     return [(f"an element of {several[0].name}", found)]
@@ -141,10 +302,8 @@ def elements_of(flow: Any, node: Node, value: Any, several: list[Node]) -> list[
 def judge_types(flow: Any, node: Node, parameter: str, given: Iterable[tuple[str, Any]], wanted: Any) -> None:
     """Note upstream results that do not fit a parameter."""
     for name, result in given:
-        if not types.fits(result, wanted):
-            flow.problems.append(
-                f"{node.name}: {parameter!r} takes {types.shown(wanted)}, but {name} gives {types.shown(result)}"
-            )
+        if not fits(result, wanted):
+            flow.problems.append(f"{node.name}: {parameter!r} takes {shown(wanted)}, but {name} gives {shown(result)}")
             return
 
 

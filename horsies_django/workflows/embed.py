@@ -8,13 +8,13 @@ from typing import Any
 from horsies_django.core.codec import CodecError, shape_of
 from horsies_django.core.codec.jsontext import write_json
 from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.workflows import checks, mixups, types
+from horsies_django.workflows import checks
 from horsies_django.workflows.nodes import Node
 
 MOST_LEVELS = 100  # PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them
 
 
-def embed(flow: Any, node: Node, child: Any, given: mixups.Given) -> None:
+def embed(flow: Any, node: Node, child: Any, given: checks.Given) -> None:
     """Let a node run another workflow. Problems are noted in the flow."""
     take_graph(flow, node, child, given)
     if child is flow:
@@ -31,10 +31,10 @@ def embed(flow: Any, node: Node, child: Any, given: mixups.Given) -> None:
             f"{node.name}: a workflow that is a node cannot continue as another run: remove continue_as()"
         )
     output = node.output = child.output
-    node.type = type(None) if output is None else types.list_of(output.type) if output.kind == "map" else output.type
+    node.type = type(None) if output is None else checks.list_of(output.type) if output.kind == "map" else output.type
 
 
-def follow(flow: Any, node: Node, successor: Any, given: mixups.Given) -> None:
+def follow(flow: Any, node: Node, successor: Any, given: checks.Given) -> None:
     """Let a node end the run and begin another one. Problems are noted in the flow."""
     if not hasattr(successor, "finish"):
         flow.problems.append(f"{node.name}: continue_as() takes a Workflow, not {type(successor).__name__}")
@@ -60,7 +60,7 @@ def judge_name(flow: Any, node: Node, keyed_name: str | None, name: str) -> None
         )
 
 
-def take_graph(flow: Any, node: Node, child: Any, given: mixups.Given) -> None:
+def take_graph(flow: Any, node: Node, child: Any, given: checks.Given) -> None:
     """Give a node the graph of a workflow, and the values of its inputs."""
     kwargs = given.kwargs
     if given.args:
@@ -71,7 +71,7 @@ def take_graph(flow: Any, node: Node, child: Any, given: mixups.Given) -> None:
     child.finish()
     flow.problems += [f"{node.name}: {problem}" for problem in [*child.problems, *checks.graph_problems(child)]]
     inputs = {each.name: each for each in child.nodes if each.kind == "input"}
-    flow.problems += mixups.unclear(node, inputs, given.options)
+    flow.problems += checks.unclear(node, inputs, given.options)
     for name in inputs.keys() - kwargs.keys() - set(given.options):
         flow.problems.append(f"{node.name}: its input {name!r} is missing")
     for name in kwargs.keys() - inputs.keys():
@@ -86,7 +86,7 @@ def take_graph(flow: Any, node: Node, child: Any, given: mixups.Given) -> None:
             try:
                 constants[name] = shape_of(inputs[name].type, name).encode(value, name)
             except (CodecError, TaskDefinitionError) as error:
-                flow.problems.append(f"{node.name}: {mixups.why_not(error, {name: value})}")
+                flow.problems.append(f"{node.name}: {checks.why_not(error, {name: value})}")
     node.kwargs = write_json(constants)
     node.graph, node.graph_hash = child.json(), child.hash()
     node.levels += max((each.levels for each in child.nodes), default=1)

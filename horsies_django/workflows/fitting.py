@@ -10,7 +10,7 @@ from horsies_django.core.codec import CodecError
 from horsies_django.store.workflows import OpenCalls
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
-from horsies_django.workflows import checks, types
+from horsies_django.workflows import checks
 
 GIVEN = {"value": "a value", "result": "a TaskResult", "list": "a list of values", "results": "Results"}
 
@@ -61,15 +61,15 @@ def of_names(task: TaskDefinition, given: Mapping[str, str]) -> Iterator[Misfit]
 
 def of_values(task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]) -> Iterator[Misfit]:
     """Yield constants that cannot be decoded, and results in a form that another annotation had chosen."""
-    hints = types.hints(task) if task.codec is None else dict.fromkeys(given, Any)
+    hints = checks.hints(task) if task.codec is None else dict.fromkeys(given, Any)
     advice = "Take both until these runs have ended, or add a parameter with a default"
     for name in sorted(given.keys() & hints.keys()):
         many = given[name] in ("list", "results")
         if given[name] not in GIVEN:
             continue
-        form, wanted = types.way(hints[name], many=many)
+        form, wanted = checks.way(hints[name], many=many)
         if form != given[name] or wanted is None:
-            problem = f"{name!r} is annotated {types.shown(hints[name])}, and gets {GIVEN[given[name]]}"
+            problem = f"{name!r} is annotated {checks.shown(hints[name])}, and gets {GIVEN[given[name]]}"
             yield Misfit("OTHER_TYPE", name, problem, advice)
     found = {}
     for text in constants:

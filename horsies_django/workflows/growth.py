@@ -27,7 +27,7 @@ from horsies_django.workflows.send import path_problem
 
 logger = logging.getLogger("horsies.worker")
 
-MOST_TOLD = 20
+MOST_CHANGED = 20
 SAID = ("kind", "task", "kwargs", "inputs", "value", "signal", "signal_key")  # what is compared of two nodes
 PASSING = ("good_until", "due_at", "options")  # may differ each time that the same workflow is built
 
@@ -43,7 +43,7 @@ class RunningWorkflow(Workflow):
         super().__init__("the workflow of the current task")
         self.current = current
         self.place: Place | None = None  # of the task, once it was looked up
-        self.told = 0  # of nodes that an earlier attempt added otherwise
+        self.changed = 0  # of nodes that an earlier attempt added otherwise
 
     def note(self, problem: str) -> None:
         """Raise WorkflowDefinitionError for a problem with a node that is inserted already."""
@@ -127,8 +127,8 @@ class RunningWorkflow(Workflow):
 
     def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:
         """Note on the run, and in the log, that a node stays as an earlier attempt added it; of an attempt, some."""
-        self.told += 1
-        if self.told > MOST_TOLD:
+        self.changed += 1
+        if self.changed > MOST_CHANGED:
             return
         said = f"attempt {self.current.attempt} adds {node.name!r} with other arguments: the node of an earlier attempt stays"
         logger.warning("workflow run %s: %s", place.workflow, said)

@@ -1,8 +1,9 @@
-"""Handles of workflow runs: status, progress, results and control."""
+"""Handles of workflow runs: status, progress, results and control. The end of a run is announced like that of a task."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple
@@ -11,15 +12,34 @@ from horsies_django.conf import config
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
+from horsies_django.store.tasks import Found
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
-from horsies_django.tasks.handle import async_form, deadline_of, decode, id_of
-from horsies_django.workflows import gates, operations, signals
+from horsies_django.tasks.handle import TaskHandle, async_form, deadline_of, decode, id_of, remaining
+from horsies_django.workflows import operations
 from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import T
-from horsies_django.workflows.waiting import RunResult, left_ms
 
+LONGEST = 100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
 MOST = 2**31 - 1
+
+
+class RunResult(TaskHandle[T]):
+    """Waits for the end of one run. ``continued``: it has ended and goes on as another run."""
+
+    noun = "workflow run"
+    continued = False
+
+    def _tell(self, found: Found | None) -> TaskResult[T]:
+        text = "" if found is None else found.result or ""
+        self.continued = '"continued_as"' in text and len(text) < LONGEST and "continued_as" in json.loads(text)
+        return super()._tell(found)
+
+
+def left_ms(deadline: float | None) -> int | None:
+    """Return the milliseconds until a deadline, None without one."""
+    left = remaining(deadline)
+    return None if left is None else int(left * 1_000)
 
 
 class Change(NamedTuple):
@@ -199,7 +219,7 @@ class WorkflowHandle(Generic[T]):
         Raises LookupError if no node of the run waits for the name, WorkflowError if the run has ended, if all of these nodes
         have finished, or if the data cannot be encoded or is larger than HORSIES["MAX_PAYLOAD_BYTES"].
         """
-        signals.signal(self.workflow_id, name, data, key=key, actor=actor)
+        operations.signal(self.workflow_id, name, data, key=key, actor=actor)
 
     def approve(self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
         """Approve the open gate of a name, or of a number if several have the name. It counts for this opening of the gate only.
@@ -208,11 +228,11 @@ class WorkflowHandle(Generic[T]):
         names an ``actor``. Raises PermissionDenied, LookupError if there is no such gate, WorkflowError if it is not open: not
         yet, or because it was decided, its time is over or the run has ended.
         """
-        gates.decide(self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason)
+        operations.decide(self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason)
 
     def reject(self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
         """Reject the open gate of a name, which fails with GATE_REJECTED; otherwise as ``approve``."""
-        gates.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
+        operations.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
 
     astatus = async_form(status)
     asuccessor = async_form(successor)

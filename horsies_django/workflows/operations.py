@@ -1,17 +1,39 @@
-"""Operations on runs: pause, resume, cancel, retry and skip a node. Used by handles, the admin and ``horsies_workflow``.
+"""Operations on runs: pause, resume, cancel, retry, skip a node, signal, decide. Handles, the admin and commands use them.
 
-Each runs in one transaction, with the child runs; it locks a run before its children, as every operation does.
+Each runs in one transaction, with the child runs; it locks a run before its children, as every operation does. A signal is a
+row that is inserted without the lock of the run; workers give it to a node. A decision counts for one opening of one gate: each
+time a gate begins to wait, its ``opening`` is counted up. It waits for the lock of the run, under which timeouts end gates,
+too; the first one counts, and nothing is kept for later.
 """
 
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING, Any
 
-from horsies_django.core.errors import WorkflowError
-from horsies_django.core.texts import refuse_who
+from django.core.exceptions import PermissionDenied
+from django.utils import timezone
+
+from horsies_django.conf import config
+from horsies_django.core.codec import CodecError, shape_of
+from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.type_texts import problem
+from horsies_django.core.errors import TaskDefinitionError, WorkflowError
+from horsies_django.core.explanations import clock_time
+from horsies_django.core.texts import LONGEST_ACTOR, refuse_who, text_problem
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
+from horsies_django.tasks.options import simulated_now
 from horsies_django.workflows.database import writing
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    from horsies_django.models import WorkflowNode
+
+LOOK = 20  # nodes whose types are compared at first
+MOST_INSIDE = 100  # runs inside a run that are searched
+NAMED = 20
 
 
 def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None) -> bool:
@@ -114,3 +136,209 @@ def last(store: WorkflowStore, run: uuid.UUID) -> uuid.UUID:
 def missing(run: uuid.UUID) -> LookupError:
     """Return the error for a run that does not exist."""
     return LookupError(f"there is no workflow run {run}: never sent, rolled back, or deleted since")
+
+
+def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
+    """Send a signal to a run. ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it.
+
+    Raises LookupError if there is no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
+    """
+    given = [("name", name, 200), ("actor", actor, LONGEST_ACTOR), *([] if key is None else [("key", key, 255)])]
+    if problem := next(filter(None, (text_problem(*one) for one in given)), None):
+        raise WorkflowError(problem)
+    text = encoded(name, data)
+    with writing(simulated_now.get()) as store:
+        send(store, run, name, text, key=key, actor=actor)
+
+
+def send(store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str) -> None:
+    """Insert a signal, ``data`` as JSON, to the last of runs that continued one another. Raises LookupError, WorkflowError."""
+    verdict, names, why = offer(store, run, name, data, key=key, actor=actor)
+    if verdict == "ENDED" and (later := last(store, run)) != run:
+        send(store, later, name, data, key=key, actor=actor)
+        return
+    if verdict is None:
+        raise missing(run)
+    if verdict == "TYPED":
+        raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
+    if verdict == "UNKNOWN":
+        there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
+        raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
+    if verdict == "ENDED":
+        raise WorkflowError(f"run {run} has ended: there is nothing to signal")
+    if verdict == "GATE":
+        raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
+    if verdict == "FINISHED":
+        raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
+
+
+def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
+    """Return, for a message, which of the runs inside a run waits for a signal."""
+    from horsies_django.models import WorkflowNode
+
+    found = store.children(run)
+    for child in found:  # grows
+        if len(found) < MOST_INSIDE:
+            found += store.children(child)
+    nodes = WorkflowNode.objects.using(config().database).filter(workflow_id__in=found, signal=name, kind="signal")
+    waiting = nodes.order_by("workflow_id").values_list("workflow_id", flat=True).first()
+    if waiting is None:
+        return ""
+    node = WorkflowNode.objects.using(config().database).filter(
+        task_id=waiting, kind="workflow", workflow_id__in=[run, *found]
+    )
+    return f". The run of its node {node.values_list('name', flat=True).first()!r} does: signal {waiting}"
+
+
+def offer(
+    store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str
+) -> tuple[str | None, list[str], str | None]:
+    """Insert a signal if its data fits the type that a node wants; return the verdict, names and why it does not fit."""
+    why = None
+    for look in (LOOK, None):  # most nodes of a name want the same; a refusal has asked all
+        verdict, names = store.signal(run, name, key, data, actor, look)
+        problems = [problem(wanted, data) for wanted in names] if verdict == "TYPED" else []
+        if None in problems:
+            return *store.signal(run, name, key, data, actor, 0), None
+        if not problems:
+            break
+        why = problems[-1]
+    return verdict, names, why
+
+
+def encoded(name: str, data: Any) -> str:
+    """Return data as JSON. Raises WorkflowError for what cannot be encoded, or is too large."""
+    try:
+        text = write_json(shape_of(type(data), "data").encode(data, "data"))
+    except (CodecError, TaskDefinitionError) as error:
+        raise WorkflowError(f"the signal {name!r} was not sent: {error}") from error
+    limit = config().max_payload_bytes
+    if len(text.encode()) > limit:
+        raise WorkflowError(
+            f"the signal {name!r} was not sent: its data takes {len(text.encode()):,} bytes of JSON; "
+            f"HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
+        )
+    return text
+
+
+def decide(
+    run: uuid.UUID, gate: str, *, approved: bool, user: Any = None, actor: str | None = None, reason: str | None = None
+) -> None:
+    """Approve or reject the open gate of a name, or of a number, and note it in the audit. Of runs that continued one another,
+    the last has the gate.
+
+    Who decides is a Django ``user``, or the ``actor`` for code that decides by itself. Raises LookupError if there is no such run
+    or gate, PermissionDenied, and WorkflowError if the gate is not open, or if several of this name are.
+    """
+    if problem := text_problem("gate", gate, 200):
+        raise WorkflowError(problem)
+    with writing(simulated_now.get()) as store:
+        found = find(last(store, run), gate)
+        waiting = [one for one in found if one.status == "WAITING"]
+        if len(waiting) > 1:
+            numbers = ", ".join(str(one.number) for one in waiting[:NAMED])
+            raise WorkflowError(f"run {run} has several open gates {gate!r}: decide about one by its number: {numbers}")
+        node = waiting[0] if waiting else found[-1]
+        settle(store, node, node.opening, approved=approved, user=user, actor=actor, reason=reason)
+
+
+def decide_opening(
+    run: uuid.UUID, number: int, opening: int, *, approved: bool, user: Any, reason: str | None = None
+) -> None:
+    """Approve or reject one opening of the gate of a number; otherwise as ``decide``."""
+    with writing(simulated_now.get()) as store:
+        node = gates(run).filter(number=number).first()
+        if node is None:
+            raise LookupError(f"run {run} has no gate with the number {number}")
+        settle(store, node, opening, approved=approved, user=user, actor=None, reason=reason)
+
+
+def settle(
+    store: WorkflowStore,
+    node: WorkflowNode,
+    opening: int,
+    *,
+    approved: bool,
+    user: Any,
+    actor: str | None,
+    reason: str | None,
+) -> None:
+    """Decide about an opening of a gate, if it is allowed and still open."""
+    run, by = node.workflow_id, decider(node, user, actor)
+    refuse_who(WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason)
+    if not store.decide(run, node.number, opening, node.permission, approved, by, reason):
+        raise WorkflowError(refusal(gates(run).get(number=node.number), opening))
+    details = {"gate": str(node.signal), "node": str(node.number), "opening": str(opening)}
+    note(store, run, "workflow.approve" if approved else "workflow.reject", by, reason, details)
+
+
+def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
+    """Return the gates of a run, through the index of names."""
+    return waiters(run).filter(kind="gate")
+
+
+def waiters(run: uuid.UUID) -> QuerySet[WorkflowNode]:
+    """Return the gates and the nodes that wait for signals of a run."""
+    from horsies_django.models import WorkflowNode
+
+    return WorkflowNode.objects.using(config().database).filter(workflow_id=run, signal__isnull=False)
+
+
+def find(run: uuid.UUID, gate: str) -> list[WorkflowNode]:
+    """Return the gates of a name in a run, else the one of a number. Raises LookupError."""
+    found = list(gates(run).filter(signal=gate).order_by("number"))
+    if not found and gate.isdecimal() and len(gate) < 19:
+        found = list(gates(run).filter(number=int(gate)))
+    if found:
+        return found
+    if waiters(run).filter(signal=gate).exists():
+        raise WorkflowError(f"{gate!r} of run {run} is not a gate but a signal")
+    names = list(gates(run).order_by("signal").values_list("signal", flat=True).distinct()[:NAMED])
+    there = f"its gates are {', '.join(map(repr, names))}" if names else "it has no gates"
+    raise LookupError(f"no node of run {run} waits for the gate {gate!r}; {there}")
+
+
+def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
+    """Return the name of who decides. Raises PermissionDenied if the user must not, WorkflowError if nobody is named."""
+    if user is None:
+        if actor is None:
+            raise WorkflowError(
+                f"say who decides about the gate {node.signal!r}: pass user=request.user, or actor= if code decides by itself"
+            )
+        return actor
+    if not (user.is_authenticated and user.is_active):
+        raise PermissionDenied(f"only an active user who is logged in decides about the gate {node.signal!r}")
+    if node.permission is not None and not user.has_perm(node.permission):
+        raise PermissionDenied(
+            f"{user.get_username()} does not have the permission {node.permission} of the gate {node.signal!r}"
+        )
+    return str(user.get_username())
+
+
+def refusal(node: WorkflowNode, opening: int) -> str:
+    """Return why a decision about an opening of a gate did not count."""
+    gate = f"the gate {node.signal!r} of run {node.workflow_id}"
+    if node.finished_at is None and node.status != "WAITING":
+        return f"{gate} is not open yet: decide when it waits; nothing is kept until then"
+    if node.finished_at is None and node.opening != opening:
+        return f"{gate} was opened anew since: look at it again, and decide about this opening"
+    if node.decided_by is not None:
+        how = "rejected" if node.error_code == "GATE_REJECTED" else "approved"
+        return f"{gate} was already decided by {node.decided_by} at {clock(node.finished_at)}: {how}"
+    if node.status == "COMPLETED" or node.error_code == "WAIT_TIMED_OUT" or over(node):
+        return f"{gate} is not open any more: its time was over at {clock(node.due_at)}"
+    if node.finished_at is None:
+        return f"{gate} asks for another permission since: try again"
+    return f"{gate} is not open any more: it ended as {node.status} at {clock(node.finished_at)}"
+
+
+def over(node: WorkflowNode) -> bool:
+    """Return whether the time of a gate that waits is over."""
+    return (
+        node.finished_at is None and node.due_at is not None and node.due_at <= (simulated_now.get() or timezone.now())
+    )
+
+
+def clock(when: Any) -> str:
+    """Return a time as text, without the date if it is today."""
+    return clock_time(when, timezone.now(), timezone.get_current_timezone())

@@ -1,17 +1,19 @@
-"""``Results[T]``: the results of many upstream nodes as an argument, read when they are needed."""
+"""``Results[T]``, the results of many upstream nodes as an argument, read when needed; and codecs for values of nodes."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 
-from horsies_django.core.codec import CodecError, Shape
+from horsies_django.core.codec import CodecError, ResultCodec, Shape, shape_of
 from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.errors import WorkflowError
+from horsies_django.core.results import TaskResult
 from horsies_django.workflows.database import reading
+from horsies_django.workflows.nodes import Node
 
 T = TypeVar("T")
 
@@ -90,3 +92,48 @@ class Results(Sequence[T], Generic[T]):
             raise WorkflowError(f"a result for {self._parameter!r} was redacted")
         value: T = self._item.load(envelope["ok"])
         return value
+
+
+class ListCodec:
+    """Decodes the value of a map: a list of results of one task."""
+
+    def __init__(self, item: ResultCodec) -> None:
+        self.item = item
+
+    def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
+        """Return the list in an envelope. Raises CodecError."""
+        found = opened(envelope)
+        if "err" in found:
+            return ResultCodec.decode_error(found)
+        return TaskResult(ok=[self.item.decode({"ok": each}).ok_value for each in found["ok"]])
+
+
+class DeclaredCodec:
+    """Decodes the value of a node without a task: an input, or a signal, whose data has an annotation."""
+
+    def __init__(self, annotation: Any, name: str) -> None:
+        self.annotation = annotation
+        self.name = name
+
+    def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
+        """Return the value in an envelope. Raises CodecError, TaskDefinitionError for an annotation that nothing can be."""
+        found = opened(envelope)
+        if "err" in found:
+            return ResultCodec.decode_error(found)
+        return TaskResult(ok=shape_of(self.annotation, self.name).load(found["ok"]))
+
+
+def codec_of(node: Node | None) -> Any:
+    """Return the codec for the value of a node, None for plain JSON."""
+    if node is None:
+        return None
+    if node.kind == "workflow":
+        return codec_of(node.output)
+    if node.task is not None:
+        return ListCodec(node.task.result) if node.kind == "map" else node.task.result
+    return None if node.type is Any else DeclaredCodec(node.type, node.name)
+
+
+def codecs_of(flow: Any) -> dict[int, Any]:
+    """Return the codecs of the nodes without a task, by number: the database does not know their types."""
+    return {node.number: codec_of(node) for node in flow.nodes if node.task is None}

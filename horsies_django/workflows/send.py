@@ -22,7 +22,7 @@ from horsies_django.workflows import checks
 from horsies_django.workflows.database import writing
 from horsies_django.workflows.embed import level_problems
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.values import codec_of, codecs_of
+from horsies_django.workflows.results import codec_of, codecs_of
 
 CHUNK = 5_000  # nodes per INSERT
 _accepted: set[str] = set()

@@ -8,7 +8,7 @@ from typing import Any
 from horsies_django.core.errors import TaskSendError
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import prepare
-from horsies_django.workflows import checks, types
+from horsies_django.workflows import checks
 from horsies_django.workflows.nodes import Node
 
 RESULT = "result"  # the parameter of an undo that takes the value of the undone task
@@ -52,7 +52,7 @@ def take_undo(flow: Any, node: Node, what: Any) -> None:
 def parameters(flow: Any, node: Node, undo: TaskDefinition) -> list[str]:
     """Return the parameters of an undo that it gets; note those that it cannot get, or whose type does not fit."""
     assert node.task is not None
-    own, hints = types.hints(node.task), types.hints(undo)
+    own, hints = checks.hints(node.task), checks.hints(undo)
     found = []
     given = node.task.arguments
     for name in (each for each in undo.arguments.signature.parameters if each in undo.arguments.names):
@@ -75,10 +75,10 @@ def parameters(flow: Any, node: Node, undo: TaskDefinition) -> list[str]:
             )
         else:
             found.append(name)
-            if not types.fits(own.get(name, Any), annotation):
+            if not checks.fits(own.get(name, Any), annotation):
                 flow.problems.append(
-                    f"{node.name}: its undo {undo.name} takes {types.shown(annotation)} as {name!r}, but {node.task.name} takes "
-                    f"{types.shown(own[name])}"
+                    f"{node.name}: its undo {undo.name} takes {checks.shown(annotation)} as {name!r}, but {node.task.name} takes "
+                    f"{checks.shown(own[name])}"
                 )
     return found
 
@@ -86,16 +86,16 @@ def parameters(flow: Any, node: Node, undo: TaskDefinition) -> list[str]:
 def judge_result(flow: Any, node: Node, undo: TaskDefinition, annotation: Any) -> None:
     """Note if the parameter ``result`` of an undo does not take the value of the undone task, or None."""
     assert node.task is not None
-    value = types.produced(node.task)
-    if not types.fits(value, annotation):
+    value = checks.produced(node.task)
+    if not checks.fits(value, annotation):
         flow.problems.append(
-            f"{node.name}: its undo {undo.name} takes {types.shown(annotation)} as 'result', but {node.task.name} gives "
-            f"{types.shown(value)}"
+            f"{node.name}: its undo {undo.name} takes {checks.shown(annotation)} as 'result', but {node.task.name} gives "
+            f"{checks.shown(value)}"
         )
-    elif not types.fits(type(None), annotation):
+    elif not checks.fits(type(None), annotation):
         flow.problems.append(
             f"{node.name}: its undo {undo.name} gets None as 'result' if it is not known how {node.task.name} ended: annotate it "
-            f"{types.shown(annotation)} | None"
+            f"{checks.shown(annotation)} | None"
         )
 
 

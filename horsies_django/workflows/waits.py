@@ -10,7 +10,7 @@ from horsies_django.core.codec.type_texts import text_of
 from horsies_django.core.texts import text_problem
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.options import LONGEST_DELAY
-from horsies_django.workflows import types
+from horsies_django.workflows import checks
 from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum
 
 OnTimeout = Literal["fail", "skip", "complete"]
@@ -64,7 +64,7 @@ class Waits:
     def input(self, name: str, annotation: Any = Any) -> Node:
         """Add an input, whose value another workflow gives when this one is a node of it."""
         node = self._node(name, name, "input")
-        node.type = types.plain(annotation)
+        node.type = checks.plain(annotation)
         return node
 
     def sleep(
@@ -133,7 +133,7 @@ class Waits:
         if key is not None and (problem := text_problem("key", key, 255)):
             self.problems.append(f"{node.name}: {problem}")
         delay = None if timeout is None else self._span(node, "timeout", timeout)
-        node.type = self._type(node, types.plain(annotation), delay, on_timeout)
+        node.type = self._type(node, checks.plain(annotation), delay, on_timeout)
         return self._wait(
             node, Wait(on_timeout, delay, None, signal, key, type=text_of(annotation)), after, join, allow_failed, when
         )
@@ -210,7 +210,7 @@ class Waits:
             )
         if delay is None or on_timeout != "complete" or annotation is Any:
             return annotation
-        return types.optional(annotation)
+        return checks.optional(annotation)
 
     def _wait(self, node: Node, wait: Wait, after: Any, join: Any, allow_failed: bool, when: Any) -> Node:
         node.wait = wait

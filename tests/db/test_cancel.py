@@ -117,15 +117,15 @@ def test_a_task_that_goes_back_unbegun_after_its_cancel_never_starts_and_those_w
 ) -> None:
     (id_,) = put()
     WaiterStore(connect()).register(uuid.uuid4(), LEASE)
-    ear = connect()
-    ear.execute(f'LISTEN "{worker.channel}_done"')
+    listener = connect()
+    listener.execute(f'LISTEN "{worker.channel}_done"')
     (claim,) = worker.run_pass(sync=1).claims
     assert operations.cancel([id_]) == {id_: "REQUESTED"}
     passed = worker.run_pass(sync=1, releases=[claim])
     assert (passed.landed, passed.claims) == ({id_}, [])
     task = row(id_)
     assert (task.status, task.error_code, task.claimed_by) == ("CANCELLED", "TASK_CANCELLED", None)
-    assert [told.payload for told in ear.notifies(timeout=5, stop_after=1)] == [str(id_)]
+    assert [told.payload for told in listener.notifies(timeout=5, stop_after=1)] == [str(id_)]
     assert not TaskAttempt.objects.filter(task_id=id_).exists()
 
 

@@ -273,15 +273,15 @@ def test_a_pass_that_leaves_tasks_behind_for_a_cap_says_so(claimer: Claimers) ->
 def test_workers_are_woken_when_a_permit_came_free_and_was_not_used(
     claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]], name: str
 ) -> None:
-    worker, ear = claimer(), connect()
+    worker, listener = claimer(), connect()
     limit(name, max_concurrency=2)
     put(4)
     claims = worker.run_pass(sync=2).claims
-    ear.execute(f"LISTEN {worker.channel}_new")
+    listener.execute(f"LISTEN {worker.channel}_new")
     replaced = finish(worker, claims[:1], sync=1)  # used: nobody needs to come
     finish(worker, claims[1:])
-    ear.execute("NOTIFY nobody")  # whatever was sent before this has arrived
-    assert [item.payload for item in ear.notifies(timeout=0)] == [f"0 {name}"]
+    listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
+    assert [item.payload for item in listener.notifies(timeout=0)] == [f"0 {name}"]
     assert len(replaced) == 1
 
 

@@ -165,12 +165,12 @@ def test_a_settle_of_a_worker_without_slots_unparks_for_others_and_wakes_them(
     claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]]
 ) -> None:
     per_customer()
-    worker, other, ear = claimer(), claimer(), connect()
+    worker, other, listener = claimer(), claimer(), connect()
     first, second, _ = of(*"aaa")
     (claim,) = worker.run_pass(sync=3).claims
-    ear.execute(f"LISTEN {worker.channel}_new")
+    listener.execute(f"LISTEN {worker.channel}_new")
     worker.run_pass(**settled(claim))
-    assert [item.payload for item in ear.notifies(timeout=10, stop_after=1)] == ["0 default"]
+    assert [item.payload for item in listener.notifies(timeout=10, stop_after=1)] == ["0 default"]
     assert (str(claim.id), parked()) == (first, 1)
     assert ids(other.run_pass(sync=1).claims) == [second]
 

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, get_workflow, task
 from horsies_django.models import AuditEntry, WorkflowNode, WorkflowSignal
 from horsies_django.testing import drain, open_gate
-from horsies_django.workflows import gates
+from horsies_django.workflows import operations
 from horsies_django.workflows.database import writing
 from tests.apps.project import flows
 from tests.conftest import wait_until
@@ -76,10 +76,10 @@ def test_a_decision_does_not_open_the_gate_that_a_retry_opens_anew() -> None:
     assert (gate(handle).status, gate(handle).opening, gate(handle).decided_by) == ("WAITING", 2, None)
     user = User.objects.create_user("bob")
     with pytest.raises(WorkflowError, match=r"was opened anew since: look at it again"):  # a tab from before
-        gates.decide_opening(handle.workflow_id, gate(handle).number, 1, approved=True, user=user)
+        operations.decide_opening(handle.workflow_id, gate(handle).number, 1, approved=True, user=user)
     drain()
     assert gate(handle).status == "WAITING"
-    gates.decide_opening(handle.workflow_id, gate(handle).number, 2, approved=True, user=user)
+    operations.decide_opening(handle.workflow_id, gate(handle).number, 2, approved=True, user=user)
     drain()
     assert handle.status() == "COMPLETED"
 
@@ -98,11 +98,11 @@ def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
     handle = flow.send()
     drain()
     number, user = gate(handle).number, User.objects.create_user("ada")
-    gates.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
+    operations.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
     drain()
     assert gate(handle).number != number
     with pytest.raises(WorkflowError, match=ALREADY.format("ada", "approved")):
-        gates.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
+        operations.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
     drain()
     assert gate(handle).status == "WAITING"
 

@@ -20,7 +20,7 @@ from horsies_django.store.schedules import ScheduleStore
 from horsies_django.store.workers import Load
 from horsies_django.tasks import operations
 from horsies_django.tasks.redaction import redact
-from horsies_django.worker.maintenance.snapshots import Snapshots
+from horsies_django.worker.maintenance.heartbeat import Snapshots
 from tests.apps.project.tasks import noop
 from tests.conftest import put
 from tests.support.factories import TaskFactory

@@ -30,12 +30,12 @@ Hear = Callable[[], list[str]]
 @pytest.fixture
 def hear(connect: Callable[[], psycopg.Connection[Any]]) -> Hear:
     """Give a function that returns what was notified since: for each notification the marks behind its time, and its queue."""
-    ear = connect()
-    ear.execute(f"LISTEN {channel_prefix(ear)}_new")
+    listener = connect()
+    listener.execute(f"LISTEN {channel_prefix(listener)}_new")
 
     def heard() -> list[str]:
-        ear.execute("NOTIFY nobody")  # whatever was sent before this has arrived
-        words = [item.payload.split(" ") for item in ear.notifies(timeout=0)]
+        listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
+        words = [item.payload.split(" ") for item in listener.notifies(timeout=0)]
         return [" ".join([moment.lstrip("0123456789."), queue]).strip() for moment, queue in words]
 
     return heard

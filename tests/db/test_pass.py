@@ -275,10 +275,10 @@ def test_a_release_wakes_the_workers_of_its_queue(
     put(queue="mail")
     worker = claimer(mail=1)
     (claim,) = worker.run_pass(sync=1).claims
-    ear = connect()
-    ear.execute(f"LISTEN {worker.channel}_new")
+    listener = connect()
+    listener.execute(f"LISTEN {worker.channel}_new")
     worker.run_pass(releases=[claim])
-    (heard,) = ear.notifies(timeout=10, stop_after=1)
+    (heard,) = listener.notifies(timeout=10, stop_after=1)
     assert heard.payload.split(" ")[1] == "mail"
 
 
@@ -289,15 +289,17 @@ def test_a_release_ends_a_task_that_somebody_asked_to_end_and_tells_who_waits(
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
     assert worker.store.cancel([id_], worker.channel, terminate=False) == {id_: "REQUESTED"}
-    ear = connect()
-    ear.execute(f"LISTEN {worker.channel}_done")
-    ear.execute("INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 min')")
+    listener = connect()
+    listener.execute(f"LISTEN {worker.channel}_done")
+    listener.execute(
+        "INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 min')"
+    )
     passed = worker.run_pass(sync=1, releases=[claim])
     assert (passed.landed, passed.claims) == ({id_}, [])
     task = Task.objects.get(pk=id_)
     assert (task.status, task.error_code, task.claimed_by) == ("CANCELLED", "TASK_CANCELLED", None)
     assert not TaskAttempt.objects.exists()
-    (heard,) = ear.notifies(timeout=10, stop_after=1)
+    (heard,) = listener.notifies(timeout=10, stop_after=1)
     assert heard.payload == str(id_)
 
 
@@ -314,15 +316,15 @@ def test_the_database_lists_what_a_worker_holds(claimer: Claimers) -> None:
 def test_finished_tasks_are_announced_only_while_somebody_waits(
     claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]]
 ) -> None:
-    worker, ear = claimer(), connect()
-    ear.execute(f"LISTEN {worker.channel}_done")
+    worker, listener = claimer(), connect()
+    listener.execute(f"LISTEN {worker.channel}_done")
     put(450)
     worker.run_pass(outcomes=[done(claim) for claim in worker.run_pass(sync=100).claims])
     with connect() as waiter:
         waiter.execute("INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 minute')")
     claims = worker.run_pass(sync=350).claims
     worker.run_pass(outcomes=[done(claim) for claim in claims])
-    heard = [item.payload.split() for item in ear.notifies(timeout=10, stop_after=2)]
+    heard = [item.payload.split() for item in listener.notifies(timeout=10, stop_after=2)]
     assert sorted(len(ids) for ids in heard) == [150, 200]
     assert {id_ for ids in heard for id_ in ids} == {str(claim.id) for claim in claims}
 

@@ -67,16 +67,16 @@ def test_a_rollback_to_a_savepoint_takes_only_what_was_sent_after_it() -> None:
 
 @pytest.mark.promise("S3.4", "S3.9")
 def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connect: Connect) -> None:
-    ear = connect()
-    ear.execute(f"LISTEN {channel_prefix(ear)}_new")
+    listener = connect()
+    listener.execute(f"LISTEN {channel_prefix(listener)}_new")
     with transaction.atomic():
         for number in range(5):
             tasks.add.send(number)
         tasks.mail.send("a@example.org")
-        assert list(ear.notifies(timeout=0)) == []
-    heard = [item.payload.split(" ")[1] for item in ear.notifies(timeout=10, stop_after=2)]
+        assert list(listener.notifies(timeout=0)) == []
+    heard = [item.payload.split(" ")[1] for item in listener.notifies(timeout=10, stop_after=2)]
     assert sorted(heard) == ["default", "mail"]
-    assert list(ear.notifies(timeout=0)) == []
+    assert list(listener.notifies(timeout=0)) == []
 
 
 @pytest.mark.parametrize("server_side_binding", [False, True])

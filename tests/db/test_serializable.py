@@ -102,14 +102,14 @@ def test_sends_side_by_side_do_not_make_each_other_fail(send: Callable[[], Any])
 def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(
     connect: Callable[[], psycopg.Connection[Any]],
 ) -> None:
-    ear, other = connect(), connect()
-    prefix = channel_prefix(ear)
-    ear.execute(f"LISTEN {prefix}_new")
+    listener, other = connect(), connect()
+    prefix = channel_prefix(listener)
+    listener.execute(f"LISTEN {prefix}_new")
     with transaction.atomic():
         connections["default"].cursor().execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         chain()
     assert not Task.objects.exists()
-    (heard,) = ear.notifies(timeout=10, stop_after=1)
+    (heard,) = listener.notifies(timeout=10, stop_after=1)
     told = read_told(heard.payload)
     assert told is not None
     assert told.run is not None

@@ -264,19 +264,19 @@ def test_no_limit_appears_between_what_it_settles_and_what_it_claims(claimer: Cl
 def test_finished_tasks_are_announced_to_those_who_wait_in_notifications_that_fit(
     claimer: Claimers, connect: Connect
 ) -> None:
-    worker, ear = claimer(), connect()
-    ear.execute(f"LISTEN {worker.channel}_done".encode())
+    worker, listener = claimer(), connect()
+    listener.execute(f"LISTEN {worker.channel}_done".encode())
     put(450)
     claims = worker.run_pass(sync=450).claims
     short_pass(worker, None, 0, 0, *map(done, claims[:50]))
-    ear.execute("NOTIFY nobody")  # whatever was sent before this has arrived
-    assert list(ear.notifies(timeout=0)) == []
+    listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
+    assert list(listener.notifies(timeout=0)) == []
     connect().execute(
         "INSERT INTO horsies_waiters (id, expires_at) VALUES (%s, now() + interval '1 h')", [uuid.uuid4()]
     )
     short_pass(worker, None, 0, 0, *map(done, claims[50:]))
-    ear.execute("NOTIFY nobody")
-    heard = [item.payload.split(" ") for item in ear.notifies(timeout=0)]
+    listener.execute("NOTIFY nobody")
+    heard = [item.payload.split(" ") for item in listener.notifies(timeout=0)]
     assert [len(ids) for ids in heard] == [200, 200]
     assert {uuid.UUID(id_) for ids in heard for id_ in ids} == {claim.id for claim in claims[50:]}
     assert TaskAttempt.objects.count() == 450

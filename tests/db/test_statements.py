@@ -12,9 +12,8 @@ import psycopg
 import pytest
 
 from horsies_django.core.records import Claim, Outcome, Wanted
-from horsies_django.store.base import load
+from horsies_django.store.base import discard, load
 from horsies_django.store.queues import QueueStore
-from horsies_django.store.sessions import discard
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
 from tests.support.models.status import TRANSITIONS

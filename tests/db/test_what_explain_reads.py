@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from horsies_django.models import Task
-from horsies_django.store.explanations import ExplanationStore
+from horsies_django.store.overviews import ExplanationStore
 from tests.conftest import Claimer, limit, put
 from tests.db.test_statements import explained, fill
 from tests.support.factories import HeartbeatFactory, WorkerFactory

@@ -13,7 +13,7 @@ from django.db import connection
 from horsies_django import Batch, Workflow, queues, quorum
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import NodeExplanation, explain_node
-from horsies_django.store.explanations import ExplanationStore
+from horsies_django.store.overviews import ExplanationStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.support.factories import HeartbeatFactory, WorkerFactory

@@ -387,7 +387,7 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(
 ) -> None:
     """Naive: one statement for all of them; or those after the first part stay due in the year 9999. Or each part reads all of
     them, to wake workers."""
-    ear = connect()
+    listener = connect()
     handle = flat().send()
     engine.advance()
     due = timezone.now() + dt.timedelta(hours=1)
@@ -396,15 +396,15 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(
     assert handle.pause()
     engine.advance()
     assert held.count() == MANY
-    ear.execute(f'LISTEN "{engine.channel}_new"')
+    listener.execute(f'LISTEN "{engine.channel}_new"')
     assert handle.resume()
     assert held.count() == MANY - PART
     while left := held.count():
-        ear.execute("NOTIFY nobody")  # what was said before has arrived
-        assert not list(ear.notifies(timeout=0))
+        listener.execute("NOTIFY nobody")  # what was said before has arrived
+        assert not list(listener.notifies(timeout=0))
         assert engine.advance_run(handle.workflow_id).more == (left > PART)
         assert left - held.count() <= PART
-    (woken,) = ear.notifies(timeout=10, stop_after=1)
+    (woken,) = listener.notifies(timeout=10, stop_after=1)
     assert woken.payload.endswith(" default")
     assert abs(float(woken.payload.split()[0]) - due.timestamp()) < 1
     assert set(Task.objects.values_list("enqueued_at", flat=True)) == {due}

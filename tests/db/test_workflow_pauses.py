@@ -75,10 +75,10 @@ def alter(handle: WorkflowHandle[Any], **columns: Any) -> None:
     WorkflowRun.objects.filter(pk=handle.workflow_id).update(**columns)
 
 
-def heard(ear: psycopg.Connection[Any]) -> list[str]:
+def heard(listener: psycopg.Connection[Any]) -> list[str]:
     """Return what was said until now."""
-    ear.execute("NOTIFY nobody")
-    return [item.payload for item in ear.notifies(timeout=0)]
+    listener.execute("NOTIFY nobody")
+    return [item.payload for item in listener.notifies(timeout=0)]
 
 
 @pytest.mark.parametrize("claim", [whole, short, ahead])
@@ -208,11 +208,11 @@ def test_scans_do_not_meet_the_retries_of_a_paused_run(claimer: Claimers) -> Non
 
 def test_a_resume_wakes_workers_for_what_came_back_before(claimer: Claimers, connect: Connect) -> None:
     """Naive: the task lies behind their scan cursors, and waits for the next poll."""
-    worker, ear = claimer(), connect()
+    worker, listener = claimer(), connect()
     handle = left_over(worker)
-    ear.execute(f"LISTEN {worker.channel}_new")
+    listener.execute(f"LISTEN {worker.channel}_new")
     handle.resume()
-    (said,) = heard(ear)
+    (said,) = heard(listener)
     moment, queue = said.split(" ")
     assert (float(moment), queue) == (Task.objects.get().enqueued_at.timestamp(), "default")
 
@@ -221,15 +221,15 @@ def test_a_resume_wakes_workers_for_what_came_back_before(claimer: Claimers, con
 def test_the_task_of_a_paused_run_wakes_nobody(claimer: Claimers, connect: Connect, cursors: str | None) -> None:
     """Naive: each permit that becomes free, and each full worker, wakes others for it as long as the pause lasts."""
     limit("default", max_concurrency=2)
-    worker, ear = claimer(), connect()
+    worker, listener = claimer(), connect()
     team = Team(connect(), 2)
     handle = left_over(worker)
-    ear.execute(f"LISTEN {worker.channel}_new")
+    listener.execute(f"LISTEN {worker.channel}_new")
     put(1)
     (claim,) = whole(worker)
-    heard(ear)
+    heard(listener)
     worker.run_pass(outcomes=[done(claim)], cursors=cursors)
-    assert (heard(ear), team.pass_on()) == ([], None)
+    assert (heard(listener), team.pass_on()) == ([], None)
     handle.resume()
     assert team.pass_on() == 1
 

@@ -144,7 +144,7 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     two.advance()
     two.settle(*two.take(), code="BROKEN")
     two.advance_run(run, Task.objects.values_list("id", flat=True), [], 9)
-    one.workflows.told([run])  # of its first end
+    one.workflows.mark_advanced([run])  # of its first end
     engine().advance()
     assert (statuses(handle), handle.status()) == ({"child": "FAILED"}, "FAILED")
 

@@ -533,7 +533,7 @@ def test_the_end_of_a_child_that_nobody_told_its_parent_is_found(hand: Hand) -> 
         for row in hand.engine.workflows.owed(None, 9):
             children = [row.child] if row.child else []
             hand.engine.advance_run(row.workflow, [row.task] if row.task else [], children, 9)
-            hand.engine.workflows.told(children)
+            hand.engine.workflows.mark_advanced(children)
     assert WorkflowRun.objects.filter(finished_at=None).count() == 1
     hand.engine.advancer.owed.clear()
     hand.engine.advance()

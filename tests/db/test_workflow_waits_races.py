@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from horsies_django import Workflow, get_workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowSignal
-from horsies_django.worker.maintenance.overdue import OverdueWorkflows
+from horsies_django.worker.maintenance.reaper import OverdueWorkflows
 from horsies_django.workflows.advancer import WAKING, Advancer
 from tests.apps.project import flows
 from tests.db.conftest import Aside, wait_for_waiting
@@ -309,4 +309,4 @@ def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_h
     with one.conn.transaction():
         assert not one.advance_run(handle.workflow_id, [], [], 9).busy
         two.advancer.turn(two.workflows)
-        assert (two.advancer.owed, two.advancer.told) == ({}, set())
+        assert (two.advancer.owed, two.advancer.signalled) == ({}, set())

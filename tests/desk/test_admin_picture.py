@@ -17,8 +17,8 @@ from django.urls import reverse
 
 from horsies_django import Workflow
 from horsies_django.admin.base import readonly
-from horsies_django.admin.workflows.cells import SHAPES
-from horsies_django.admin.workflows.picture import reading
+from horsies_django.admin.workflows.nodes import SHAPES
+from horsies_django.admin.workflows.picture import cards
 from horsies_django.admin.workflows.picture.cards import clock
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
@@ -271,7 +271,7 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monke
     handle = sent()
     for name in ("MOST_NODES", "MOST_EDGES"):
         with monkeypatch.context() as patched:
-            patched.setattr(reading, name, 1 if name == "MOST_NODES" else 0)
+            patched.setattr(cards, name, 1 if name == "MOST_NODES" else 0)
             html = body(boss, url(handle, "picture"))
         assert "too large for a picture" in html
         assert "more than 2,000 nodes or 10,000 edges" in html
@@ -282,7 +282,7 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monke
 
 def test_reading_that_takes_too_long_is_given_up(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = sent()
-    monkeypatch.setattr(reading, "_read", lambda *_of: sql(ENDLESS))
+    monkeypatch.setattr(cards, "_read", lambda *_of: sql(ENDLESS))
     monkeypatch.setattr(readonly, "TIMEOUT_MS", 50)
     html = body(boss, url(handle, "picture"))
     assert "was stopped" in html

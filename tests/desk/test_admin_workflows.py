@@ -19,7 +19,7 @@ from horsies_django import Workflow, quorum
 from horsies_django.admin import WorkflowAdmin
 from horsies_django.admin.base import readonly
 from horsies_django.admin.workflows import node_page, nodes
-from horsies_django.admin.workflows.cells import SHAPES
+from horsies_django.admin.workflows.nodes import SHAPES
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
@@ -135,7 +135,7 @@ def test_filters_find_their_runs_and_no_others(boss: Client) -> None:
 
 
 def test_names_are_offered_only_if_they_are_few(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("horsies_django.admin.workflows.filters.FEW", 1)
+    monkeypatch.setattr("horsies_django.admin.workflows.listing.FEW", 1)
     first, _second = sent("a"), sent("b")
     assert "?name=b" not in body(boss, reverse(RUNS))
     assert listed(boss, name="a") == [first.workflow_id]
@@ -239,7 +239,7 @@ def test_a_bad_workflow_filter_of_tasks_is_refused(boss: Client) -> None:
 
 
 def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "MANY", 2)
+    monkeypatch.setattr(nodes, "PAGE", 2)
     flow = Workflow("many")
     for n in range(3):
         flow.add(flows.number, n)

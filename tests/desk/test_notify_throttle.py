@@ -34,7 +34,7 @@ def sent(throttle: NotifyThrottle, queue: str = "default", table: int = TABLE) -
     """Send at once and return what went into the statement."""
     turn = throttle.begin(queue, "sync")
     assert not throttle.end(turn, table)
-    return turn.told
+    return turn.notified
 
 
 def burst(clock: Clock) -> NotifyThrottle:
@@ -96,7 +96,7 @@ def test_a_quiet_send_that_took_long_notifies_after_all() -> None:
     clock = Clock()
     throttle = burst(clock)
     in_time, late = throttle.begin("default", "sync"), throttle.begin("default", "sync")
-    assert in_time.told == late.told == TABLE
+    assert in_time.notified == late.notified == TABLE
     clock.now += LOOK_SECONDS - TICK
     assert not throttle.end(in_time, TABLE)
     clock.now += 2 * TICK
@@ -130,8 +130,8 @@ def test_threads_that_send_together_are_quiet_only_right_behind_one_that_notifie
         thread.start()
     for thread in threads:
         thread.join()
-    quiet = [turn for turn in turns if turn.told == TABLE]
+    quiet = [turn for turn in turns if turn.notified == TABLE]
     assert len(turns) == 4_000
     assert quiet
-    assert {turn.since for turn in quiet} <= {turn.began for turn in turns if turn.told is None}
+    assert {turn.since for turn in quiet} <= {turn.began for turn in turns if turn.notified is None}
     assert all(turn.began - turn.since < QUIET_SECONDS + SLOW_SECONDS for turn in quiet)

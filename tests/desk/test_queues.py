@@ -278,9 +278,9 @@ def test_a_sync_adds_queues_and_writes_the_cap_of_the_cluster() -> None:
 
 
 def test_a_change_wakes_the_workers_of_the_queue(connect: Connect) -> None:
-    ear = connect()
+    listener = connect()
     limit("mail", max_concurrency=1)
-    ear.execute(f"LISTEN {channel_prefix(ear)}_new")
+    listener.execute(f"LISTEN {channel_prefix(listener)}_new")
     queues.change("mail", {"max_concurrency": 2}, actor="ann")
-    (heard,) = ear.notifies(timeout=10, stop_after=1)
+    (heard,) = listener.notifies(timeout=10, stop_after=1)
     assert heard.payload.split(" ")[1] == "mail"

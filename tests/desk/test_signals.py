@@ -16,7 +16,7 @@ from django.db import transaction
 
 from horsies_django import RetryPolicy, signals
 from horsies_django.models import Task
-from horsies_django.models.moments import aware
+from horsies_django.models.fields import aware
 from horsies_django.schedules import create, run_now
 from horsies_django.testing import drain
 from tests.apps.project import tasks

@@ -16,7 +16,7 @@ from django.db import transaction
 from horsies_django import Workflow, get_handle
 from horsies_django.management.quantities import ago, duration
 from horsies_django.models import AuditEntry, Task, TaskAttempt, TaskStep
-from horsies_django.monitoring import tasks as listing
+from horsies_django.monitoring import overview as listing
 from horsies_django.tasks import purging
 from horsies_django.testing import drain
 from tests.apps.project import flows, tasks

@@ -13,7 +13,7 @@ import pytest
 from django.db import transaction
 from django.test import override_settings
 
-from horsies_django.models.moments import aware
+from horsies_django.models.fields import aware
 from horsies_django.tasks import registry
 from horsies_django.testing import (
     assert_nothing_sent,

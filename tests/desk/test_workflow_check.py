@@ -14,7 +14,7 @@ from django.db import connection
 
 from horsies_django import Results, TaskResult, Workflow
 from horsies_django.models import WorkflowNode
-from horsies_django.monitoring import workflow_check
+from horsies_django.monitoring import workflows
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import define
 from horsies_django.tasks.registry import ImportProblem
@@ -260,7 +260,7 @@ def test_what_has_ended_is_not_compared(deploy: Callable[..., None]) -> None:
 def test_runs_are_read_in_chunks_and_one_problem_stays_one(
     deploy: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workflow_check, "RUNS", 2)
+    monkeypatch.setattr(workflows, "RUNS", 2)
     for place in range(5):
         chain(f"run {place}", **({"b": place} if place % 2 else {}))
     flow = Workflow("two groups")

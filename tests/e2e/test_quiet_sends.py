@@ -35,7 +35,7 @@ class Noted(NotifyThrottle):
 
     def end(self, turn: Turn, table: int) -> bool:
         late = super().end(turn, table)
-        self.quiet.append(turn.told == table and not late)
+        self.quiet.append(turn.notified == table and not late)
         return late
 
 

@@ -40,8 +40,7 @@ LATE_IMPORTS = {
     "horsies_django/worker/child/fork_server.py": 5,  # the fork server prepares itself step by step
     "horsies_django/worker/pool/process.py": 2,  # only a worker without children runs tasks itself
     "horsies_django/workflows/handle.py": 4,  # modules of tasks are imported before the models are ready
-    "horsies_django/workflows/gates.py": 1,  # the same
-    "horsies_django/workflows/signals.py": 1,  # the same
+    "horsies_django/workflows/operations.py": 2,  # the same
 }
 
 

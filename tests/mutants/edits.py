@@ -73,7 +73,7 @@ EDITS = (
     Edit(
         5,
         "TASK_TIMEOUT_MS beats a task's own timeout_ms",
-        "horsies_django/worker/pool/deadlines.py",
+        "horsies_django/worker/pool/timeouts.py",
         "        if options is not None and (found :=",
         "        if self.default is None and options is not None and (found :=",
         ("tests/e2e/test_timeouts.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",),
@@ -147,7 +147,7 @@ EDITS = (
     Edit(
         13,
         "jitter differs from process to process",
-        "horsies_django/core/fire_times.py",
+        "horsies_django/core/schedules.py",
         'digest = hashlib.sha256(f"{self.name} {fire_time.timestamp():.0f}".encode()).digest()',
         'digest = hash(f"{self.name} {fire_time.timestamp():.0f}").to_bytes(8, signed=True)',
         ("tests/unit/test_fire_times.py::test_jitter_is_the_same_in_every_process",),
@@ -155,7 +155,7 @@ EDITS = (
     Edit(
         14,
         'that a task "runs long" is reported at every beat',
-        "horsies_django/worker/pool/stuck.py",
+        "horsies_django/worker/pool/timeouts.py",
         "        self.reported = old\n",
         "        self.reported = set()\n",
         ("tests/worker/test_stuck.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies_django.core.fire_times import CATCH_UP, PUNCTUAL, CatchUp, Due, Timing, due
 from horsies_django.core.patterns import Cron, Every, Hourly, Pattern, parse
+from horsies_django.core.schedules import CATCH_UP, PUNCTUAL, CatchUp, Due, Timing, due
 from tests.support.sizes import examples
 
 SINCE = dt.datetime(2027, 3, 27, 22, tzinfo=dt.UTC)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horsies_django.core.mapping import mapped_code, mapper_problems
+from horsies_django.core.retry import mapped_code, mapper_problems
 
 
 class Timeout(OSError):

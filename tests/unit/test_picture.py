@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_django.admin.workflows.picture import fitting
-from horsies_django.admin.workflows.picture.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, drawn
-from horsies_django.admin.workflows.picture.layers import Edge, layered
+from horsies_django.admin.workflows.picture import cards
+from horsies_django.admin.workflows.picture.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, Edge, drawn, layered
 
 graphs = st.integers(1, 40).flatmap(
     lambda many: st.tuples(
@@ -158,9 +157,9 @@ def test_a_thousand_nodes_with_long_edges_have_few_bends() -> None:
 
 @given(st.text(max_size=80), st.integers(300, 2_000))
 def test_a_name_is_cut_into_at_most_two_lines_that_fit(name: str, most: int) -> None:
-    found = fitting.lines(name, most)
+    found = cards.lines(name, most)
     assert 1 <= len(found) <= 2
-    assert all(fitting.width(line) <= most for line in found)
+    assert all(cards.width(line) <= most for line in found)
 
 
 @pytest.mark.parametrize(
@@ -175,4 +174,4 @@ def test_a_name_is_cut_into_at_most_two_lines_that_fit(name: str, most: int) -> 
     ],
 )
 def test_a_name_breaks_between_its_parts(name: str, expected: list[str]) -> None:
-    assert fitting.lines(name, 1_050) == expected
+    assert cards.lines(name, 1_050) == expected

@@ -7,7 +7,7 @@ from horsies_django.core.repeats import Repeats
 
 def test_a_line_is_said_once_a_minute_for_each_kind_with_how_many_were_left_out() -> None:
     repeats = Repeats()
-    said = [repeats.told("refused", now) for now in (5.0, 5.0, 64.9, 65.0, 66.0, 200.0)]
+    said = [repeats.due("refused", now) for now in (5.0, 5.0, 64.9, 65.0, 66.0, 200.0)]
     assert said == [
         "",
         None,
@@ -16,4 +16,4 @@ def test_a_line_is_said_once_a_minute_for_each_kind_with_how_many_were_left_out(
         None,
         " (and 1 more since the last such line)",
     ]
-    assert repeats.told("other", 66.0) == ""
+    assert repeats.due("other", 66.0) == ""

@@ -9,8 +9,7 @@ import pytest
 
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
-from horsies_django.worker.engine.capacity import Capacity, capacity
-from horsies_django.worker.engine.prefetch import Prefetched
+from horsies_django.worker.engine.capacity import Capacity, Prefetched, capacity
 from horsies_django.worker.process.options import WorkerOptions
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)

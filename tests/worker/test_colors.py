@@ -10,8 +10,7 @@ import pytest
 
 from horsies_django.core.records import Outcome
 from horsies_django.worker.process import task_log
-from horsies_django.worker.process.colors import OUTCOMES, choose_colors, palette_for
-from horsies_django.worker.process.logs import Formatter
+from horsies_django.worker.process.logs import OUTCOMES, Formatter, choose_colors, palette_for
 
 ESCAPE = "\x1b"
 ID = "0199a8c4-0000-7000-8000-000000000000"

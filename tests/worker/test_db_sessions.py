@@ -13,7 +13,7 @@ from django.db import connection, connections
 from django.db.transaction import TransactionManagementError
 
 from horsies_django.worker.child import db_sessions
-from horsies_django.worker.child.async_thread import OneThread
+from horsies_django.worker.child.db_sessions import OneThread
 from tests.apps.project import traps
 
 pytestmark = pytest.mark.django_db(transaction=True)

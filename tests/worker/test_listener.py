@@ -1,4 +1,4 @@
-"""The ear: finds out that nothing arrives, and leaves a connection alone on which something does."""
+"""The listener: finds out that nothing arrives, and leaves a connection alone on which something does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Listening:
-    """An ear, the engine's connection that calls it, and how often it woke somebody."""
+    """An listener, the engine's connection that calls it, and how often it woke somebody."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from horsies_django.worker.child.control import Control
 from horsies_django.worker.child.executor import AsyncLane
+from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.ipc.channel import HEADER, memory_pair
 from horsies_django.worker.process.memory import Gauge
 

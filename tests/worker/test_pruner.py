@@ -16,8 +16,8 @@ from horsies_django.conf import Retention
 from horsies_django.models import AuditEntry, Task, WorkerState
 from horsies_django.store.workers import Load, Process
 from horsies_django.worker.maintenance import pruner as pruner_module
+from horsies_django.worker.maintenance.heartbeat import Snapshots
 from horsies_django.worker.maintenance.pruner import SMALLEST_BATCH, TICK_INTERVAL_SECONDS, Pruner
-from horsies_django.worker.maintenance.snapshots import Snapshots
 from tests.conftest import wait_until
 from tests.db.test_retention import DAY, finished
 from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory

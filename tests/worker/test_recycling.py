@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from horsies_django.worker.child.control import Control
 from horsies_django.worker.child.executor import AsyncLane, SyncLane
+from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.ipc.channel import memory_pair
 from horsies_django.worker.pool.process import PoolProcess
 from horsies_django.worker.pool.recycling import Recycling

@@ -9,13 +9,10 @@ import pytest
 
 from horsies_django.core.records import Claim
 from horsies_django.tasks.context import CurrentTask
-from horsies_django.worker.child.control import LONG_OVER, Control
-from horsies_django.worker.child.interrupts import CANCEL, SyncRun
+from horsies_django.worker.child.interrupts import CANCEL, LONG_OVER, Control, SyncRun
 from horsies_django.worker.ipc.channel import memory_pair
-from horsies_django.worker.pool.deadlines import TimeLimits
-from horsies_django.worker.pool.process import PoolProcess
-from horsies_django.worker.pool.run_ahead import MOST, STANDING_SECONDS, RunAhead
-from horsies_django.worker.pool.timeouts import Timeouts
+from horsies_django.worker.pool.process import MOST, STANDING_SECONDS, PoolProcess, RunAhead
+from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
 from horsies_django.worker.process.options import WorkerOptions
 
 

@@ -11,7 +11,7 @@ from django.db import DataError, IntegrityError, connection, transaction
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from horsies_django.core.patterns.texts import EXAMPLES
+from horsies_django.core.patterns.kinds import EXAMPLES
 from horsies_django.models import Schedule
 from tests.worker.test_scheduler import NOON, SECOND, Clockwork, fire_times, make
 from tests.worker.test_scheduler import clockwork as clockwork

@@ -17,8 +17,7 @@ from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick
 from horsies_django.store.notify import channel_prefix
 from horsies_django.worker.engine.outage import DatabaseGaveUp
-from horsies_django.worker.scheduler.loop import SchedulerLoop
-from horsies_django.worker.scheduler.scheduler import Scheduler
+from horsies_django.worker.scheduler.scheduler import Scheduler, SchedulerLoop
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

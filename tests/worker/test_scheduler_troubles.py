@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from horsies_django import schedules
-from horsies_django.core.fire_times import Timing
+from horsies_django.core.schedules import Timing
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler.scheduler import BUSY_SECONDS, LEFT_SECONDS, LONGEST_WAIT_SECONDS
 from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, fire_times, make, row

@@ -9,7 +9,7 @@ import pytest
 
 from horsies_django.core.records import Claim
 from horsies_django.worker.pool.process import PoolProcess
-from horsies_django.worker.pool.stuck import StuckWatch
+from horsies_django.worker.pool.timeouts import StuckWatch
 from horsies_django.worker.process.options import WorkerOptions
 
 

@@ -25,9 +25,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.history import ACTIONS, changes, entries_of, shown_action
-from horsies_django.admin.base.links import parse_id
+from horsies_django.admin.base.html import LAST, parse_id
 from horsies_django.admin.base.refusals import answered, refusal
-from horsies_django.admin.base.sizes import LAST
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.models import AuditEntry

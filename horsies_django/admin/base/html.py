@@ -1,6 +1,6 @@
-"""Values as HTML: statuses, datetimes, durations, JSON. All values are escaped.
+"""Values as HTML: statuses, datetimes, durations, JSON, ids, links to other pages; and how much of something a page shows.
 
-There are no inline styles: a content security policy may forbid them, and colours belong to the theme.
+All values are escaped. There are no inline styles: a content security policy may forbid them, and colours belong to the theme.
 """
 
 from __future__ import annotations
@@ -8,18 +8,24 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.db.models import Model
+from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.conf import config
 from horsies_django.core.status import Status
+from horsies_django.models import Worker, WorkflowRun
 
 NOTHING = "–"
 LONGEST = 20_000  # characters shown of one value
@@ -34,6 +40,14 @@ STATUSES = {
     Status.CANCELLED: ("⊘", gettext_lazy("Cancelled")),
     Status.EXPIRED: ("◷", gettext_lazy("Expired")),
 }
+FEW = 5  # things named in one line
+LAST = 20  # of what goes on and on, the newest
+MANY = 100  # rows of a table on the page of something else
+LONGEST_CELL, LONGEST_NAME = 100, 200  # characters
+PATIENCE_MS = 1_000  # longer, and a page is shown without the reasons
+NODE_PAGE = "horsies_workflowrun_node"
+
+Row = TypeVar("Row")
 
 
 def badge(kind: str, shape: str, text: object) -> SafeString:
@@ -140,3 +154,40 @@ def payload_note() -> SafeString:
     """Return a note about the permission to see payloads."""
     text = _("The permission {} is required to see arguments, results, error messages and tracebacks.")
     return format_html(text, SafeString("<code>horsies.view_payload</code>"))
+
+
+def parse_id(term: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(term.strip())
+    except ValueError:
+        return None
+
+
+def node_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int, text: str) -> SafeString | str:
+    """Return ``text`` as a link to the page of a node, or as plain text if the site or user has no such page."""
+    if not page.admin_site.is_registered(WorkflowRun) or not request.user.has_perm("horsies.view_workflowrun"):
+        return text
+    return format_html('<a href="{}">{}</a>', node_url(page, run, number), text)
+
+
+def node_url(page: Any, run: uuid.UUID, number: int) -> str:
+    return reverse(f"admin:{NODE_PAGE}", args=(quote(run), number), current_app=page.admin_site.name)
+
+
+def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) -> list[Row]:
+    """Set ``shown_worker`` of each row: host and process of the worker whose id is in ``column``."""
+    ids = {getattr(row, column) for row in rows} - {None}
+    workers = Worker.objects.using(config().database).only("hostname", "pid").in_bulk(ids) if ids else {}
+    for row in rows:
+        id_ = getattr(row, column)
+        setattr(row, "shown_worker", _shown(page, request, id_, workers.get(id_)))  # noqa: B010 - rows of any model
+    return rows
+
+
+def _shown(page: Any, request: HttpRequest, id_: uuid.UUID | None, worker: Worker | None) -> SafeString | str:
+    if id_ is None:
+        return NOTHING
+    if worker is None:
+        return str(id_)  # its row was deleted
+    shown: SafeString | str = page.link(request, Worker, id_, str(worker))
+    return shown

@@ -14,8 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.links import node_link
-from horsies_django.admin.base.sizes import FEW
+from horsies_django.admin.base.html import FEW, node_link
 from horsies_django.core.explanations import Reason, ReasonCode
 from horsies_django.models import Queue, Task, Worker, WorkflowRun
 

@@ -1,9 +1,13 @@
-"""The admin pages for queues: counts, limits, permit holders, partitions and recent changes."""
+"""The admin pages for queues: counts, limits, permit holders, busy partitions and changes; and the forms on them.
+
+The forms need ``horsies.configure_queue``.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -13,29 +17,116 @@ from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.change_forms import ChangeMixin, Words
 from horsies_django.admin.base.history import OF_QUEUES, last_changes
-from horsies_django.admin.base.html import NOTHING, badge, moment_field
+from horsies_django.admin.base.html import (
+    LAST,
+    LONGEST_NAME,
+    MANY,
+    NOTHING,
+    age,
+    badge,
+    moment_field,
+    status_badge,
+    with_workers,
+)
 from horsies_django.admin.base.limits import levels, limit_rows, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.base.sizes import LAST, MANY
-from horsies_django.admin.queues.configuring import ConfigureMixin
-from horsies_django.admin.queues.permit_holders import partition_rows, permit_rows
+from horsies_django.admin.queues.queue_forms import FORMS
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.monitoring import overview
+from horsies_django.monitoring.overview import PartitionLoad, PermitHolder
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Queue]
 else:
     ModelAdmin = admin.ModelAdmin
 
+
 T = TypeVar("T")
 
 GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
+
+
+class ConfigureMixin(ChangeMixin):
+    """Adds the change forms of a queue to its page."""
+
+    change_forms = FORMS
+    subjects = OF_QUEUES
+    words = Words(
+        gettext_lazy("There is no queue “%(name)s”."),
+        gettext_lazy("Queue %(name)s: nothing was changed, because it already has these values."),
+        gettext_lazy("Queue %(name)s: %(did)s."),
+        gettext_lazy(
+            "While the form was open, %(actor)s also changed queue %(name)s: %(did)s. The last change applies."
+        ),
+    )
+
+    def verbs(self, row: Queue) -> list[str]:
+        """Return override, clear, and pause or resume."""
+        return ["override"] + ["clear"] * (row.override is not None) + ["resume" if row.paused_at else "pause"]
+
+
+class PermitRow:
+    """A row of the table of permit holders."""
+
+    shown_worker: SafeString | str  # with_workers sets it
+
+    def __init__(self, task: SafeString | str, holder: PermitHolder, now: dt.datetime, visible: bool) -> None:
+        self.task = task
+        self.status = status_badge(holder.status)
+        self.worker_id = holder.worker_id
+        self.silent = "" if holder.alive else badge("silent", "✕", _("Dead"))
+        self.child = holder.child_pid or NOTHING
+        self.since = age(holder.since, now)
+        self.partition = _shown(holder.partition, visible)
+
+
+class PartitionRow(NamedTuple):
+    """A row of the table of partitions; ``parked`` counts the tasks that wait for a permit."""
+
+    partition: str
+    running: str
+    limit: str
+    full: SafeString | str
+    parked: str
+
+
+def permit_rows(
+    page: Any, request: HttpRequest, holders: list[PermitHolder], now: dt.datetime, visible: bool
+) -> list[PermitRow]:
+    """Return the tasks that hold permits; partition keys, which contain arguments, only if ``visible``."""
+    rows = [PermitRow(page.link(request, Task, one.task_id, one.task_name), one, now, visible) for one in holders]
+    return with_workers(page, request, rows, "worker_id")
+
+
+def partition_rows(loads: list[PartitionLoad], visible: bool) -> list[PartitionRow]:
+    """Return the busiest partitions; their keys only if ``visible``."""
+    rows = []
+    for load in loads:
+        full = load.limit is not None and load.running >= load.limit
+        rows.append(
+            PartitionRow(
+                _shown(load.partition, visible),
+                f"{load.running:,}",
+                NOTHING if load.limit is None else f"{load.limit:,}",
+                badge("full", "■", _("At its limit")) if full else "",
+                f"{load.parked:,}" + ("+" if load.parked_more else ""),
+            )
+        )
+    return rows
+
+
+def _shown(partition: str | None, visible: bool) -> str:
+    if partition is None:
+        return NOTHING
+    return str(Truncator(partition).chars(LONGEST_NAME)) if visible else _("hidden")
 
 
 def with_overviews(alias: str, queues: list[Any]) -> list[Any]:

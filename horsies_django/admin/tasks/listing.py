@@ -1,4 +1,4 @@
-"""The task list: its rows, their order, and how many rows are searched.
+"""The task list: its order, how many rows are searched, its filters, and the actions on tasks.
 
 Each order is that of an index, so a page is read from the newest row until it is full:
 
@@ -9,31 +9,51 @@ Each order is that of an index, so a page is read from the newest row until it i
 
 A condition that is not in the index, such as a name, filters rows afterwards and could read the whole table. Such a list is
 limited to the newest 100,000 rows of its order, and says so.
+
+No index contains the status, because every start of a task would have to update it. The filters use the conditions of the
+partial indexes instead: unowned and unfinished tasks are PENDING, owned and unfinished ones CLAIMED or RUNNING, and finished
+tasks are indexed by the time when they finished.
+
+The actions, cancel, terminate and run again, need ``horsies.operate_task`` and are audited.
 """
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.db import DatabaseError
 from django.db.models import DateTimeField, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Cast, Coalesce
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.admin.base.links import parse_id, with_workers
+from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
 from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin
-from horsies_django.admin.tasks.filters import (
-    WAITING,
-    QueueFilter,
-    StatusFilter,
-    WorkflowFilter,
-    rows_of,
-)
+from horsies_django.admin.base.refusals import patiently, refusal
+from horsies_django.admin.tasks.sections import ask, copied_rows
+from horsies_django.conf import config
+from horsies_django.core.errors import TaskNotRetryable
+from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import TERMINAL, Status
-from horsies_django.models import Task
+from horsies_django.models import Queue, Task
+from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL
+from horsies_django.monitoring import overview
+from horsies_django.tasks import operations
 
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[Task]
+else:
+    Base = object
+
+# Each operand is the condition of an index: horsies_tasks_claim and horsies_tasks_parked.
+WAITING = (PENDING & Q(parked=False)) | (PENDING & Q(parked=True))
 COLUMNS = ("task_name", "queue_name", "status", "error_code", "sent_at", "started_at", "finished_at", "claimed_by")
 FEW = 10_000
 OLDEST_ID = uuid.UUID(int=0)
@@ -41,6 +61,83 @@ OLDEST_ID = uuid.UUID(int=0)
 # The number is DEEPEST; it is part of the text so that translators can format it.
 LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 tasks were searched.")
 LOOKED_AT_FINISHED: str | Promise = _("Only the 100,000 tasks that finished last were searched.")
+
+
+def rows_of(status: Status) -> Q:
+    """Return the condition of the partial index that holds the tasks of a status."""
+    if status in TERMINAL:
+        return FINISHED if status is Status.COMPLETED else UNSUCCESSFUL
+    return WAITING if status is Status.PENDING else IN_FLIGHT
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """Tasks of one status."""
+
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterator[tuple[str, Any]]:
+        """Return all statuses, whether or not there are such tasks."""
+        return ((status.value, text) for status, (_shape, text) in STATUSES.items())
+
+    @property
+    def status(self) -> Status | None:
+        """The selected status. Raises IncorrectLookupParameters for an unknown one."""
+        value = self.value()
+        try:
+            return Status(value) if value else None
+        except ValueError as error:
+            raise IncorrectLookupParameters(str(error)) from None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        """Filter by the status, with the condition of its index."""
+        return queryset.filter(rows_of(self.status), status=self.status.value) if self.status else queryset
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """Tasks of one queue."""
+
+    title = _("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the queues in the database; the queues of all tasks would need a DISTINCT over the whole table.
+
+        The row of the cluster is left out, because it has no tasks.
+        """
+        rows = Queue.objects.using(config().database).exclude(name=CLUSTER)
+        names = rows.order_by("name").values_list("name", flat=True)
+        return [(name, name) for name in names]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        """Filter by the queue. Raises IncorrectLookupParameters for a name that PostgreSQL cannot store."""
+        name = self.value()
+        if name and "\x00" in name:
+            raise IncorrectLookupParameters(repr(name))
+        return queryset.filter(queue_name=name) if name else queryset
+
+
+class WorkflowFilter(admin.SimpleListFilter):
+    """Tasks of a workflow run, or of one of its nodes: ``<id of the run>`` or ``<id>:<number>``. Shown only when it is set."""
+
+    title = _("workflow run")
+    parameter_name = "workflow"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the run or node in the address; pages of workflows link here."""
+        value = request.GET.get(self.parameter_name)
+        return [(value, value)] if value else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Task]) -> QuerySet[Task]:
+        """Filter by the run and the node. Raises IncorrectLookupParameters for an invalid id or number."""
+        run, _colon, number = (self.value() or "").partition(":")
+        if not run:
+            return queryset
+        try:
+            found = queryset.filter(workflow_id=uuid.UUID(run))
+            return found.filter(node=int(number)) if number else found
+        except ValueError as error:
+            raise IncorrectLookupParameters(str(error)) from None
 
 
 class TaskListMixin(NextPageMixin):
@@ -90,3 +187,82 @@ def _newest_finished(tasks: QuerySet[Task], rows: Q) -> QuerySet[Task]:
     finished = Task.objects.using(tasks.db).filter(rows).order_by("-finished_at")
     last = finished.values("finished_at")[DEEPEST - 1 : DEEPEST]
     return tasks.filter(finished_at__gte=Coalesce(Subquery(last), Cast(Value("-infinity"), DateTimeField())))
+
+
+class OperateMixin(Base):
+    """Adds the actions on selected tasks."""
+
+    actions = ("cancel_tasks", "terminate_tasks", "retry_tasks")
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may cancel tasks and run them again."""
+        return request.user.has_perm("horsies.operate_task")
+
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Return only these actions, without Django's delete. Django 6.1 and newer pass ``action_location``."""
+        where = {} if action_location is None else {"action_location": action_location}
+        offered = super().get_actions(request, **where)
+        return {name: action for name, action in offered.items() if name in OperateMixin.actions}
+
+    @admin.action(permissions=["operate"], description=gettext_lazy("Cancel"))
+    def cancel_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
+        """Cancel waiting tasks, and ask running tasks to stop."""
+        self._cancel(request, queryset, terminate=False)
+
+    @admin.action(
+        permissions=["operate"], description=gettext_lazy("Cancel, and kill the processes of tasks that do not stop")
+    )
+    def terminate_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
+        """Cancel waiting tasks, and terminate running tasks."""
+        self._cancel(request, queryset, terminate=True)
+
+    @admin.action(permissions=["operate"], description=gettext_lazy("Run again"))
+    def retry_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        """Run failed, expired and cancelled tasks again, and make waiting retries due now.
+
+        Asks for confirmation if a task has already been run again.
+        """
+        others = "again_others" in request.POST  # a button of the confirmation page
+        answered = others or "again_all" in request.POST
+        asked = set(request.POST.getlist("asked")) if answered else set()
+        try:
+            ids = list(queryset.values_list("pk", flat=True))
+            if not answered and (copied := overview.copies(ids)):
+                return ask(self, request, ids, copied_rows(self, request, copied))
+        except DatabaseError as error:
+            self.message_user(request, refusal(error), messages.ERROR)
+            return None
+        self._retry(request, [id_ for id_ in ids if not others or str(id_) not in asked], asked)
+        return None
+
+    def _retry(self, request: HttpRequest, ids: list[uuid.UUID], asked: set[str]) -> None:
+        """Run tasks again; those that have copies only if the user was ``asked`` about them."""
+        done = 0
+        for id_ in ids:
+            try:
+                with patiently():
+                    operations.retry(id_, actor=request.user.get_username(), again=str(id_) in asked)
+                done += 1
+            except (TaskNotRetryable, LookupError) as error:
+                self.message_user(request, str(error), messages.WARNING)
+            except DatabaseError as error:  # the other tasks would fail in the same way
+                self.message_user(request, refusal(error), messages.ERROR)
+                break
+        if done:
+            text = ngettext("%(count)d task will run again.", "%(count)d tasks will run again.", done)
+            self.message_user(request, text % {"count": done}, messages.SUCCESS)
+
+    def _cancel(self, request: HttpRequest, queryset: QuerySet[Task], *, terminate: bool) -> None:
+        actor = request.user.get_username()
+        try:
+            ids = list(queryset.values_list("pk", flat=True))
+            with patiently():
+                verdicts = Counter(operations.cancel(ids, terminate=terminate, actor=actor).values())
+        except DatabaseError as error:
+            self.message_user(request, refusal(error), messages.ERROR)
+            return
+        text = gettext(
+            "%(cancelled)d cancelled, %(requested)d running and asked to stop, %(finished)d already finished."
+        )
+        counts = {name.lower(): verdicts[name] for name in ("CANCELLED", "REQUESTED", "FINISHED")}
+        self.message_user(request, text % counts, messages.SUCCESS)

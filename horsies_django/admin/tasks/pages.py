@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
+    MANY,
     NOTHING,
     absolute,
     age,
@@ -21,19 +22,14 @@ from horsies_django.admin.base.html import (
     breakable,
     linked_field,
     moment_field,
+    parse_id,
     span,
     status_badge,
+    with_workers,
 )
-from horsies_django.admin.base.links import parse_id, with_workers
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
-from horsies_django.admin.base.sizes import MANY
-from horsies_django.admin.tasks.copies import with_copies
-from horsies_django.admin.tasks.filters import QueueFilter, StatusFilter, WorkflowFilter
-from horsies_django.admin.tasks.listing import TaskListMixin
-from horsies_django.admin.tasks.payload import PayloadMixin
-from horsies_django.admin.tasks.sections import panel, step_rows
-from horsies_django.admin.tasks.task_actions import OperateMixin
-from horsies_django.admin.tasks.workflow_place import PlaceMixin
+from horsies_django.admin.tasks.listing import OperateMixin, QueueFilter, StatusFilter, TaskListMixin, WorkflowFilter
+from horsies_django.admin.tasks.sections import PayloadMixin, PlaceMixin, panel, step_rows, with_copies
 from horsies_django.conf import config
 from horsies_django.core.queues import shown_priority
 from horsies_django.core.status import Status

@@ -1,21 +1,52 @@
-"""What the page of a task shows below its fields: why it is not running, and its steps."""
+"""What the page of a task shows: its payload, its place in a workflow, its copies, its steps, and why it does not run.
+
+The payload is for users with ``horsies.view_payload``. It is shown as the stored JSON: no code of the project is imported, so
+the page works even if the task's module does not.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.http import HttpRequest
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.functional import Promise
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.html import absolute
+from horsies_django.admin.base.html import (
+    LAST,
+    MANY,
+    NOTHING,
+    PATIENCE_MS,
+    absolute,
+    block,
+    breakable,
+    json_block,
+    linked_field,
+    moment_field,
+    node_link,
+    payload_note,
+    status_badge,
+)
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
-from horsies_django.admin.base.sizes import MANY, PATIENCE_MS
+from horsies_django.core.codec.plain import named_arguments
 from horsies_django.core.status import Status
-from horsies_django.models import Task, TaskStep
+from horsies_django.models import Task, TaskStep, WorkflowNode, WorkflowRun
+from horsies_django.monitoring import overview
 from horsies_django.monitoring.explain import explain
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[Task]
+else:
+    Base = object
 
 
 class Panel(NamedTuple):
@@ -49,3 +80,197 @@ def step_rows(task: Task) -> list[StepRow]:
     """Return the newest steps of a task, the newest first. Results are not read: those of a long task could be a gigabyte."""
     steps = TaskStep.objects.using(task._state.db).filter(task_id=task.pk).order_by("-created_at", "name")
     return [StepRow(name, absolute(at)) for name, at in steps.values_list("name", "created_at")[:MANY]]
+
+
+class PayloadMixin(Base):
+    """Adds the payload of a task to its page, or a note about the required permission."""
+
+    def has_view_payload_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may see arguments, results, error messages and tracebacks."""
+        return request.user.has_perm("horsies.view_payload")
+
+    def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
+        """Return the fields that the task has and the user may see."""
+        title = gettext_lazy("Arguments and result")
+        fields = ["redacted"] if obj is not None and obj.redacted_at is not None else []
+        if obj is None or not self.has_view_payload_permission(request):
+            return ((title, {"fields": (*fields, "hidden_payload")}),)
+        fields += ["shown_arguments"]
+        if error := _error(obj):
+            fields += ["shown_error"]
+            fields += ["shown_error_data"] if error.get("data") is not None else []
+            fields += ["shown_traceback"] if _exception(obj).get("traceback") else []
+        else:
+            fields += ["shown_result"]
+        fields += ["shown_metadata"] if _metadata(obj) is not None else []
+        fields += ["shown_options"] if _other_options(obj) is not None else []
+        fields += ["partition_key"] if obj.partition_key is not None else []
+        return ((title, {"fields": tuple(fields)}),)
+
+    redacted = moment_field(Task, "redacted_at")
+
+    @admin.display(description=gettext_lazy("hidden"))
+    def hidden_payload(self, obj: Task) -> SafeString:
+        """Return a note about the required permission."""
+        return payload_note()
+
+    @admin.display(description=gettext_lazy("arguments"))
+    def shown_arguments(self, obj: Task) -> SafeString:
+        return json_block(obj.kwargs if obj.codec is None else named_arguments(obj.kwargs))
+
+    @admin.display(description=gettext_lazy("result"))
+    def shown_result(self, obj: Task) -> SafeString | str:
+        envelope: Any = obj.result
+        if envelope is None:
+            return NOTHING
+        if isinstance(envelope, dict) and envelope.get("kept") is False:
+            return gettext("not kept")
+        return json_block(envelope["ok"] if isinstance(envelope, dict) and "ok" in envelope else envelope)
+
+    @admin.display(description=gettext_lazy("error"))
+    def shown_error(self, obj: Task) -> SafeString:
+        """Return the message of the error, or else its exception or code."""
+        error, exception = _error(obj), _exception(obj)
+        return block(str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING))
+
+    @admin.display(description=gettext_lazy("error data"))
+    def shown_error_data(self, obj: Task) -> SafeString:
+        return json_block(_error(obj).get("data"))
+
+    @admin.display(description=gettext_lazy("traceback"))
+    def shown_traceback(self, obj: Task) -> SafeString:
+        return block(str(_exception(obj).get("traceback")))
+
+    @admin.display(description=gettext_lazy("options"))
+    def shown_options(self, obj: Task) -> SafeString:
+        """Return the options with which the task was sent, but its metadata."""
+        return json_block(_other_options(obj))
+
+    @admin.display(description=gettext_lazy("metadata"))
+    def shown_metadata(self, obj: Task) -> SafeString:
+        return json_block(_metadata(obj))
+
+
+def _error(obj: Task) -> dict[str, Any]:
+    """Return the error in the stored result, {} if there is none. The stored JSON may have any shape."""
+    error = obj.result.get("err") if isinstance(obj.result, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _metadata(obj: Task) -> Any:
+    return obj.options.get("metadata") if isinstance(obj.options, dict) else None
+
+
+def _other_options(obj: Task) -> Any:
+    """Return the options without the metadata, None if there are no others."""
+    if _metadata(obj) is None:
+        return obj.options
+    return {name: value for name, value in obj.options.items() if name != "metadata"} or None
+
+
+def _exception(obj: Task) -> dict[str, Any]:
+    exception = _error(obj).get("exception")
+    return exception if isinstance(exception, dict) else {}
+
+
+class PlaceMixin(Base):
+    """Adds the workflow run and the node to the page of a task that belongs to one."""
+
+    def place_fieldsets(self, obj: Task | None) -> tuple[Any, ...]:
+        """Return the fields, none for a task without a workflow."""
+        if obj is None or obj.workflow_id is None:
+            return ()
+        element = ("shown_element",) if getattr(obj, "in_map", False) else ()
+        return ((gettext_lazy("Workflow"), {"fields": (("linked_run", "linked_node", *element),)}),)
+
+    def with_place(self, request: HttpRequest, task: Any) -> None:
+        """Set ``linked_run``, ``linked_node`` and ``in_map`` of a task."""
+        if task.workflow_id is None:
+            return
+        page: Any = self
+        alias, run = task._state.db, task.workflow_id
+        name = WorkflowRun.objects.using(alias).filter(pk=run).values_list("name", flat=True).first()
+        task.linked_run = str(run) if name is None else page.link(request, WorkflowRun, run, f"{name} {run}")
+        nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run, number=task.node)
+        node = None if task.node is None else nodes.only("name", "kind").first()
+        task.in_map = node is not None and node.kind == "map"
+        task.linked_node = (
+            _("None: a retry of the run replaced this task.")
+            if node is None
+            else node_link(page, request, run, task.node, node.name)
+        )
+
+    linked_run = linked_field("linked_run", gettext_lazy("run"))
+    linked_node = linked_field("linked_node", gettext_lazy("node"))
+    shown_element = linked_field("node_index", gettext_lazy("element of the map"))  # from 0
+
+
+class CopiedRow(NamedTuple):
+    """A row of the confirmation page: a task, its newest copy, and the number of earlier copies."""
+
+    id: uuid.UUID
+    name: SafeString
+    task: SafeString | str
+    copy: SafeString | str
+    status: SafeString
+    sent: str
+    others: str
+
+
+def copied_rows(page: Any, request: HttpRequest, copied: Mapping[uuid.UUID, Sequence[Task]]) -> list[CopiedRow]:
+    return [
+        CopiedRow(
+            id_,
+            breakable(newest.task_name),
+            page.link(request, Task, id_, str(id_)),
+            page.link(request, Task, newest.pk, str(newest.pk)),
+            status_badge(newest.status),
+            absolute(newest.sent_at),
+            _("and %(count)d earlier") % {"count": len(older)} if older else "",
+        )
+        for id_, (newest, *older) in copied.items()
+    ]
+
+
+def ask(page: Any, request: Any, ids: Sequence[uuid.UUID], copied: Sequence[CopiedRow]) -> HttpResponse:
+    """Return the page that asks whether to run tasks again that already have a copy."""
+    others = len(ids) - len(copied)
+    question = ngettext(
+        "%(count)d of the selected tasks has already been run again. Another copy will do its work once more.",
+        "%(count)d of the selected tasks have already been run again. Another copy of each will do its work once more.",
+        len(copied),
+    )
+    all_text = ngettext("Run %(count)d task again", "Run %(count)d tasks again", len(ids))
+    others_text = ngettext("Run only the %(count)d other again", "Run only the %(count)d others again", others)
+    context = {
+        **page.admin_site.each_context(request),
+        "title": _("Run these tasks again?"),
+        "opts": page.opts,
+        "media": page.media,
+        "ids": ids,
+        "copied": copied,
+        "question": question % {"count": len(copied)},
+        "all_text": all_text % {"count": len(ids)},
+        "others_text": others_text % {"count": others} if others else "",
+        "back_url": reverse("admin:horsies_task_changelist", current_app=page.admin_site.name),
+    }
+    request.current_app = page.admin_site.name
+    return TemplateResponse(request, "admin/horsies/task/run_again.html", context)
+
+
+def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
+    """Set ``linked_original`` (the task that it is a copy of) and ``linked_copies`` of a task; "" if there are none."""
+    task.linked_original = ""
+    if task.copy_of is not None:
+        there = Task.objects.using(task._state.db).filter(pk=task.copy_of).exists()
+        shown = str(task.copy_of)
+        task.linked_original = (
+            page.link(request, Task, task.copy_of, shown) if there else _("%(id)s (deleted)") % {"id": shown}
+        )
+    found = overview.copies([task.pk]).get(task.pk, [])
+    links: list[tuple[SafeString | str, SafeString | str]] = [
+        (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status)) for copy in found[:LAST]
+    ]
+    if found[LAST:]:
+        links.append((_("and %(count)d earlier") % {"count": len(found) - LAST}, ""))
+    task.linked_copies = format_html_join(SafeString("<br>"), "{} {}", links)

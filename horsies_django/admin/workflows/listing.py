@@ -1,25 +1,106 @@
-"""The list of runs: the newest first, read through an index until the page is full."""
+"""The list of runs: the newest first, read through an index until the page is full; its filters, and the actions on runs.
+
+The statuses of unfinished runs and the names have an index; see ``monitoring.workflows``. The actions, pause, resume, cancel
+and retry, need ``horsies.operate_workflow`` and are audited.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ActionForm
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.admin.base.links import parse_id
+from horsies_django.admin.base.change_forms import LONGEST_REASON
+from horsies_django.admin.base.html import parse_id
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
-from horsies_django.admin.workflows.filters import NameFilter, ParentFilter, RunFilter, StatusFilter
+from horsies_django.admin.base.refusals import patiently, refusal
+from horsies_django.admin.workflows.nodes import SHAPES
+from horsies_django.conf import config
+from horsies_django.core.errors import WorkflowError
+from horsies_django.core.status import RUN_STATUSES
 from horsies_django.models import WorkflowRun
 from horsies_django.monitoring import workflows
+from horsies_django.workflows import operations
 
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[WorkflowRun]
+else:
+    Base = object
+
+FEW = 20  # more names, and the filter is not offered
 COLUMNS = ("name", "key", "status", "sent_at", "finished_at", "error_code", "parent_id")
 
 # The number is workflows.DEEPEST; it is part of the text so that translators can format it.
 LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 runs were searched.")
 NOT_COUNTED: str | Promise = _("The progress is missing, because counting took longer than three seconds.")
+
+
+class RunFilter(admin.SimpleListFilter):
+    """A filter whose value has to be one of those offered."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> QuerySet[WorkflowRun]:
+        """Filter the runs. Raises IncorrectLookupParameters for a value that is not offered."""
+        value = self.value()
+        if value is None:
+            return queryset
+        if value not in {offered for offered, _text in self.lookup_choices}:
+            raise IncorrectLookupParameters(repr(value))
+        return queryset.filter(**self.condition(value))
+
+    def condition(self, value: str) -> dict[str, Any]:
+        return {self.parameter_name or "": value}
+
+
+class StatusFilter(RunFilter):
+    """Runs of one status."""
+
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return all statuses, whether or not there are such runs."""
+        return [(status, SHAPES[status][1]) for status in RUN_STATUSES]
+
+
+class NameFilter(RunFilter):
+    """Runs of one workflow; offered if there are few names."""
+
+    title = _("name")
+    parameter_name = "name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the names of runs if they are few, and the name in the address."""
+        found = read_bounded(config().database, lambda: workflows.names(FEW + 1)) or []
+        given = request.GET.get(self.parameter_name)
+        names = found if len(found) <= FEW else []
+        return [
+            (name, name)
+            for name in [*names, *([given] if given and "\x00" not in given and given not in names else [])]
+        ]
+
+
+class ParentFilter(RunFilter):
+    """Runs that were sent, or runs that are nodes of other runs."""
+
+    title = _("parent")
+    parameter_name = "child"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("0", _("Not part of another run")), ("1", _("Node of another run"))]
+
+    def condition(self, value: str) -> dict[str, Any]:
+        return {"parent_id__isnull": value == "0"}
 
 
 class RunListMixin(NextPageMixin):
@@ -52,3 +133,86 @@ class RunListMixin(NextPageMixin):
     def _chosen(self, kind: type[RunFilter]) -> str | None:
         value: str | None = next((item.value() for item in self.filter_specs if isinstance(item, kind)), None)
         return value
+
+
+class ReasonForm(ActionForm):
+    """The bar of actions, with a field for the reason."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=LONGEST_REASON,
+        required=False,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+
+
+class RunActionsMixin(Base):
+    """Adds the actions on selected runs."""
+
+    actions = ("pause_runs", "resume_runs", "cancel_runs", "retry_runs")
+    action_form = ReasonForm
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may change runs."""
+        return request.user.has_perm("horsies.operate_workflow")
+
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Return only these actions, without Django's delete. Django 6.1 and newer pass ``action_location``."""
+        where = {} if action_location is None else {"action_location": action_location}
+        offered = super().get_actions(request, **where)
+        return {name: action for name, action in offered.items() if name in RunActionsMixin.actions}
+
+    @admin.action(permissions=["operate"], description=gettext_lazy("Pause"))
+    def pause_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
+        """Start no other nodes of these runs."""
+        self._control(request, queryset, "pause")
+
+    @admin.action(permissions=["operate"], description=gettext_lazy("Resume"))
+    def resume_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
+        self._control(request, queryset, "resume")
+
+    @admin.action(permissions=["operate"], description=gettext_lazy("Cancel"))
+    def cancel_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
+        self._control(request, queryset, "cancel")
+
+    @admin.action(permissions=["operate"], description=gettext_lazy("Retry"))
+    def retry_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
+        """Run the failed nodes of runs again."""
+
+        def retry(run: uuid.UUID, **who: Any) -> bool:
+            operations.retry(run, **who)
+            return True
+
+        self._each(request, queryset, retry)
+
+    def _control(self, request: HttpRequest, queryset: QuerySet[WorkflowRun], verb: str) -> None:
+        self._each(request, queryset, lambda run, **who: operations.control(run, verb, **who))
+
+    def _each(self, request: HttpRequest, queryset: QuerySet[WorkflowRun], change: Callable[..., bool]) -> None:
+        """Change the selected runs one by one, and say how many of them changed."""
+        who = {
+            "actor": request.user.get_username(),
+            "reason": request.POST.get("reason", "").strip()[:LONGEST_REASON] or None,
+        }
+        done = same = 0
+        try:
+            for run in list(queryset.values_list("pk", flat=True)):
+                try:
+                    with patiently():
+                        changed = change(run, **who)
+                except (WorkflowError, LookupError) as error:
+                    self.message_user(request, str(error), messages.WARNING)
+                    continue
+                done, same = done + changed, same + (not changed)
+        except DatabaseError as error:  # the other runs would fail in the same way
+            self.message_user(request, refusal(error), messages.ERROR)
+        if done:
+            text = ngettext("%(count)d run was changed.", "%(count)d runs were changed.", done)
+            self.message_user(request, text % {"count": done}, messages.SUCCESS)
+        if same:
+            text = ngettext(
+                "%(count)d run was left as it is, because of its status.",
+                "%(count)d runs were left as they are, because of their status.",
+                same,
+            )
+            self.message_user(request, text % {"count": same}, messages.INFO)

@@ -18,16 +18,24 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import LONGEST_REASON
-from horsies_django.admin.base.html import NOTHING, block, breakable, json_block, moment, payload_note, span
-from horsies_django.admin.base.links import NODE_PAGE, node_link
+from horsies_django.admin.base.html import (
+    MANY,
+    NODE_PAGE,
+    NOTHING,
+    PATIENCE_MS,
+    block,
+    breakable,
+    json_block,
+    moment,
+    node_link,
+    payload_note,
+    span,
+)
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.base.sizes import MANY, PATIENCE_MS
-from horsies_django.admin.workflows.cells import KINDS, badge_of
-from horsies_django.admin.workflows.nodes import LARGEST, elements, leads_to, upstream
-from horsies_django.admin.workflows.run_forms import lacked
-from horsies_django.admin.workflows.run_pages import RunPagesMixin
+from horsies_django.admin.workflows.nodes import KINDS, LARGEST, badge_of, elements, leads_to, upstream
+from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
 from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain import explain_node
 

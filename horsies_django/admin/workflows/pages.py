@@ -13,18 +13,23 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.history import OF_WORKFLOWS, last_changes
-from horsies_django.admin.base.html import NOTHING, age, breakable, json_block, linked_field, moment_field, payload_note
-from horsies_django.admin.base.links import node_link, parse_id
+from horsies_django.admin.base.html import (
+    NOTHING,
+    age,
+    breakable,
+    json_block,
+    linked_field,
+    moment_field,
+    node_link,
+    parse_id,
+    payload_note,
+)
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.workflows.cells import badge_of, progress_bar
-from horsies_django.admin.workflows.filters import NameFilter, ParentFilter, StatusFilter
-from horsies_django.admin.workflows.listing import RunListMixin
+from horsies_django.admin.workflows.listing import NameFilter, ParentFilter, RunActionsMixin, RunListMixin, StatusFilter
 from horsies_django.admin.workflows.node_page import NodePageMixin
-from horsies_django.admin.workflows.nodes import node_table, tasks_link
+from horsies_django.admin.workflows.nodes import badge_of, node_table, progress_bar, tasks_link, wait_tables
 from horsies_django.admin.workflows.picture.page import PicturePageMixin
-from horsies_django.admin.workflows.run_actions import RunActionsMixin
 from horsies_django.admin.workflows.run_forms import OperateMixin
-from horsies_django.admin.workflows.waits import wait_tables
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 

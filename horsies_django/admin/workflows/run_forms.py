@@ -1,25 +1,34 @@
-"""The forms that change a run; they need ``horsies.operate_workflow``."""
+"""The forms that change a run, for ``horsies.operate_workflow``; and what all pages of a run share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, Words
 from horsies_django.admin.base.history import OF_WORKFLOWS
-from horsies_django.admin.base.links import parse_id
+from horsies_django.admin.base.html import LONGEST_NAME, parse_id
 from horsies_django.admin.base.refusals import patiently
-from horsies_django.admin.base.sizes import LONGEST_NAME
 from horsies_django.admin.workflows.nodes import LARGEST
 from horsies_django.core.errors import WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import find_node
-from horsies_django.workflows import gates, operations
+from horsies_django.workflows import operations
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[WorkflowRun]
+else:
+    Base = object
 
 
 class RunForm(ChangeForm):
@@ -146,7 +155,7 @@ class ApproveForm(RunForm):
         """Approve or reject the gate, with the permission of the user."""
         node, opening = self.cleaned_data["node"], self.cleaned_data["opening"]
         user, approved = self.request.user, self.verb == "approve"
-        gates.decide_opening(self.row.pk, node, opening, approved=approved, user=user, reason=self.why)
+        operations.decide_opening(self.row.pk, node, opening, approved=approved, user=user, reason=self.why)
         return True
 
 
@@ -213,3 +222,27 @@ def lacked(page: Any, request: HttpRequest, gate: WorkflowNode) -> str:
     if not page.has_configure_permission(request):
         return str(page.change_permission)
     return "" if not gate.permission or request.user.has_perm(gate.permission) else gate.permission
+
+
+class RunPagesMixin(Base):
+    """Finds the run of a page, and gives the addresses of its pages."""
+
+    def find_run(self, request: HttpRequest, object_id: str) -> Any:
+        """Return the run of an address, None if there is none. Raises PermissionDenied if the user may not see it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        id_ = parse_id(unquote(object_id))
+        return None if id_ is None else self.get_queryset(request).filter(pk=id_).first()
+
+    def home(self, request: HttpRequest, text: str) -> HttpResponse:
+        """Return to the index of the admin, and say there why."""
+        self.message_user(request, text, messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
+
+    def no_run(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Return to the index, because there is no such run."""
+        return self.home(request, _("There is no workflow run “%(name)s”.") % {"name": unquote(object_id)})
+
+    def url_of(self, run: WorkflowRun, page: str = "change") -> str:
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return reverse(name, args=(quote(run.pk),), current_app=self.admin_site.name)

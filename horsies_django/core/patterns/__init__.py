@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from horsies_django.core.patterns.base import RULES, Pattern, PatternError
-from horsies_django.core.patterns.kinds import Cron, Daily, Every, Hourly, Monthly, Weekly
-from horsies_django.core.patterns.texts import EXAMPLES, parse
+from horsies_django.core.patterns.kinds import EXAMPLES, Cron, Daily, Every, Hourly, Monthly, Weekly, parse
 
 __all__ = [
     "EXAMPLES",

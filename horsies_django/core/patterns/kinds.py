@@ -1,4 +1,4 @@
-"""The patterns: cron strings, intervals, times of day, days of the week and of the month.
+"""The patterns: cron strings, intervals, times of day, days of the week and of the month; and their form as text.
 
 ``croniter`` reads cron strings. It only sees naive local times: ``base`` decides what happens when the local time changes.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import calendar
 import datetime as dt
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,6 +24,27 @@ BEGINNING = dt.datetime(2000, 1, 1)  # a pattern that ever fires does so within 
 # Steps, and days such as fri#2 and L, in a list: cron_descriptor does not describe them well.
 SEVERAL = re.compile(r",\S*(#|/|\bl)|(#|/|\bl\b)\S*,", re.IGNORECASE)
 FIELD = re.compile(r"(?:[0-9*,/#-]|[a-z]{3}|l)+", re.IGNORECASE)
+TIME = r"(\d{1,2}:\d\d(?::\d\d)?)"
+FORMS: tuple[tuple[str, Callable[..., Pattern]], ...] = (
+    (
+        r"every (?:(\d{1,9}) )?(day|hour|minute|second)s?",
+        lambda count, unit, zone: Every(**{f"{unit}s": int(count or 1)}, zone=zone),
+    ),
+    (r"hourly at :(\d\d)(?::(\d\d))?", lambda minute, second, zone: Hourly(int(minute), int(second or 0), zone=zone)),
+    (rf"daily at {TIME}", lambda at, zone: Daily(at, zone=zone)),
+    (rf"weekly on ([a-z, ]+) at {TIME}", lambda days, at, zone: Weekly(at, days=re.split("[, ]+", days), zone=zone)),
+    (rf"monthly on day (\d\d?) at {TIME}", lambda day, at, zone: Monthly(at, day=int(day), zone=zone)),
+    (rf"monthly on the last day at {TIME}", lambda at, zone: Monthly(at, day="last", zone=zone)),
+)
+EXAMPLES = (
+    "30 4 * * mon-fri",
+    "every 15 minutes",
+    "hourly at :05",
+    "daily at 04:30",
+    "weekly on mon, thu at 09:00",
+    "monthly on day 15 at 09:00",
+    "monthly on the last day at 23:00",
+)
 
 
 @dataclass(frozen=True)
@@ -258,3 +279,14 @@ def _goes_on(expression: str) -> bool:
 
     minute, hour, *_ = expression.split()
     return "*" in (minute[0], hour[0]) or len(set(croniter.expand(expression)[0][1])) == 24
+
+
+def parse(text: str, zone: str = "UTC") -> Pattern:
+    """Return the pattern of a text, the inverse of ``str``; see ``EXAMPLES``. Raises PatternError."""
+    words = " ".join(text.lower().split())
+    for form, make in FORMS:
+        if match := re.fullmatch(form, words):
+            return make(*match.groups(), zone=zone)
+    if words.partition(" ")[0] in ("every", "hourly", "daily", "weekly", "monthly"):
+        raise PatternError(f"{text!r:.200} is not a pattern; write it like one of: {'; '.join(EXAMPLES[1:])}")
+    return Cron(words, zone=zone)

@@ -19,8 +19,8 @@ from horsies_django import schedules
 from horsies_django.conf import config
 from horsies_django.core.errors import ScheduleError
 from horsies_django.core.schedules import read_definition
-from horsies_django.management.actor import actor
 from horsies_django.management.beat import Entry, Translation, entries, translate
+from horsies_django.management.quantities import actor
 from horsies_django.management.reports.layout import table, visible
 from horsies_django.models import Schedule
 

@@ -16,8 +16,7 @@ from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER
-from horsies_django.management.actor import actor
-from horsies_django.management.quantities import span
+from horsies_django.management.quantities import actor, span
 from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.models import Queue

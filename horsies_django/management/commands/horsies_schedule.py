@@ -12,9 +12,8 @@ from django.db import DatabaseError
 
 from horsies_django import schedules
 from horsies_django.core.errors import ScheduleError, TaskSendError
-from horsies_django.management.actor import actor
-from horsies_django.management.quantities import whole
-from horsies_django.management.reports import schedule as report
+from horsies_django.management.quantities import actor, whole
+from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import overview
 

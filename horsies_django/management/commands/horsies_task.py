@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -12,21 +13,82 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError, TaskCopied
+from horsies_django.core.results import TaskResult
 from horsies_django.core.status import TERMINAL, Status
-from horsies_django.management import task_calls
-from horsies_django.management.actor import actor
-from horsies_django.management.quantities import ago, duration, seconds, whole
+from horsies_django.management.quantities import actor, ago, duration, seconds, whole
 from horsies_django.management.reports import layout
 from horsies_django.management.reports.task import as_json, as_text, task_table
-from horsies_django.monitoring import overview, tasks
-from horsies_django.tasks import operations, purging, redaction
-from horsies_django.tasks.handle import get_handle
+from horsies_django.monitoring import overview
+from horsies_django.schedules import arguments_text
+from horsies_django.tasks import operations, purging, redaction, registry
+from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks.enqueue import send_call
+from horsies_django.tasks.handle import TaskHandle, get_handle
+from horsies_django.tasks.options import SendOptions
+from horsies_django.workflows.checks import close_to
 
 CANCELLED = {
     "CANCELLED": "cancelled before it started",
     "REQUESTED": "running; asked to stop",
     "FINISHED": "already finished; nothing changed",
 }
+
+
+def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
+    """Send a task with arguments in JSON, checked as in any send. Raises LookupError, ValueError and TaskSendError."""
+    task = find(name)
+    try:
+        given = json.loads(kwargs)
+    except ValueError as error:
+        raise ValueError(f"--kwargs must be JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ValueError("""--kwargs must be a JSON object of arguments by name, as in '{"user_id": 7}'""")
+    args, by_name = task.arguments.decode(arguments_text(task, given, True))
+    return get_handle(send_call(task, options, tuple(args), by_name))
+
+
+def find(name: str) -> TaskDefinition:
+    """Return the task of a name. Raises LookupError, which also says which modules of tasks cannot be imported."""
+    if (task := registry.find_or_import(name)) is not None:
+        return task
+    failed = [f"; importing {problem.module} failed: {problem.error!r}" for problem in registry.autodiscover()]
+    raise LookupError(f"there is no task named {name!r}{close_to(name, registry.names())}{''.join(failed)}")
+
+
+def options_of(options: Mapping[str, Any]) -> SendOptions:
+    return SendOptions(
+        queue=options["queue"], priority=options["priority"], delay=options["delay"], good_until=options["good_for"]
+    )
+
+
+def envelope(result: TaskResult[Any]) -> dict[str, Any]:
+    if result.is_ok():
+        return {"ok": result.ok}
+    error = result.err_value
+    return {"err": {"error_code": error.error_code, "message": error.message, "data": error.data}}
+
+
+def selection_of(options: Mapping[str, Any]) -> purging.Selection:
+    """Return the tasks that a purge concerns. Raises ValueError for options that do not go together."""
+    given = {name: options[name] for name in ("finished", "queue", "name", "status")}
+    age = options["older_than"]
+    if options["finished"] and age is None:
+        raise ValueError("--finished deletes tasks with their results: say which, as in --older-than=7d")
+    if options["status"] and not options["finished"]:
+        raise ValueError("--status is for --finished: without it, waiting tasks are cancelled")
+    if options["all"] == bool(options["queue"] or options["name"]):
+        raise ValueError("give --queue, --name or both, or else --all for the tasks of all queues")
+    if age is not None:
+        given["older_than"] = age
+    return purging.selection(**given)
+
+
+def described(chosen: purging.Selection, count: int) -> str:
+    """Return how many tasks of which kind these are: "2 waiting tasks named 'a.b' in the queue 'mail'"."""
+    kind = f"{chosen.status.lower()} " if chosen.status else "finished " if chosen.finished else "waiting "
+    name = f" named {chosen.name!r}" if chosen.name else ""
+    queue = f" in the queue {chosen.queue!r}" if chosen.queue else ""
+    return f"{count:,} {kind}task{'' if count == 1 else 's'}{name}{queue}"
 
 
 class Command(BaseCommand):
@@ -115,13 +177,13 @@ class Command(BaseCommand):
         )
 
     def do_list(self, **options: Any) -> None:
-        found = tasks.tasks(**{name: options[name] for name in ("status", "queue", "name", "since", "limit")})
+        found = overview.tasks(**{name: options[name] for name in ("status", "queue", "name", "since", "limit")})
         self.stdout.write(layout.as_json(found.tasks) if options["json"] else task_table(found))
         if found.partial:
             self.stderr.write("Only the newest 100,000 tasks were searched.")
 
     def do_send(self, **options: Any) -> None:
-        handle = task_calls.send(options["name"], options["kwargs"], task_calls.options_of(options))
+        handle = send(options["name"], options["kwargs"], options_of(options))
         if not options["wait"]:
             self.stdout.write(layout.as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id))
             return
@@ -131,7 +193,7 @@ class Command(BaseCommand):
         timeout = options["timeout"]
         result = handle.get(None if timeout is None else timeout * 1000)
         if options["json"]:
-            self.stdout.write(layout.as_json({"id": handle.task_id, **task_calls.envelope(result)}))
+            self.stdout.write(layout.as_json({"id": handle.task_id, **envelope(result)}))
         elif result.is_ok():
             self.stdout.write(json.dumps(result.ok, indent=2, ensure_ascii=False))
         if result.is_err():
@@ -139,9 +201,9 @@ class Command(BaseCommand):
             raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
 
     def do_purge(self, **options: Any) -> None:
-        chosen = task_calls.selection_of(options)
+        chosen = selection_of(options)
         found = purging.matched(chosen)
-        what = task_calls.described(chosen, found.tasks)
+        what = described(chosen, found.tasks)
         if found.in_runs:
             self.stderr.write(
                 f"{found.in_runs:,} more belong to workflow runs and are left: 'horsies_workflow cancel' ends a run, and its "

@@ -16,8 +16,7 @@ from horsies_django.management.reload import OuterProcess, is_inner
 from horsies_django.worker.api import under_signals
 from horsies_django.worker.child.bootstrap import outlive_output
 from horsies_django.worker.main import work
-from horsies_django.worker.process.colors import choose_colors
-from horsies_django.worker.process.logs import configure_logging, end_process
+from horsies_django.worker.process.logs import choose_colors, configure_logging, end_process
 from horsies_django.worker.process.options import LEVELS, START_METHODS, WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown
 

@@ -16,14 +16,13 @@ from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import RUN_STATUSES
-from horsies_django.management.actor import actor
-from horsies_django.management.quantities import whole
+from horsies_django.management.quantities import actor, whole
 from horsies_django.management.reports import workflow as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain import explain_node, find_node
-from horsies_django.monitoring.workflow_check import check_code
-from horsies_django.workflows import gates, operations, signals
+from horsies_django.monitoring.workflows import check_code
+from horsies_django.workflows import operations
 from horsies_django.workflows.handle import Change, get_workflow
 
 DECISIONS = {"approve": "let a gate of a run open", "reject": "let a gate of a run fail"}
@@ -166,7 +165,7 @@ class Command(BaseCommand):
             data = json.loads(options["data"])
         except ValueError as error:
             raise ValueError(f"--data must be JSON: {error}") from error
-        signals.signal(run, options["name"], data, key=options["key"], actor=actor())
+        operations.signal(run, options["name"], data, key=options["key"], actor=actor())
         self.tell(run, f"{run}: the signal {options['name']} is sent", True, options)
 
     def do_approve(self, **options: Any) -> None:
@@ -177,7 +176,7 @@ class Command(BaseCommand):
 
     def decide(self, approved: bool, did: str, options: dict[str, Any]) -> None:
         run = get_workflow(options["run"]).workflow_id
-        gates.decide(run, options["gate"], approved=approved, actor=actor(), reason=options["reason"])
+        operations.decide(run, options["gate"], approved=approved, actor=actor(), reason=options["reason"])
         self.tell(run, f"{run}: the gate {options['gate']} is {did}", True, options)
 
     def control(self, verb: str, did: str, options: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from django.core.serializers.json import DjangoJSONEncoder
 
 from horsies_django.core.queues import CLUSTER
-from horsies_django.models.moments import aware
+from horsies_django.models.fields import aware
 
 
 def as_json(value: Any) -> str:

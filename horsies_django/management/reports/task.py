@@ -12,7 +12,7 @@ from django.utils import timezone
 from horsies_django.core.queues import shown_priority
 from horsies_django.core.records import TaskInfo
 from horsies_django.management.reports.layout import moment, table
-from horsies_django.monitoring.tasks import TaskList
+from horsies_django.monitoring.overview import TaskList
 
 LABELS = {"lane": "runs as", "codec": "arguments"}  # where the name of the column needs an explanation
 

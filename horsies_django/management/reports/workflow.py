@@ -8,8 +8,14 @@ from typing import Any
 
 from horsies_django.core.explanations import NodeExplanation
 from horsies_django.management.reports.layout import moment, table, visible
-from horsies_django.monitoring.workflow_check import CodeCheck, CodeProblem
-from horsies_django.monitoring.workflows import NodeOverview, RunOverview, SignalOverview, WaitOverview
+from horsies_django.monitoring.workflows import (
+    CodeCheck,
+    CodeProblem,
+    NodeOverview,
+    RunOverview,
+    SignalOverview,
+    WaitOverview,
+)
 from horsies_django.store.workflows import Progress
 from horsies_django.workflows.handle import Change
 

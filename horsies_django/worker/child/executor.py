@@ -9,6 +9,18 @@ tasks that have not begun, at the request of the worker; ``("full", megabytes)``
 limit, before the reply, after which another task may come, and ``("altered", None)`` that a task changed state that others
 depend on. Numbers increase per lane. ``started[lane]`` is the number of the
 last task whose user code may have begun; it is in shared memory, where the parent reads it if this process dies.
+
+The event loop of a lane, which keeps running even if user code interferes with it.
+
+All async tasks of a process share one loop. What a task may do to it, and what follows:
+
+- It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive jobs and send replies, and a
+  private future ends it. Tasks that were cancelled before they began are started again (``executor.AsyncLane``).
+- It removes readers or writers of the lane's socket. They are restored every second, even while that task is still running,
+  and the child is replaced: other readers, which nobody can restore, may be missing, too.
+- It stops the loop, or breaks it by ``SystemExit`` or ``KeyboardInterrupt``. The loop is run again.
+- It closes a descriptor that the process requires, or the loop while it is stopped. That cannot be repaired: the lane ends with
+  an error, and the child is replaced. A worker without children ends.
 """
 
 from __future__ import annotations
@@ -16,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -26,10 +39,8 @@ from typing import Any
 from django.db import connections
 
 from horsies_django.tasks.context import CurrentTask
-from horsies_django.worker.child import async_thread, db_sessions, fork_guard
-from horsies_django.worker.child.control import Control
-from horsies_django.worker.child.interrupts import AsyncRun, SyncRun
-from horsies_django.worker.child.lane_loop import LaneLoop
+from horsies_django.worker.child import db_sessions, fork_guard
+from horsies_django.worker.child.interrupts import AsyncRun, Control, SyncRun
 from horsies_django.worker.child.process_state import ProcessState, own_decimals
 from horsies_django.worker.child.run_task import (
     Reply,
@@ -46,11 +57,98 @@ from horsies_django.worker.ipc.channel import (
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.memory import Gauge
 
+LOOK_SECONDS = 1.0
 logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
 PORTION = 64  # replies per message: the engine settles these while further tasks run
 Job = tuple[int, str, tuple[str, str, int, str, str, int, str | None]]
+
+
+class LaneLoop:
+    """A loop that calls ``receive`` when the channel has messages, and both ``receive`` and ``send`` every second.
+
+    ``others`` are further channels that this process requires. ``altered`` is called when a task has removed the reader.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        others: Sequence[Channel],
+        receive: Callable[[], None],
+        send: Callable[[], None],
+        altered: Callable[[], None],
+    ) -> None:
+        self.runner = asyncio.Runner()
+        self.loop: Any = self.runner.get_loop()
+        self.channel = channel
+        self.receive = receive
+        self.send = send
+        self.altered = altered
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        # Callbacks added by a task would otherwise run in the context of that task.
+        self.context = contextvars.copy_context()
+        self.descriptors = {one.fileno(): identity(one.fileno()) for one in (channel, *others)}
+        fork_guard.keep_loop_from_copies(self.loop)
+
+    def run(self) -> None:
+        """Run until ``end``. Raises the error passed to ``end``, and OSError or RuntimeError if the loop cannot continue."""
+        self.context.run(self.loop.add_reader, self.channel.fileno(), self.receive)
+        self.context.run(self._watch)
+        while not self.ended.done():
+            try:
+                self.loop.run_until_complete(self.ended)
+            except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+                if self.ended.done() or self.loop.is_closed():
+                    raise
+                logger.error("a task stopped the event loop with %r; running it again", error)
+        self.ended.result()  # raises an error passed to end() before the loop ran
+        self.loop.remove_reader(self.channel.fileno())
+
+    def close(self) -> None:
+        """Cancel the remaining tasks of the loop, and close it."""
+        self.runner.close()
+
+    def start(self, coroutine: Any) -> asyncio.Task[None]:
+        """Run a coroutine in a context of its own, without the task factory that user code may have set."""
+        return asyncio.Task(coroutine, loop=self.loop, context=self.context.copy())
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Make ``run`` return, or raise ``error``."""
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call something in the next iteration of the loop."""
+        self.loop.call_soon(call, context=self.context)
+
+    def _watch(self) -> None:
+        self.loop.call_later(LOOK_SECONDS, self._watch)
+        if any(identity(number) != known for number, known in self.descriptors.items()):
+            self.end(OSError("a task closed a file descriptor that this process requires"))
+            return
+        try:
+            if not self.loop.remove_reader(self.channel.fileno()):
+                self.altered()
+            self.loop.add_reader(self.channel.fileno(), self.receive)
+        except (OSError, ValueError) as error:
+            self.end(error)
+            return
+        self.receive()
+        self.send()
+
+
+def identity(number: int) -> tuple[int, int] | None:
+    """Return device and inode of a descriptor, None if it is closed."""
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class SyncLane:
@@ -145,7 +243,7 @@ class AsyncLane:
         self.replies: list[tuple[int, tuple[Any, ...], float]] = []
         self.running: dict[asyncio.Task[None], Job] = {}
         self.ending = False
-        self.orm = async_thread.executor()
+        self.orm = db_sessions.executor()
 
     def serve(self) -> None:
         """Run jobs in an event loop in this thread until the lane ends. Raises EOFError if the parent is gone."""

@@ -3,10 +3,14 @@
 A sync task gets its timeout as an exception. In the main thread, a signal raises it, because only a signal interrupts a system
 call; in other threads, CPython raises it at the next line of Python, so a long call into C delays it. An async task is cancelled.
 Either way the code may clean up. If it continues, the worker kills the process after a grace period
-(``worker/pool/deadlines.py``).
+(``worker/pool/timeouts.py``).
 
 Our own code must not be interrupted. So a run is ``active`` only during user code and is interrupted at most once, and user code
 is called between ``begin`` and ``end`` in a ``try`` that handles a late interrupt like any other.
+
+The control thread of a process: receives timeouts and cancels of running tasks from the worker.
+
+It has its own channel and thread, because both lanes may be busy with user code.
 """
 
 from __future__ import annotations
@@ -16,14 +20,17 @@ import ctypes
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 from horsies_django.core.errors import TaskTimeout
 from horsies_django.tasks.context import CurrentTask
+from horsies_django.worker.ipc.channel import Channel, wait_receive
 
 TIMEOUT, CANCEL = "timeout", "cancel"
 CALL_BACK = "call back"  # not for a run, but for the whole run-ahead
 INTERRUPT = signal.SIGRTMIN + 8 if sys.platform == "linux" else signal.SIGUSR2
+LONG_OVER = 1_000  # a run that has not begun after so many later ones never will
 
 
 class Run:
@@ -134,3 +141,42 @@ def raise_in(thread: int, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
     )
+
+
+class Control:
+    """``runs``: the running tasks by lane and number, set by the lanes. ``early``: messages that arrived before their run."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.runs: dict[tuple[str, int], Run] = {}
+        self.early: dict[tuple[str, int], str] = {}
+        self.call_back: Callable[[], None] = lambda: None
+
+    def enter(self, lane: str, number: int, run: Run) -> None:
+        """Register a run that begins, and deliver earlier messages about it."""
+        self.runs[lane, number] = run
+        if self.early:
+            if reason := self.early.pop((lane, number), None):
+                run.expect(reason)
+            for other in [key for key in list(self.early) if key[0] == lane and key[1] + LONG_OVER < number]:
+                self.early.pop(other, None)
+
+    def serve(self) -> None:
+        """Pass on messages until the worker is gone; the lanes notice that, too."""
+        while True:
+            try:
+                messages = wait_receive(self.channel)
+            except EOFError:
+                return
+            for reason, lane, number in messages:
+                self.hear(reason, lane, number)
+
+    def hear(self, reason: str, lane: str, number: int) -> None:
+        if reason == CALL_BACK:
+            self.call_back()
+        elif run := self.runs.get((lane, number)):
+            run.interrupt(reason)
+        else:
+            self.early[lane, number] = reason  # the run is over, has not begun, or begins just now
+            if run := self.runs.get((lane, number)):
+                run.interrupt(reason)

@@ -23,12 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from horsies_django.worker.child import (
-    async_thread,
-    db_sessions,
-    fork_guard,
-    interrupts,
-)
+from horsies_django.worker.child import db_sessions, fork_guard, interrupts
 from horsies_django.worker.child.run_task import Reply
 
 logger = logging.getLogger("horsies.worker")
@@ -51,7 +46,7 @@ class ProcessState:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.inside = 0
-        self.orm = async_thread.executor()
+        self.orm = db_sessions.executor()
         self.main_thread = threading.main_thread().ident
         self.directory = current_directory()
         self.decimal = decimal.getcontext().copy()

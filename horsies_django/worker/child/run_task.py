@@ -24,9 +24,8 @@ from horsies_django.core.errors import (
     TaskSendErrorCode,
     TaskTimeout,
 )
-from horsies_django.core.mapping import mapped_code
 from horsies_django.core.results import TaskError, TaskResult
-from horsies_django.core.retry import Retry, class_names
+from horsies_django.core.retry import Retry, class_names, mapped_code
 from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition

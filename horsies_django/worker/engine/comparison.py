@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horsies_django.core.records import Claim, Outcome
+from horsies_django.worker.engine.capacity import Prefetched
 from horsies_django.worker.engine.outage import ClaimsLost
 from horsies_django.worker.engine.outbox import Outbox
-from horsies_django.worker.engine.prefetch import Prefetched
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.process.task_log import named
 

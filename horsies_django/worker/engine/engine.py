@@ -21,13 +21,12 @@ from horsies_django.conf import Resilience
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
-from horsies_django.worker.engine.capacity import Capacity
+from horsies_django.worker.engine.capacity import Capacity, Prefetched
 from horsies_django.worker.engine.comparison import Comparison
 from horsies_django.worker.engine.listener import NotificationListener
 from horsies_django.worker.engine.outage import Outage, WorkerDisowned
 from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
 from horsies_django.worker.engine.pass_runner import PassRunner
-from horsies_django.worker.engine.prefetch import Prefetched
 from horsies_django.worker.engine.scan_cursors import spacing
 from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
@@ -238,7 +237,7 @@ class Engine:
         if any(claim.id in self.prefetched.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.prefetched.add(passed.prefetched)
-        self.pool.line.limited = self.wakeups.limited
+        self.pool.run_ahead.limited = self.wakeups.limited
         self.advancer.owe(passed.in_runs)
 
     def _after_pass(self, now: float) -> None:

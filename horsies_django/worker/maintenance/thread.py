@@ -15,9 +15,8 @@ import psycopg
 from horsies_django.store.base import said
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
-from horsies_django.worker.maintenance.overdue import INTERVAL_SECONDS, OverdueWorkflows
 from horsies_django.worker.maintenance.pruner import TICK_INTERVAL_SECONDS, Pruner
-from horsies_django.worker.maintenance.reaper import Reaper
+from horsies_django.worker.maintenance.reaper import INTERVAL_SECONDS, OverdueWorkflows, Reaper
 
 logger = logging.getLogger("horsies.worker")
 

@@ -18,12 +18,10 @@ from typing import Any
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.worker.pool.deadlines import NO_LIMITS, TimeLimits
 from horsies_django.worker.pool.launch import TRIES, kill_fork_server
-from horsies_django.worker.pool.process import Child, InProcess, PoolProcess
+from horsies_django.worker.pool.process import Child, InProcess, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
-from horsies_django.worker.pool.run_ahead import RunAhead
-from horsies_django.worker.pool.timeouts import Timeouts
+from horsies_django.worker.pool.timeouts import NO_LIMITS, TimeLimits, Timeouts
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.task_log import named
@@ -51,7 +49,7 @@ class Pool:
         self.kill_timer = kill_timer
         self.selector = selector
         self.members: list[PoolProcess] = []
-        self.line = RunAhead(prefetch, options.sync_slots)
+        self.run_ahead = RunAhead(prefetch, options.sync_slots)
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
@@ -77,7 +75,7 @@ class Pool:
             ) from error
 
     def _add(self, member: PoolProcess) -> None:
-        member.line = self.line
+        member.run_ahead = self.run_ahead
         member.owner = self.owner
         self.members.append(member)
         for lane in LANES:
@@ -101,7 +99,7 @@ class Pool:
     @property
     def ahead(self) -> int:
         """Return how many sync tasks may be dispatched ahead, in all processes together."""
-        return self.line.depth * self.options.sync_slots
+        return self.run_ahead.depth * self.options.sync_slots
 
     def running(self, lane: str) -> int:
         """Return how many tasks of ``lane`` the processes hold."""
@@ -133,7 +131,7 @@ class Pool:
     @property
     def stuck_at(self) -> float:
         """When the next run-ahead counts as stuck, by the monotonic clock; infinite in hard mode, which has none."""
-        return min((member.stuck_at for member in self.members), default=math.inf) if self.line.most else math.inf
+        return min((member.stuck_at for member in self.members), default=math.inf) if self.run_ahead.most else math.inf
 
     def call_back(self, now: float) -> None:
         """Call back each run-ahead that is stuck behind a long task: other processes may have free slots."""

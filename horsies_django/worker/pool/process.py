@@ -1,4 +1,16 @@
-"""The worker's view of a process of the pool: its channels, its slots and the tasks that it holds."""
+"""The worker's view of a process of the pool: its channels, its slots and the tasks that it holds.
+
+The run-ahead in soft mode: sync tasks dispatched ahead of a free slot, so that short tasks need no round trip each.
+
+A slot that runs a task for thirty microseconds and then waits a millisecond for the next one is idle most of the time. So a
+worker with a prefetch buffer dispatches more tasks to a child than it has threads; they are RUNNING already. Their number
+follows from the average duration of recent tasks: they should finish within ``STANDING_SECONDS``. So longer tasks are never
+dispatched ahead, and a worker that dies loses only a few milliseconds of work.
+
+Three rules limit the disadvantages. A run-ahead that does not move for ``STUCK_SECONDS`` is called back, and its tasks go to
+any free slot. If a cap leaves tasks waiting, no task is dispatched ahead, because each of them holds a permit. If only the
+child dies, the tasks of its run-ahead are returned, because they have not begun.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +42,35 @@ from horsies_django.worker.child.run_task import (
 )
 from horsies_django.worker.ipc.channel import Channel, SocketChannel, memory_pair
 from horsies_django.worker.pool import launch
-from horsies_django.worker.pool.run_ahead import STUCK_SECONDS, RunAhead
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import send_or_end
+
+STANDING_SECONDS = 0.01
+STUCK_SECONDS = 0.05
+MOST = 256  # tasks per slot
+WEIGHT = 0.02  # of one task in the moving average
+
+
+class RunAhead:
+    """Decides how many tasks may be dispatched ahead per slot; ``prefetch`` limits their total, 0 allows none."""
+
+    def __init__(self, prefetch: int = 0, slots: int = 1) -> None:
+        self.most = min(MOST, prefetch // slots)
+        self.limited = False  # whether a cap left tasks waiting
+        self.average: float | None = None  # seconds that recent tasks ran
+
+    def learn(self, seconds: float) -> None:
+        """Record how long a task ran, in seconds."""
+        before = seconds if self.average is None else self.average
+        self.average = before + WEIGHT * (seconds - before)
+
+    @property
+    def depth(self) -> int:
+        """How many tasks may be dispatched ahead per slot now."""
+        if not self.most or self.limited or self.average is None:
+            return 0
+        return min(self.most, int(STANDING_SECONDS / max(self.average, 1e-6)))
 
 
 class PoolProcess:
@@ -54,7 +91,7 @@ class PoolProcess:
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was dispatched
         self.numbers = dict.fromkeys(LANES, 0)
-        self.line = RunAhead()
+        self.run_ahead = RunAhead()
         self.owner = ""  # the worker that holds the claims, as its id
         self.moved_at = 0.0  # when a sync task last finished, or was dispatched to an idle lane
         self.stuck = False  # the run-ahead was called back since then: dispatch no more ahead until it moves
@@ -68,22 +105,22 @@ class PoolProcess:
             return 0
         room = self.slots[lane]
         if lane == "sync" and not self.stuck:
-            room += self.line.depth * room
+            room += self.run_ahead.depth * room
         return int(max(0, min(room - len(self.held[lane]), self.lifetime - self.taken)))
 
     @property
-    def has_line(self) -> bool:
+    def has_run_ahead(self) -> bool:
         """Whether there is a run-ahead: more sync tasks than slots."""
         return len(self.held["sync"]) > self.slots["sync"]
 
     @property
     def stuck_at(self) -> float:
         """When the run-ahead counts as stuck, by the monotonic clock; infinite if there is none."""
-        return self.moved_at + STUCK_SECONDS if self.has_line and not self.stuck else math.inf
+        return self.moved_at + STUCK_SECONDS if self.has_run_ahead and not self.stuck else math.inf
 
-    def stands(self, lane: str, number: int) -> bool:
+    def is_ahead(self, lane: str, number: int) -> bool:
         """Whether a task is in the run-ahead: dispatched, but not begun."""
-        return lane == "sync" and self.has_line and not self.begun(lane, number)
+        return lane == "sync" and self.has_run_ahead and not self.begun(lane, number)
 
     def begun(self, lane: str, number: int) -> bool:
         return number <= self.started[LANES.index(lane)]
@@ -119,7 +156,7 @@ class PoolProcess:
 
     def ran(self, number: int, reply: Reply, seconds: float) -> Outcome:
         """Do the same for a task of the sync lane, which moves the run-ahead."""
-        self.line.learn(seconds)
+        self.run_ahead.learn(seconds)
         self.moved_at = time.monotonic()
         self.stuck = False
         return self.outcome("sync", number, reply, seconds)

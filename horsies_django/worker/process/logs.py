@@ -1,7 +1,8 @@
 """The log of the worker: a handler for projects that configure none, and a relay to a thread that writes the lines.
 
-Writing a log line can block: a pipe that is not read, a full disk, a handler that uses the network. The engine thread must never
-wait for that, or the worker sends no heartbeats and is declared dead.
+Writing a log line can block: a pipe that is not read, a full disk, a handler that uses the network. The engine thread must
+never wait for that, or the worker sends no heartbeats and is declared dead. The colors on a terminal are those of Django's
+palette.
 """
 
 from __future__ import annotations
@@ -12,17 +13,28 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from logging.handlers import QueueHandler, QueueListener
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from django.conf import settings
+from django.core.management.color import make_style
 
 from horsies_django.tasks.context import TaskContextFilter
-from horsies_django.worker.process.colors import Palette, palette_for
 
+LEVELS = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
+# The messages of horsies.task: the words after the name of the task, and their role in the palette
+OUTCOMES = {
+    "%s completed%s": ("completed", "SUCCESS"),
+    "%s was cancelled%s": ("was cancelled", "WARNING"),
+    "%s skipped itself%s": ("skipped itself", "WARNING"),
+    "%s failed%s: %s; %s": ("failed", "WARNING"),
+    "%s returned an error%s: %s": ("returned an error", "ERROR"),
+    "%s failed%s: %s": ("failed", "ERROR"),
+}
+RETRIED = "%s failed%s: %s; %s"
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
 MAX_WAITING = 10_000  # lines that wait to be written; further ones are dropped and counted
 LAST_LINES_SECONDS = 2.0
@@ -30,6 +42,52 @@ NAME_CHARACTERS = 200
 # Characters that could forge or hide log lines: control characters, line separators, direction marks, and surrogates, which
 # cannot be encoded.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Palette:
+    """Colors lines; ``style`` is a style of Django."""
+
+    def __init__(self, style: Any) -> None:
+        self.style = style
+
+    def paint(self, record: logging.LogRecord, text: str) -> str:
+        """Return the text of a record with colors. The text has no control characters of its own."""
+        if (role := LEVELS.get(record.levelname)) is not None:
+            text = text.replace(f"[{record.levelname}]", f"[{self._role(role)(record.levelname)}]", 1)
+        if record.name != "horsies.task" or record.msg not in OUTCOMES or not isinstance(record.args, tuple):
+            return text
+        words, role = OUTCOMES[record.msg]
+        label = str(record.args[0])
+        if record.msg == RETRIED:  # when it is retried is the end of the line
+            before, retry, after = text.rpartition(str(record.args[-1]))
+            text = f"{before}{self._role(role)(retry)}{after}"
+        return text.replace(f"{label} {words}", f"{label} {self._role(role)(words)}", 1)
+
+    def _role(self, name: str) -> Callable[[str], str]:
+        paint: Callable[[str], str] = getattr(self.style, name)
+        return paint
+
+
+def palette_for(stream: TextIO) -> Palette | None:
+    """Return the palette for a stream; None: no colors, as for a pipe or a file.
+
+    NO_COLOR turns colors off, FORCE_COLOR turns them on without a terminal; ``--no-color`` and ``--force-color`` set them.
+    """
+    if os.environ.get("NO_COLOR"):
+        return None
+    if os.environ.get("FORCE_COLOR") or (stream.isatty() and os.environ.get("TERM") != "dumb"):
+        return Palette(make_style(os.environ.get("DJANGO_COLORS", "")))
+    return None
+
+
+def choose_colors(*, no_color: bool, force_color: bool) -> None:
+    """Let this process and those that it starts write with colors, or without, as the options of a command say."""
+    if no_color or force_color:
+        for name, chosen in (("NO_COLOR", no_color), ("FORCE_COLOR", force_color)):
+            if chosen:
+                os.environ[name] = "1"
+            else:
+                os.environ.pop(name, None)
 
 
 def one_line(text: object) -> str:

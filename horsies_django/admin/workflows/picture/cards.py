@@ -1,8 +1,14 @@
-"""What the box of a node says: its name, its state, and both in words for those who do not see it."""
+"""Reads what the picture of a run shows, and says what the box of a node says, also for those who do not see it.
+
+SVG does not wrap text, and the server does not know the browser's font, so widths of text are estimated.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
+import unicodedata
+import uuid
 from typing import Any, NamedTuple
 
 from django.utils import timezone
@@ -11,12 +17,26 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.html import span
-from horsies_django.admin.workflows.cells import KINDS, SHAPES
-from horsies_django.admin.workflows.picture import fitting
-from horsies_django.admin.workflows.picture.geometry import HEIGHT, WIDTH, Box
-from horsies_django.admin.workflows.picture.reading import Work
-from horsies_django.models import WorkflowNode
+from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.workflows.nodes import KINDS, SHAPES
+from horsies_django.admin.workflows.picture.geometry import HEIGHT, WIDTH, Box, Edge
+from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 
+MOST_NODES, MOST_EDGES = 2_000, 10_000  # more are not drawn
+OF_RUNS = ("workflow", "continue")  # kinds of nodes whose ``task_id`` is that of a run
+COLUMNS = (
+    "workflow_id", "number", "name", "kind", "status", "task_name", "added_by", "task_id", "total", "items_ok", "items_bad",
+    "in_flight", "signal", "due_at", "permission", "undoes", "finished_at", "error_code",
+)  # fmt: skip
+# Hundredths of the size of the font.
+WIDTHS = {
+    **dict.fromkeys("ijl.,:;'|!()[] ", 32),
+    **dict.fromkeys('ftr-I/\\"', 40),
+    **dict.fromkeys("mwMW@%&…", 94),
+    **dict.fromkeys("ABCDEFGHJKLNOPQRSTUVXYZ_", 70),
+}
+USUAL, WIDE = 60, 100
+ELLIPSIS = "…"
 TEXT_X = 42
 BAR = WIDTH - TEXT_X - 12  # width of the progress of a map
 NAME_ROOM, STATE_ROOM = (
@@ -24,6 +44,123 @@ NAME_ROOM, STATE_ROOM = (
     100 * BAR / 11.5,
 )  # hundredths of the font's size; the name is bold, which takes more
 OUTLINED = ("task", "map", "workflow", "input", "timer", "signal", "gate", "undo")
+
+
+class Work(NamedTuple):
+    """The task or the child run of a node; the times of a run are when it was sent and finished."""
+
+    status: str
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+
+
+class Graph(NamedTuple):
+    """What is drawn of a run. ``work`` is by the id in ``task_id`` of a node."""
+
+    nodes: list[WorkflowNode]
+    edges: list[tuple[int, int]]
+    work: dict[uuid.UUID, Work]
+
+    @property
+    def too_large(self) -> bool:
+        """Whether there is more than is drawn."""
+        return len(self.nodes) > MOST_NODES or len(self.edges) > MOST_EDGES
+
+    def work_of(self, node: WorkflowNode) -> Work | None:
+        """Return the task or the child run of a node."""
+        return None if node.task_id is None else self.work.get(node.task_id)
+
+
+def read(run: Any) -> Graph | None:
+    """Return what is drawn of a run, None if reading timed out."""
+    return read_bounded(run._state.db, lambda: _read(run._state.db, run.pk))
+
+
+def _read(alias: str, run: uuid.UUID) -> Graph:
+    nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run).order_by("number").only(*COLUMNS)
+    edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run).order_by("upstream", "downstream")
+    graph = Graph(
+        list(nodes[: MOST_NODES + 1]),
+        list(edges.values_list("upstream", "downstream")[: MOST_EDGES + 1]),
+        {},
+    )
+    if graph.too_large:
+        return graph
+    runs = [node.task_id for node in graph.nodes if node.task_id and node.kind in OF_RUNS]
+    tasks = [node.task_id for node in graph.nodes if node.task_id and node.kind not in OF_RUNS]
+    if tasks:
+        found = Task.objects.using(alias).filter(pk__in=tasks)
+        columns = ("pk", "status", "started_at", "finished_at")
+        graph.work.update((pk, Work(*rest)) for pk, *rest in found.values_list(*columns))
+    if runs:
+        children = WorkflowRun.objects.using(alias).filter(pk__in=runs)
+        columns = ("pk", "status", "sent_at", "finished_at")
+        graph.work.update((pk, Work(*rest)) for pk, *rest in children.values_list(*columns))
+    return graph
+
+
+def styled_edges(graph: Graph) -> list[Edge]:
+    """Return the edges with their styles, and edges to nodes from what added them and from what they undo."""
+    nodes = {node.number: node for node in graph.nodes}
+    found = dict.fromkeys(graph.edges, "open")
+    for node in graph.nodes:
+        if node.added_by in nodes:
+            found.setdefault((node.added_by, node.number), "grown")
+        if node.undoes in nodes:
+            found[node.undoes, node.number] = "undo"
+    return [
+        Edge(upstream, downstream, _style(nodes[upstream], nodes[downstream], style))
+        for (upstream, downstream), style in found.items()
+        if upstream in nodes and downstream in nodes
+    ]
+
+
+def _style(upstream: WorkflowNode, downstream: WorkflowNode, style: str) -> str:
+    if style == "grown":
+        return style
+    if downstream.kind == "undo":
+        return "undo"
+    if upstream.status == "COMPLETED":
+        return "done"
+    return "open" if upstream.finished_at is None else "off"
+
+
+def width(text: str) -> int:
+    """Return the estimated width of a text, in hundredths of the size of its font; rather too much than too little."""
+    return sum(map(_width, text))
+
+
+def cut(text: str, most: float) -> str:
+    """Return a text, or its beginning and an ellipsis if it is wider than ``most``."""
+    return text if width(text) <= most else _beginning(text, most - width(ELLIPSIS)).rstrip() + ELLIPSIS
+
+
+def lines(text: str, most: float) -> list[str]:
+    """Return a name in one line or two, broken after a space, a dot, a hyphen or an underscore where there is one."""
+    text = " ".join(text.split())
+    if width(text) <= most:
+        return [text]
+    first = ""
+    for part in re.findall(r"[^\s._/:-]*[\s._/:-]?", text):
+        if width((first + part).rstrip()) > most:
+            break
+        first += part
+    first = first or _beginning(text, most)
+    return [first.rstrip(), cut(text[len(first) :].lstrip(), most)]
+
+
+def _beginning(text: str, most: float) -> str:
+    for place, each in enumerate(text):
+        most -= _width(each)
+        if most < 0:
+            return text[:place]
+    return text
+
+
+def _width(each: str) -> int:
+    if unicodedata.combining(each):
+        return 0
+    return WIDE if unicodedata.east_asian_width(each) in "WF" else WIDTHS.get(each, USUAL)
 
 
 class Card(NamedTuple):
@@ -48,7 +185,7 @@ class Card(NamedTuple):
 
 def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str) -> Card:
     status = shown_status(node, work)
-    lines_of_name = fitting.lines(node.name, NAME_ROOM)
+    lines_of_name = lines(node.name, NAME_ROOM)
     tall = len(lines_of_name) > 1
     done, failed = _shares(node)
     return Card(
@@ -60,7 +197,7 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
         outline=node.kind if node.kind in OUTLINED else "task",
         status=icon(status),
         name=list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
-        state=fitting.cut(state(node, status, work, now), STATE_ROOM),
+        state=cut(state(node, status, work, now), STATE_ROOM),
         state_y=54 if tall else 48,
         label=label(node, status, work, now),
         child_label=_("Picture of %(run)s") % {"run": node.name} if child else "",
@@ -97,7 +234,7 @@ def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
     text = waits(node, now) or str(name(status))
     text = " · ".join(part for part in (text, took(work, now)) if part)
     whole = f"{kind} · {text}" if kind else text
-    return whole if fitting.width(whole) <= STATE_ROOM or node.kind not in OUTLINED else text
+    return whole if width(whole) <= STATE_ROOM or node.kind not in OUTLINED else text
 
 
 def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:

@@ -13,17 +13,27 @@ from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.links import node_link, node_url
+from horsies_django.admin.base.html import LAST, node_link, node_url
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.base.sizes import LAST
-from horsies_django.admin.workflows.cells import KINDS, badge_of, progress_bar
-from horsies_django.admin.workflows.nodes import node_table
-from horsies_django.admin.workflows.picture.cards import OUTLINED, SIZE, Card, card, icon, name, shown_status
+from horsies_django.admin.workflows.nodes import KINDS, badge_of, node_table, progress_bar
+from horsies_django.admin.workflows.picture.cards import (
+    MOST_EDGES,
+    MOST_NODES,
+    OF_RUNS,
+    OUTLINED,
+    SIZE,
+    Card,
+    Graph,
+    card,
+    icon,
+    name,
+    read,
+    shown_status,
+    styled_edges,
+)
 from horsies_django.admin.workflows.picture.geometry import drawn
-from horsies_django.admin.workflows.picture.reading import MOST_EDGES, MOST_NODES, OF_RUNS, Graph, read, styled_edges
-from horsies_django.admin.workflows.run_forms import lacked
-from horsies_django.admin.workflows.run_pages import RunPagesMixin
+from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import WorkflowNode
 from horsies_django.monitoring import workflows

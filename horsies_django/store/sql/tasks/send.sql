@@ -3,4 +3,4 @@
 -- Locks: none but the new rows. Index: primary key of horsies_queues.
 SELECT horsies_send(
   %(ids)s, %(kwargs)s, %(task_name)s, %(queue_name)s, %(lane)s, %(priority)s, %(delay)s, %(due_at)s, %(good_until)s, %(max_retries)s,
-  %(options)s, %(told)s, %(good_for)s, %(now)s, %(codec)s)
+  %(options)s, %(notified)s, %(good_for)s, %(now)s, %(codec)s)

@@ -3,5 +3,5 @@
 -- Locks: none but the new row. Index: primary key of horsies_queues.
 SELECT horsies_send(
   %(ids)s, %(kwargs)s, %(task_name)s, %(queue_name)s, %(lane)s, %(priority)s, %(delay)s, %(due_at)s, %(good_until)s, %(max_retries)s,
-  %(options)s, %(told)s, %(good_for)s, sent.at, %(codec)s), sent.at, coalesce(%(due_at)s::timestamptz, sent.at + %(delay)s::interval, sent.at)
+  %(options)s, %(notified)s, %(good_for)s, sent.at, %(codec)s), sent.at, coalesce(%(due_at)s::timestamptz, sent.at + %(delay)s::interval, sent.at)
 FROM (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS at) AS sent

@@ -3,19 +3,19 @@
 -- Rows of one call share a moment, and their ascending ids keep the order. It is that of the clock, not of the start of the transaction: scan
 -- cursors tell apart moments, and a transaction may send a million tasks. p_now replaces the clock in tests. Rows keep the version of the
 -- partition rule.
--- p_told: the OID of the table whose workers were just notified: the trigger does not notify again. Tasks with a due time and those of
+-- p_notified: the OID of the table whose workers were just notified: the trigger does not notify again. Tasks with a due time and those of
 -- another table (a schema per tenant) are announced nevertheless, so the table's OID is returned. horsies.quiet is reset before the
 -- function ends, so other INSERTs are announced. `:=` is used because PERFORM would run a statement.
 -- Locks: none but the new rows. Index: primary key of horsies_queues.
 CREATE FUNCTION horsies_send(
   p_ids uuid[], p_kwargs json, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
-  p_due_at timestamptz, p_good_until timestamptz, p_max_retries smallint, p_options jsonb, p_told oid, p_good_for interval,
+  p_due_at timestamptz, p_good_until timestamptz, p_max_retries smallint, p_options jsonb, p_notified oid, p_good_for interval,
   p_now timestamptz, p_codec text
 ) RETURNS oid LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_table oid := 'horsies_tasks'::regclass;
-  v_quiet boolean := coalesce(p_told = v_table AND p_due_at IS NULL AND p_delay IS NULL, false);
+  v_quiet boolean := coalesce(p_notified = v_table AND p_due_at IS NULL AND p_delay IS NULL, false);
   v_set text;
 BEGIN
   IF v_quiet THEN

@@ -11,14 +11,17 @@ import pytest
 from django.db import connection
 
 from horsies_django.store.base import load
-from tests.conftest import wait_until
+from horsies_django.store.workers import WorkerStore
+from tests.conftest import Claimer, wait_until
 
 Aside = Callable[..., Future[Any]]
+Claimers = Callable[..., Claimer]
+Connect = Callable[[], psycopg.Connection[Any]]
 Parts = Callable[[int], None]
 
 
 @pytest.fixture
-def aside(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Aside]:
+def aside(connect: Connect) -> Iterator[Aside]:
     """Give a function that runs another one in a thread."""
     with ThreadPoolExecutor(8) as pool:
         yield pool.submit
@@ -42,3 +45,22 @@ def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connecti
     """Return when the session of ``waiting`` waits for a lock."""
     query, pid = "SELECT cardinality(pg_blocking_pids(%s)) > 0", waiting.info.backend_pid
     wait_until(lambda: watcher.execute(query, [pid]).fetchone()[0], "a session waits for a lock")
+
+
+def impatient(worker: Claimer) -> Claimer:
+    """Have a worker's statements fail when they meet a lock that lasts."""
+    worker.conn.execute("SET lock_timeout = '5s'")
+    return worker
+
+
+def register(worker: Claimer) -> Claimer:
+    """Write a worker's row and its first heartbeat."""
+    serving = {"queues": ["default"], "task_names": [], "processes": 1, "threads": 1, "async_concurrency": 1}
+    WorkerStore(worker.conn).register(worker.id, hostname="h", pid=1, version="0", **serving)
+    return worker
+
+
+def heard(listener: psycopg.Connection[Any]) -> list[str]:
+    """Return all that was said to a session that listens."""
+    listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
+    return [told.payload for told in listener.notifies(timeout=0)]

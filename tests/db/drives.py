@@ -40,6 +40,7 @@ LIMIT = 20_000  # MAX_PAYLOAD_BYTES of a drive; two values that are LARGE are la
 ADDED = 1_000_000  # the least number of a node that a task added
 QUEUES = Served(["default"])
 CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCELLED"}
+NODES = "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n"
 MISCOUNTED = """
 SELECT n.workflow_id, n.name, n.status, (n.open, n.ok, n.bad)::text, (c.open, c.ok, c.bad)::text
 FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id AND w.status <> 'CANCELLED'
@@ -229,16 +230,19 @@ class Drive:
                 real(spot.over), real(spot.source), None, spot.retries, constant, spot.delayed))  # fmt: skip
             yield
 
+    def rows(self, query: str, params: Sequence[Any] | None = None) -> list[Any]:
+        return self.looker.execute(query, params).fetchall()
+
     def row(self, task: uuid.UUID) -> Any:
         query = """SELECT t.status, t.workflow_id, t.node, t.node_index, w.status FROM horsies_tasks t
                    JOIN horsies_workflows w ON w.id = t.workflow_id WHERE t.id = %s"""
-        return self.looker.execute(query, [task]).fetchone()
+        return self.rows(query, [task])[0]
 
     def path(self, run: uuid.UUID) -> Path:
         """Return where a run is."""
         if run not in self.paths:
             query = "SELECT w.parent_id, w.parent_node FROM horsies_workflows w WHERE w.id = %s"
-            parent, node = self.looker.execute(query, [run]).fetchone()  # type: ignore[misc]
+            ((parent, node),) = self.rows(query, [run])
             self.paths[run] = (*self.path(parent), node)
         return self.paths[run]
 
@@ -247,21 +251,10 @@ class Drive:
     def step(self) -> None:
         """Do something."""
         what = self.dice.choices(
-            [
-                self.work,
-                self.advance,
-                self.find,
-                self.repeat,
-                self.hold,
-                self.control,
-                self.skip,
-                self.die,
-                self.cancel_task,
-                self.give_back,
-                self.retry,
-            ],
+            [self.work, self.advance, self.find, self.repeat, self.hold, self.control, self.skip, self.die,
+             self.cancel_task, self.give_back, self.retry],
             [12, 6, 2, 1, 2, 2, 1, 0.4, 0.4, 0.6, 0.8],
-        )[0]
+        )[0]  # fmt: skip
         self.done.append(what.__name__)
         what(self.dice.choice(self.engines))
         self.check()
@@ -331,8 +324,8 @@ class Drive:
     def repeat(self, engine: Engine) -> None:
         """Advance a run once more, with tasks that it has long taken into account."""
         run = self.dice.choice([*self.paths])
-        tasks = self.looker.execute("SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = %s", [run]).fetchall()
-        children = self.looker.execute("SELECT w.id FROM horsies_workflows w WHERE w.parent_id = %s", [run]).fetchall()
+        tasks = self.rows("SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = %s", [run])
+        children = self.rows("SELECT w.id FROM horsies_workflows w WHERE w.parent_id = %s", [run])
         debt = engine.advancer.debt(run)
         debt.tasks |= {row[0] for row in tasks}
         debt.children |= {row[0] for row in children}
@@ -362,7 +355,7 @@ class Drive:
                     engine.conn.execute("SELECT FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE")
                 self.handle.pause()
             running = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'RUNNING'"
-            assert not self.looker.execute(running).fetchall(), "a run inside runs on"
+            assert not self.rows(running), "a run inside runs on"
         else:
             self.resume()
 
@@ -371,15 +364,12 @@ class Drive:
         if self.handle.resume():
             self.check_paused_runs_have_failed()
         paused = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' ORDER BY w.sent_at"
-        for (run,) in self.looker.execute(paused).fetchall():
+        for (run,) in self.rows(paused):
             WorkflowHandle(run).resume()
 
     def skip(self, engine: Engine) -> None:
         """Skip a node by hand."""
-        query = (
-            "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n ORDER BY n.workflow_id, n.number"
-        )
-        run, number, status = self.dice.choice(self.looker.execute(query).fetchall())
+        run, number, status = self.dice.choice(self.rows(f"{NODES} ORDER BY n.workflow_id, n.number"))
         try:
             operations.skip(run, number)
         except WorkflowError:
@@ -418,7 +408,7 @@ class Drive:
         waiting = """
         SELECT t.id, t.workflow_id, t.node, t.node_index, t.retry_count > 0 FROM horsies_tasks t
         WHERE t.status = 'PENDING' ORDER BY t.id"""
-        rows = self.looker.execute(waiting).fetchall()
+        rows = self.rows(waiting)
         if rows:
             task, run, node, index, begun = self.dice.choice(rows)
             TaskStore(self.looker).cancel([task], engine.channel, terminate=False)
@@ -472,7 +462,7 @@ class Drive:
         """Return the statuses of the nodes of a run; empty: it has not begun."""
         query = "SELECT n.number, n.status FROM horsies_workflow_nodes n WHERE n.workflow_id = %s"
         current = [id_ for id_ in self.current() if self.path(id_) == run.path]
-        return dict(self.looker.execute(query, current).fetchall()) if current else {}
+        return dict(self.rows(query, current)) if current else {}
 
     def renew(self, run: Run) -> None:
         """Note that another run takes the place of this one."""
@@ -484,7 +474,7 @@ class Drive:
     def check_paused_runs_have_failed(self) -> None:
         """Check that nothing is paused but by a failure of its own."""
         query = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'PAUSED' AND w.error_code IS NULL"
-        assert not self.looker.execute(query).fetchall(), self.done[-5:]
+        assert not self.rows(query), self.done[-5:]
 
     def cancel(self) -> None:
         """Cancel the run."""
@@ -495,18 +485,16 @@ class Drive:
     def check(self) -> None:
         """Check what holds after each step."""
         for query in (MISCOUNTED,) if self.retried else (MISCOUNTED, CROWDED):
-            found = self.looker.execute(query).fetchall()
+            found = self.rows(query)
             assert not found, (self.done[-12:], found)
-        retrying = self.looker.execute(
-            "SELECT count(*) FROM horsies_workflows WHERE retrying IS NOT NULL"
-        ).fetchall() != [(0,)]
+        retrying = self.rows("SELECT count(*) FROM horsies_workflows WHERE retrying IS NOT NULL") != [(0,)]
         if retrying or self.retrying:  # a delay begins anew with each part of it
             self.dues.clear()
         self.retrying = retrying
         delays = """
         SELECT n.workflow_id, n.number, n.due_at FROM horsies_workflow_nodes n
         WHERE n.delay IS NOT NULL AND n.due_at IS NOT NULL"""
-        for run, number, due in self.looker.execute(delays).fetchall():
+        for run, number, due in self.rows(delays):
             assert self.dues.setdefault((run, number), due) == due, "a delay begins anew"
 
     def finish(self) -> None:
@@ -520,7 +508,7 @@ class Drive:
             self.check()
             busy = any(engine.claims or engine.advancer.owed for engine in self.engines)
             open_ = "SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"
-            if not busy and not self.looker.execute(open_).fetchall():
+            if not busy and not self.rows(open_):
                 return
         raise AssertionError(f"stuck: {self.left()}")
 
@@ -532,15 +520,13 @@ class Drive:
         FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
         LEFT JOIN horsies_tasks t ON t.id = n.task_id LEFT JOIN horsies_workflows c ON c.id = n.task_id
         WHERE n.finished_at IS NULL"""
-        return self.looker.execute(nodes).fetchall()
+        return self.rows(nodes)
 
     def current(self) -> set[uuid.UUID]:
         """Return the runs that count: not those that a retry replaced by a new run, nor their children."""
         children: dict[uuid.UUID, list[uuid.UUID]] = {}
-        nodes = (
-            "SELECT n.workflow_id, n.task_id FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.task_id"
-        )
-        for run, child in self.looker.execute(nodes).fetchall():
+        nodes = "SELECT n.workflow_id, w.id FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.task_id"
+        for run, child in self.rows(nodes):
             children.setdefault(run, []).append(child)
         found = [self.handle.workflow_id]
         for run in found:
@@ -552,21 +538,17 @@ class Drive:
         assert self.left() == []
         assert self.engines[0].workflows.owed(None, 1_000) == []
         self.run.forget()
-        statuses = "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n"
         current = self.current()
-        rows = self.looker.execute(statuses).fetchall()
-        found = {(self.path(run), number): status for run, number, status in rows if run in current}
+        found = {(self.path(run), number): status for run, number, status in self.rows(NODES) if run in current}
         expected = {(run.path, number): run.node(number) for run in self.run.all() for number in run.graph.spots}
         differs = differences(found, expected)
         assert not differs, [
             (place, *each, self.run.find(place[0]).graph.spots[place[1]]) for place, each in differs.items()
         ]
-        all_runs = "SELECT w.id, w.status, w.result FROM horsies_workflows w"
-        runs = {self.path(row[0]): row for row in self.looker.execute(all_runs).fetchall() if row[0] in current}
-        ended, expected_ends = (
-            {path: row[1] for path, row in runs.items()},
-            {run.path: run.status() for run in self.run.all()},
-        )
+        all_runs = self.rows("SELECT w.id, w.status, w.result FROM horsies_workflows w")
+        runs = {self.path(row[0]): row for row in all_runs if row[0] in current}
+        ended = {path: row[1] for path, row in runs.items()}
+        expected_ends = {run.path: run.status() for run in self.run.all()}
         assert ended == expected_ends, differences(ended, expected_ends)
         for run in self.run.all():
             self.judge_result(run, runs[run.path][2])
@@ -577,10 +559,9 @@ class Drive:
         """Check a run that was stopped or cancelled: what has ended is as the model says, and the rest is cancelled."""
         assert self.left() == []
         assert self.engines[0].workflows.owed(None, 1_000) == []
-        assert not self.looker.execute("SELECT FROM horsies_tasks t WHERE t.finished_at IS NULL").fetchall()
+        assert not self.rows("SELECT FROM horsies_tasks t WHERE t.finished_at IS NULL")
         self.run.forget()
-        rows = self.looker.execute("SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n").fetchall()
-        found = {(self.path(run), number): status for run, number, status in rows}
+        found = {(self.path(run), number): status for run, number, status in self.rows(NODES)}
         wrong = {place: status for place, status in found.items()
                  if status not in (self.run.find(place[0]).node(place[1]), "CANCELLED", "SKIPPED")}  # fmt: skip
         self.judge_broken_maps()
@@ -604,7 +585,7 @@ class Drive:
         FROM horsies_workflow_nodes n LEFT JOIN horsies_tasks t ON t.workflow_id = n.workflow_id AND t.node = n.number
         WHERE n.kind = 'map' AND n.status IN ('FAILED', 'CANCELLED') AND n.error_code <> 'MAP_WITHOUT_LIST'
         GROUP BY n.workflow_id, n.number"""
-        for run, number, status, code, total, tasks in self.looker.execute(maps).fetchall():
+        for run, number, status, code, total, tasks in self.rows(maps):
             if code == "WORKFLOW_CANCELLED":
                 assert (status, total is None or len(tasks) < total) == ("CANCELLED", True), (self.path(run), number)
             else:
@@ -615,7 +596,7 @@ class Drive:
     def judge_handle(self, run: Run, handle: WorkflowHandle, ids: Mapping[Path, uuid.UUID]) -> None:
         """Compare what a handle tells with the model."""
         query = "SELECT n.number, n.name FROM horsies_workflow_nodes n WHERE n.workflow_id = %s"
-        names = dict(self.looker.execute(query, [handle.workflow_id]).fetchall())
+        names = dict(self.rows(query, [handle.workflow_id]))
         children = {names[path[-1]]: ids[path] for path in ids if path[:-1] == run.path and path}
         assert {name: child.workflow_id for name, child in handle.children().items()} == children
         results = {name: each for name, each in handle.results().items() if each is not None}
@@ -629,9 +610,9 @@ class Drive:
         """Compare the result of a run with the model's."""
         if run.fatal():
             data = result["err"]["data"]
-            names = dict(self.looker.execute(
-                "SELECT n.number, n.name FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id "
-                "WHERE w.result IS NOT NULL").fetchall())  # fmt: skip
+            query = """SELECT n.number, n.name FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
+                       WHERE w.result IS NOT NULL"""
+            names = dict(self.rows(query))
             fatal = {names[number] for number in run.fatal()}
             assert data["node"] in fatal, (run.path, data, fatal)
         elif too_large(run.result()):
@@ -644,11 +625,11 @@ class Drive:
     def judge_tasks(self) -> None:
         """Check that each task ran as often as its attempts were settled, and that there are no others."""
         query = "SELECT a.task_id, count(*) FROM horsies_task_attempts a GROUP BY a.task_id"
-        attempts = dict(self.looker.execute(query).fetchall())
+        attempts = dict(self.rows(query))
         assert attempts == self.attempts, differences(attempts, self.attempts)
-        rows = self.looker.execute(
+        rows = self.rows(
             "SELECT t.workflow_id, t.node, count(*) FROM horsies_tasks t WHERE t.node IS NOT NULL GROUP BY t.workflow_id, t.node"
-        ).fetchall()
+        )
         expected = {
             (run.path, number): many for run in self.run.all() for number in run.graph.spots if (many := run.many(number))
         }  # fmt: skip

@@ -69,19 +69,10 @@ class Following(RuleBasedStateMachine):
     ) -> None:  # fmt: skip
         """Run a pass, a ``short`` one where that will do, and have the model follow it in the order of its parts."""
         outcomes, releases, starts = outcomes or [], releases or [], starts or []
-        short = (
-            short and not (releases or starts or expired_leases or wanted.prefetch) and all(map(self.simple, outcomes))
-        )
-        passed = self.lives.run_pass(
-            seat,
-            worker,
-            wanted,
-            short=short,
-            outcomes=outcomes,
-            releases=releases,
-            starts=starts,
-            expired_leases=expired_leases,
-        )
+        whole = releases or starts or expired_leases or wanted.prefetch
+        short = short and not whole and all(map(self.simple, outcomes))
+        owed = {"outcomes": outcomes, "releases": releases, "starts": starts, "expired_leases": expired_leases}
+        passed = self.lives.run_pass(seat, worker, wanted, short=short, **owed)
         landed = self.model.settle(worker, outcomes) | self.model.release(worker, releases)
         assert passed.landed == landed
         written: list[Outcome | Claim] = [*outcomes, *releases]
@@ -138,8 +129,7 @@ class Following(RuleBasedStateMachine):
             self.issued.append((worker, claim))
         if wanted.lease is None:
             full = self.model.overfull(claimed=True)
-            assert not [
-                life for life in taken if (f"tenant {life.tenant}" if life.queue == "tenants" else life.queue) in full
-            ]
+            caps = {f"tenant {life.tenant}" if life.queue == "tenants" else life.queue for life in taken}
+            assert not caps & {*full}
         if len(claims) < wanted.sync and not again:
             assert not [life for life in allowed.values() if life.queue == "plain"]

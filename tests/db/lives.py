@@ -156,14 +156,8 @@ class Lives:
             assert (status, owner, generation, retries, code) == (
                 life.status, life.owner, life.generation, life.retry_count, life.code,
             ), life  # fmt: skip
-            assert (cancelled, terminate, redacted, late) == (
-                life.cancelled,
-                life.terminate,
-                life.redacted,
-                life.late,
-            ), life
-            assert holds == life.holds, life
-            assert result == life.final, life
+            assert (cancelled, terminate, redacted) == (life.cancelled, life.terminate, life.redacted), life
+            assert (late, holds, result) == (life.late, life.holds, life.final), life
             assert [Attempt(int(a[0]), int(a[1]), a[2], a[3] in (True, "t"), a[4], a[5] in (True, "t")) for a in attempts] == (
                 life.attempts
             ), life  # fmt: skip

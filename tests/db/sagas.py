@@ -10,6 +10,7 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,22 +78,16 @@ class Saga:
         self.below: dict[int, set[int]] = defaultdict(set)  # node -> those that wait for it, and that it added
         self.undoable: set[int] = set()
         self.records: dict[tuple[int, int], Record] = defaultdict(Record)
-        self.undone: dict[
-            tuple[int, int], str | None
-        ] = {}  # element -> the code with which its undo ended, None if it completed
+        self.undone: dict[tuple[int, int], str | None] = {}  # the code with which the undo of an element ended
         self.skipped: set[int] = set()  # nodes whose undo was skipped by hand
         self.cancelled = False
         self.done: list[str] = []
         self.handle = self.build(size).send()
 
     def build(self, size: int) -> Workflow:
-        """Return a random workflow."""
         dice = self.dice
-        flow = Workflow(
-            "saga",
-            on_error=dice.choice(["fail", "stop", "pause", "pause"]),
-            max_in_flight=dice.choice([None, None, 1, 3]),
-        )
+        on_error, most = dice.choice(["fail", "stop", "pause", "pause"]), dice.choice([None, None, 1, 3])
+        flow = Workflow("saga", on_error=on_error, max_in_flight=most)
         made: list[Node] = []
         for number in range(size):
             upstream = dice.sample(made, min(len(made), dice.choice([0, 1, 1, 2, 3])))
@@ -112,7 +107,6 @@ class Saga:
     # what engines do
 
     def step(self) -> None:
-        """Do something."""
         what = self.dice.choices(
             [self.work, self.advance, self.find, self.hold, self.die, self.control, self.retry, self.skip,
              self.cancel, self.grow],
@@ -150,12 +144,9 @@ class Saga:
             record.unknown = record.unknown or code in UNKNOWN
             if code is None:
                 record.completed, record.value = True, value
-        elif (
-            self.looker.execute(
-                "SELECT FROM horsies_tasks t WHERE t.id = %s AND t.finished_at IS NOT NULL", [task]
-            ).fetchone()
-            is not None
-        ):
+            return
+        query = "SELECT FROM horsies_tasks t WHERE t.id = %s AND t.finished_at IS NOT NULL"
+        if self.looker.execute(query, [task]).fetchone() is not None:
             assert self.undone.get((spot.number, spot.element), "") is not None, "it was undone before"
             self.undone[spot.number, spot.element] = None if code == "TASK_SKIPPED" else code
 
@@ -182,7 +173,6 @@ class Saga:
         assert not early, ("the undo of a descendant has not ended", spot, early)
 
     def descendants(self, number: int) -> set[int]:
-        """Return the nodes that depend on a node."""
         found, left = set[int](), [number]
         while left:
             new = self.below[left.pop()] - found
@@ -191,7 +181,6 @@ class Saga:
         return found
 
     def advance(self, engine: Engine) -> None:
-        """Advance what is due."""
         engine.advancer.turn(engine.workflows)
 
     def find(self, engine: Engine) -> None:
@@ -225,16 +214,14 @@ class Saga:
             return
         claim, spot = self.dice.choice(own)
         current = CurrentTask(str(claim.id), claim.task_name, claim.attempt)
-        node = workflow_of(current).add(
-            flows.act, 1, name=f"g{len(self.done)}", undo=flows.unact.with_options(retry_policy=AGAIN)
-        )
+        undo = flows.unact.with_options(retry_policy=AGAIN)
+        node = workflow_of(current).add(flows.act, 1, name=f"g{len(self.done)}", undo=undo)
         self.below[spot.number].add(node.number)
         self.undoable.add(node.number)
 
     # what people do
 
     def control(self, engine: Engine) -> None:
-        """Pause or resume."""
         if self.dice.chance(0.4):
             self.handle.pause()
         else:
@@ -244,22 +231,16 @@ class Saga:
         """Run failed nodes of the run again, which is paused in most cases, before it is undone; or failed undos."""
         if self.handle.status() not in ("PAUSED", "RUNNING"):
             return
-        try:
+        with suppress(WorkflowError):
             self.handle.retry()
-        except WorkflowError:
-            return
 
     def retry_undos(self) -> None:
-        """Run the failed undos again."""
         self.handle.retry()
         self.undone = {place: code for place, code in self.undone.items() if code is None}
 
     def skip(self, engine: Engine) -> None:
-        """Skip a node by hand."""
-        rows = self.looker.execute(
-            "SELECT n.number, n.undoes FROM horsies_workflow_nodes n ORDER BY n.number"
-        ).fetchall()
-        number, undoes = self.dice.choice(rows)
+        query = "SELECT n.number, n.undoes FROM horsies_workflow_nodes n ORDER BY n.number"
+        number, undoes = self.dice.choice(self.looker.execute(query).fetchall())
         try:
             operations.skip(self.handle.workflow_id, number)
         except WorkflowError:
@@ -268,7 +249,6 @@ class Saga:
             self.skipped.add(undoes)
 
     def cancel(self, engine: Engine) -> None:
-        """Cancel the run."""
         self.cancelled = self.handle.cancel() or self.cancelled
 
     # what must hold
@@ -324,5 +304,4 @@ class Saga:
 
 
 def outcome(claim: Claim, value: Any, code: str | None) -> Outcome:
-    """Return how an attempt ended."""
     return ended(claim, value, code)._replace(crashed=code == "WORKER_CRASHED")

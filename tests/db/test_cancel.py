@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -17,29 +16,24 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WaiterStore
 from horsies_django.tasks import operations
 from tests.conftest import Claimer, put
-from tests.db.conftest import Aside, wait_for_waiting
+from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, wait_for_waiting
 from tests.db.test_caps_soft import LEASE
 from tests.db.test_pass import done
+from tests.support.factories import FINISHED, TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
-
 
 @pytest.fixture
-def worker(claimer: Callable[..., Claimer]) -> Claimer:
-    worker = claimer()
-    worker.conn.execute("SET lock_timeout = '5s'")
-    return worker
+def worker(claimer: Claimers) -> Claimer:
+    return impatient(claimer())
 
 
 def row(id_: uuid.UUID) -> Task:
     return Task.objects.get(pk=id_)
 
 
-def test_a_cancel_that_comes_while_a_pass_claims_waits_and_finds_the_task_running(
-    worker: Claimer, connect: Connect, aside: Aside
-) -> None:
+def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(worker: Claimer, connect: Connect, aside: Aside) -> None:
     (id_,) = put()
     other, watcher = connect(), connect()
     with worker.conn.transaction():
@@ -68,9 +62,7 @@ def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_
     assert requested == finished
 
 
-def test_a_claim_that_comes_while_a_cancel_is_open_neither_waits_nor_gets_the_task(
-    worker: Claimer, connect: Connect
-) -> None:
+def test_a_claim_amid_a_cancel_neither_waits_nor_gets_the_task(worker: Claimer, connect: Connect) -> None:
     kept, cancelled = put(2)
     somebody = connect()
     with somebody.transaction():
@@ -96,25 +88,14 @@ def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker:
     assert task.finished_at == task.cancel_requested_at is not None
 
 
-@pytest.mark.parametrize("end", ["COMPLETED", "CANCELLED", "EXPIRED"])
-def test_a_cancel_of_what_is_over_changes_nothing(worker: Claimer, end: str) -> None:
-    (id_,) = put()
-    if end == "COMPLETED":
-        worker.run_pass(outcomes=[done(claim) for claim in worker.run_pass(sync=1).claims])
-    elif end == "CANCELLED":
-        operations.cancel([id_])
-    else:
-        worker.conn.execute("UPDATE horsies_tasks SET good_until = now() - interval '1 s'")
-        worker.run_pass(sync=1)
-    before = Task.objects.values().get(pk=id_)
-    assert before["status"] == end
-    assert operations.cancel([id_], terminate=True) == {id_: "FINISHED"}
-    assert Task.objects.values().get(pk=id_) == before
+def test_a_cancel_of_what_is_over_changes_nothing() -> None:
+    ids = {TaskFactory(status=status).pk for status in FINISHED}
+    before = list(Task.objects.order_by("id").values())
+    assert operations.cancel(ids, terminate=True) == dict.fromkeys(ids, "FINISHED")
+    assert list(Task.objects.order_by("id").values()) == before
 
 
-def test_a_task_that_goes_back_unbegun_after_its_cancel_never_starts_and_those_who_wait_hear_of_it(
-    worker: Claimer, connect: Connect
-) -> None:
+def test_a_cancelled_task_that_goes_back_never_starts_and_is_announced(worker: Claimer, connect: Connect) -> None:
     (id_,) = put()
     WaiterStore(connect()).register(uuid.uuid4(), LEASE)
     listener = connect()
@@ -125,7 +106,7 @@ def test_a_task_that_goes_back_unbegun_after_its_cancel_never_starts_and_those_w
     assert (passed.landed, passed.claims) == ({id_}, [])
     task = row(id_)
     assert (task.status, task.error_code, task.claimed_by) == ("CANCELLED", "TASK_CANCELLED", None)
-    assert [told.payload for told in listener.notifies(timeout=5, stop_after=1)] == [str(id_)]
+    assert heard(listener) == [str(id_)]
     assert not TaskAttempt.objects.filter(task_id=id_).exists()
 
 
@@ -140,9 +121,7 @@ def test_what_its_worker_finished_after_a_cancel_overtook_it_lands_nowhere(worke
     assert not TaskAttempt.objects.filter(task_id=id_).exists()
 
 
-def test_cancels_of_the_same_tasks_in_any_order_beside_a_worker_never_deadlock(
-    worker: Claimer, connect: Connect, aside: Aside
-) -> None:
+def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(worker: Claimer, connect: Connect, aside: Aside) -> None:
     """Naive: rows locked in the order in which they were named. Two that name them the other way round deadlock."""
     ids = put(60)
 

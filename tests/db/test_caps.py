@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import connection
 
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task
 from tests.conftest import Claimer, limit, put
+from tests.db.conftest import Claimers, Connect, heard
 from tests.db.test_pass import aware, done
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Claimers = Callable[..., Claimer]
-LEASE = dt.timedelta(minutes=5)
-AHEAD = Wanted(prefetch=2, lease=LEASE)
 
 
 def running() -> dict[str, int]:
@@ -33,17 +27,12 @@ def finish(worker: Claimer, claims: list[Claim], **more: Any) -> list[Claim]:
     return worker.run_pass(outcomes=[done(claim) for claim in claims], **more).claims
 
 
-def end_leases() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_tasks SET claim_expires_at = clock_timestamp() WHERE status = 'CLAIMED'")
-
-
-@pytest.mark.promise("S0.7", "S0.13", "S3.5", "S3.15", "S4.8")
-def test_no_more_than_its_cap_of_a_queue_runs_on_all_workers_together(claimer: Claimers) -> None:
+@pytest.mark.promise("S0.7", "S0.13", "S3.5", "S3.15", "S4.7", "S4.8")
+def test_no_more_than_its_cap_of_a_queue_runs_on_all_workers_and_a_full_one_is_passed_over(claimer: Claimers) -> None:
     workers = [claimer(api_calls=1, low=100), claimer(api_calls=1, low=100)]
     limit("api_calls", max_concurrency=5)
     limit("low", max_concurrency=2)
-    put(12, queue="api_calls")
+    put(2_500, queue="api_calls")
     put(6, queue="low")
     first = workers[0].run_pass(sync=4).claims
     second = workers[1].run_pass(sync=20).claims
@@ -54,30 +43,24 @@ def test_no_more_than_its_cap_of_a_queue_runs_on_all_workers_together(claimer: C
         assert running() == {"api_calls": 5, "low": 2}
 
 
-@pytest.mark.promise("S0.6", "S0.15", "S0.19", "S0.39")
-def test_no_more_than_the_cluster_s_cap_runs_of_all_queues_together(claimer: Claimers) -> None:
-    limit("*", max_concurrency=50)
-    workers = [claimer(mail=1, bulk=50) for _ in range(3)]
-    put(60, queue="mail")
+@pytest.mark.promise("S0.6", "S0.15", "S0.19", "S0.39", "S0.42", "S1.34", "S1.37", "S1.50")
+@pytest.mark.parametrize(
+    ("cap", "slots", "expected"),
+    [(50, (30, 30, 30), [30, 20, 0]), (20, (8, 8, 8), [8, 8, 4]), (9, (2, 9), [2, 7])],
+)
+def test_no_more_than_the_cluster_s_cap_runs_of_all_queues_and_each_worker_takes_what_it_has_slots_for(
+    claimer: Claimers, cap: int, slots: tuple[int, ...], expected: list[int]
+) -> None:
+    limit("*", max_concurrency=cap)
+    workers = [claimer(mail=1, bulk=50) for _ in slots]
+    put(8, queue="mail")
     put(60, queue="bulk")
-    claims = [worker.run_pass(sync=30).claims for worker in workers]
-    assert [len(some) for some in claims] == [30, 20, 0]
-    assert len(finish(workers[0], claims[0][:7], sync=30)) == 7
-    assert len(finish(workers[1], claims[1][:7], sync=3)) == 3
-    assert sum(running().values()) == 46
-
-
-@pytest.mark.promise("S0.42", "S1.50")
-def test_a_third_machine_adds_slots_but_the_cluster_s_cap_stays(claimer: Claimers) -> None:
-    limit("*", max_concurrency=20)
-    put(60)
-    machines = [claimer(), claimer()]
-    for machine in machines:
-        machine.run_pass(sync=8)
-    assert sum(running().values()) == 16
-    third = claimer()
-    assert len(third.run_pass(sync=8).claims) == 4
-    assert third.run_pass(sync=4).claims == []
+    claims = [worker.run_pass(sync=many).claims for worker, many in zip(workers, slots, strict=True)]
+    assert [len(some) for some in claims] == expected
+    assert not Task.objects.filter(status="CLAIMED").exists()
+    assert len(finish(workers[0], claims[0][:2], sync=30)) == 2
+    assert len(finish(workers[1], claims[1][:3], sync=1)) == 1
+    assert sum(running().values()) == cap - 2
 
 
 @pytest.mark.promise("S0.43", "S1.50")
@@ -85,9 +68,7 @@ def test_a_third_machine_adds_slots_but_the_cluster_s_cap_stays(claimer: Claimer
     ("cap", "expected"),
     [(15, {"stripe": 3, "email": 10, "reports": 2}), (12, {"stripe": 3, "email": 9}), (2, {"stripe": 2})],
 )
-def test_queues_share_the_cluster_s_cap_in_the_order_of_their_priority(
-    claimer: Claimers, cap: int, expected: dict[str, int]
-) -> None:
+def test_queues_share_the_cluster_s_cap_by_priority(claimer: Claimers, cap: int, expected: dict[str, int]) -> None:
     queues = {"stripe": (1, 3), "email": (50, 10), "reports": (100, 2)}
     limit("*", max_concurrency=cap)
     workers = [claimer(**{name: priority for name, (priority, _) in queues.items()}) for _ in range(2)]
@@ -123,14 +104,6 @@ def test_a_queue_without_a_cap_is_not_even_counted(claimer: Claimers, cap: int |
     assert (scans > 0) is counts
 
 
-@pytest.mark.promise("S1.34")
-def test_the_limits_of_worker_and_cluster_bind_a_queue_without_a_cap_too(claimer: Claimers) -> None:
-    limit("*", max_concurrency=7)
-    put(20)
-    assert len(claimer().run_pass(sync=4).claims) == 4
-    assert len(claimer().run_pass(sync=4).claims) == 3
-
-
 @pytest.mark.promise("S1.35")
 @pytest.mark.parametrize("columns", [{"max_concurrency": 0}, {"paused_at": "now", "paused_by": "x"}])
 def test_nothing_of_a_paused_queue_starts_and_other_queues_go_on(claimer: Claimers, columns: dict[str, Any]) -> None:
@@ -160,94 +133,44 @@ def test_a_pass_claims_a_batch_of_each_queue_and_without_one_fills_what_is_free(
     assert running() == {"mail": 5, "bulk": 11}
 
 
-@pytest.mark.promise("S1.37")
-def test_a_worker_claims_for_its_free_slots_only_so_the_next_worker_finds_the_rest(claimer: Claimers) -> None:
-    limit("*", max_concurrency=9)
-    put(9)
-    slow, fast = claimer(), claimer()
-    assert len(slow.run_pass(sync=2).claims) == 2
-    assert len(fast.run_pass(sync=9).claims) == 7
-    assert not Task.objects.filter(status="CLAIMED").exists()
-
-
-LEVELS = [("default", "max_concurrency"), ("*", "max_concurrency"), ("default", "local_limit")]
-
-
 @pytest.mark.promise("S0.6", "S1.44")
-@pytest.mark.parametrize(("name", "column"), LEVELS)
-def test_in_hard_mode_a_claim_holds_a_permit_as_long_as_its_lease_lives(
-    claimer: Claimers, name: str, column: str
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "column"), [("default", "max_concurrency"), ("*", "max_concurrency"), ("default", "local_limit")]
+)
+def test_in_hard_mode_a_claim_holds_a_permit_until_its_lease_ends(claimer: Claimers, name: str, column: str) -> None:
     worker = claimer()
     put(9)
-    assert len(worker.run_pass(wanted=AHEAD).prefetched) == 2
+    ahead = worker.run_pass(wanted=Wanted(prefetch=2, lease=dt.timedelta(minutes=5))).prefetched
+    assert len(ahead) == 2
     limit(name, **{column: 3})
     assert len(worker.run_pass(sync=9).claims) == 1
-    end_leases()
+    Task.objects.filter(status="CLAIMED").update(claim_expires_at=aware(seconds=-1))
     assert len(worker.run_pass(sync=9).claims) == 2
     assert running() == {"default": 3}
+    limit(name, **{column: 5})
+    again = worker.run_pass(sync=9, expired_leases=True).claims
+    assert [(claim.id, claim.generation) for claim in again] == [(claim.id, 2) for claim in ahead]
 
 
-def test_a_claim_whose_lease_ended_does_not_hold_up_others_and_is_claimed_again_after_a_sweep(
-    claimer: Claimers,
-) -> None:
-    gone, worker = claimer(), claimer()
-    limit("default", max_concurrency=2)
-    (id_,) = put()
-    assert len(gone.run_pass(wanted=AHEAD).prefetched) == 1
-    (other,) = put()
-    end_leases()
-    assert [claim.id for claim in worker.run_pass(sync=1).claims] == [other]
-    (claim,) = worker.run_pass(sync=1, expired_leases=True).claims
-    assert (claim.id, claim.generation) == (id_, 2)
-
-
-@pytest.mark.promise("S4.7")
-def test_a_full_queue_is_passed_over_and_lower_queues_are_served(claimer: Claimers) -> None:
-    worker = claimer(mail=1, bulk=50)
-    limit("mail", max_concurrency=1)
-    put(2_500, queue="mail")
-    lower = put(2, queue="bulk")
-    first, *others = worker.run_pass(sync=3).claims
-    assert [claim.id for claim in others] == lower
-    more = put(1, queue="bulk")
-    assert [claim.id for claim in worker.run_pass(sync=3).claims] == more
-    assert running() == {"mail": 1, "bulk": 3}
-
-
-def test_a_queue_that_has_a_cap_and_no_priority_is_served_after_the_others(claimer: Claimers) -> None:
-    limit("plain", max_concurrency=1)
-    capped = put(3, queue="plain", due_at=aware(minutes=-5))
-    first = put(1, queue="mail")
-    worker = claimer(mail=99, plain=100)
-    assert [claim.id for claim in worker.run_pass(sync=9).claims] == first + capped[:1]
-
-
-@pytest.mark.promise("S4.23")
-def test_a_permit_is_free_when_the_settle_is_written_and_the_same_pass_uses_it(claimer: Claimers) -> None:
+@pytest.mark.promise("S2.6", "S4.23")
+def test_a_permit_is_free_when_the_settle_or_release_is_written_and_the_same_pass_uses_it(claimer: Claimers) -> None:
     worker, other = claimer(), claimer()
     limit("default", max_concurrency=1)
     first, second, third = put(3)
     (claim,) = worker.run_pass(sync=1).claims
-    assert other.run_pass(sync=5).claims == []
+    assert (claim.id, other.run_pass(sync=5).claims) == (first, [])
     (next_,) = finish(worker, [claim], sync=1)
     assert next_.id == second
     failed = done(next_, "FAILED", error_code="UNHANDLED_ERROR")
-    assert [claim.id for claim in worker.run_pass(sync=1, outcomes=[failed]).claims] == [third]
-
-
-def test_a_released_task_gives_its_permit_back_and_keeps_no_trace_of_the_claim(claimer: Claimers) -> None:
-    worker, other = claimer(), claimer()
-    limit("default", max_concurrency=1)
-    (id_,) = put()
-    claims = worker.run_pass(sync=1).claims
-    worker.run_pass(releases=claims)
-    task = Task.objects.get(pk=id_)
+    (last,) = worker.run_pass(sync=1, outcomes=[failed]).claims
+    assert last.id == third
+    worker.run_pass(releases=[last])
+    task = Task.objects.get(pk=third)
     assert {task.claimed_by, task.claimed_at, task.claim_expires_at, task.started_at} == {None}
-    assert len(other.run_pass(sync=1).claims) == 1
+    assert [claim.id for claim in other.run_pass(sync=1).claims] == [third]
 
 
-def test_lowering_a_cap_below_what_runs_starts_nothing_until_there_is_room(claimer: Claimers) -> None:
+def test_a_changed_cap_holds_from_the_next_pass_on_which_says_if_it_left_tasks_behind(claimer: Claimers) -> None:
     worker = claimer()
     put(20)
     claims = worker.run_pass(sync=5).claims
@@ -256,33 +179,24 @@ def test_lowering_a_cap_below_what_runs_starts_nothing_until_there_is_room(claim
     assert running() == {"default": 3}
     assert len(finish(worker, claims[2:3], sync=9)) == 1
     limit("default", max_concurrency=6)
-    assert len(worker.run_pass(sync=9).claims) == 3
+    assert worker.run_pass(sync=1).limited is False
+    passed = worker.run_pass(sync=9)
+    assert (len(passed.claims), passed.limited) == (2, True)
     limit("default", max_concurrency=None)
     assert len(worker.run_pass(sync=9).claims) == 9
 
 
-def test_a_pass_that_leaves_tasks_behind_for_a_cap_says_so(claimer: Claimers) -> None:
-    worker = claimer()
-    limit("default", max_concurrency=2)
-    put(3)
-    assert worker.run_pass(sync=1).limited is False
-    assert worker.run_pass(sync=9).limited is True
-
-
 @pytest.mark.parametrize("name", ["default", "*"])
-def test_workers_are_woken_when_a_permit_came_free_and_was_not_used(
-    claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]], name: str
-) -> None:
+def test_workers_are_woken_for_a_free_permit_that_was_not_used(claimer: Claimers, connect: Connect, name: str) -> None:
     worker, listener = claimer(), connect()
     limit(name, max_concurrency=2)
-    put(4)
+    put(9)
     claims = worker.run_pass(sync=2).claims
     listener.execute(f"LISTEN {worker.channel}_new")
-    replaced = finish(worker, claims[:1], sync=1)  # used: nobody needs to come
-    finish(worker, claims[1:])
-    listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
-    assert [item.payload for item in listener.notifies(timeout=0)] == [f"0 {name}"]
-    assert len(replaced) == 1
+    replaced = finish(worker, claims, sync=2)
+    assert (len(replaced), heard(listener)) == (2, []), "nobody needs to come"
+    finish(worker, finish(worker, replaced[:1], sync=1))
+    assert heard(listener) == [f"0 {name}"]
 
 
 # How a version with one lock for all queues would claim: it counts under its own lock, and takes what is left of the cap then.
@@ -296,9 +210,7 @@ RETURNING id
 
 
 @pytest.mark.promise("S1.49")
-def test_while_a_version_that_locks_otherwise_claims_a_cap_is_exceeded_by_its_batch_and_not_after(
-    claimer: Claimers,
-) -> None:
+def test_a_version_that_locks_otherwise_exceeds_a_cap_by_its_batch_and_only_then(claimer: Claimers) -> None:
     limit("default", max_concurrency=2)
     put(20)
     today, other = claimer(), claimer()

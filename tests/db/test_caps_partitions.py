@@ -1,41 +1,43 @@
-"""Limits per partition: which tasks share one, what is parked, who unparks it, and what a change of the rule does."""
+"""Limits per partition: which tasks share one, what is parked, who unparks it, and what a change of the rule does.
+
+Whoever meets a task of an older rule keys it anew before it counts.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import uuid
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, NewTasks, Outcome
 from horsies_django.models import Task
 from horsies_django.store.queues import QueueStore
+from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
-from tests.conftest import Claimer, limit, put
+from horsies_django.tasks.ids import uuid7
+from tests.conftest import Claimer, limit, put, wait_until
+from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, wait_for_waiting
 from tests.db.test_pass import done
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
 
-
-def of(*customers: Any, **columns: Any) -> list[str]:
-    """Send a task for each customer, in this order, and return the ids as texts."""
-    kwargs = [json.dumps({"customer_id": customer}) for customer in customers]
-    return [str(id_) for id_ in put(len(customers), kwargs=kwargs, **columns)]
+def of(*customers: Any, **columns: Any) -> list[uuid.UUID]:
+    """Send a task for each customer, in this order."""
+    return put(len(customers), kwargs=[json.dumps({"customer_id": customer}) for customer in customers], **columns)
 
 
 def customers(claims: list[Claim]) -> list[Any]:
     return [json.loads(claim.kwargs)["customer_id"] for claim in claims]
 
 
-def ids(claims: list[Claim]) -> list[str]:
-    return [str(claim.id) for claim in claims]
+def started(worker: Claimer, slots: int = 9, **owed: Any) -> list[uuid.UUID]:
+    return [claim.id for claim in worker.run_pass(sync=slots, **owed).claims]
 
 
 def parked() -> int:
@@ -46,47 +48,37 @@ def settled(*claims: Claim) -> dict[str, list[Outcome]]:
     return {"outcomes": [done(claim) for claim in claims]}
 
 
-def per_customer(most: int | None = 1, **columns: Any) -> None:
-    limit("default", partition_by_args=["customer_id"], partition_max_concurrency=most, **columns)
-
-
-def register(worker: Claimer) -> None:
-    """Write a worker's row and its first heartbeat: limits per worker are shared among those that live."""
-    serving = {"queues": ["default"], "task_names": [], "processes": 1, "threads": 1, "async_concurrency": 1}
-    WorkerStore(worker.conn).register(worker.id, hostname="h", pid=1, version="0", **serving)
+def by(*names: str, most: int | None = 1, **columns: Any) -> None:
+    limit("default", partition_by_args=list(names), partition_max_concurrency=most, **columns)
 
 
 def sweep(many: int = 1_000) -> None:
-    """Sweep the queue to the end."""
     while QueueStore(connection).sweep("default", many):
         pass
 
 
-@pytest.mark.promise("S4.9", "S4.12", "S4.13", "S4.22")
-def test_two_of_each_customer_run_and_one_worker_serves_as_many_customers_as_it_has_slots(claimer: Claimers) -> None:
-    per_customer(2)
-    of(*"aaaaaaaa", *"bbb", *"cccc", *"dd", *"eee", *"ff")
-    first = claimer().run_pass(sync=10).claims
-    assert "".join(customers(first)) == "aabbccddee"
-    assert "".join(customers(claimer().run_pass(sync=10).claims)) == "ff"
-
-
-@pytest.mark.promise("S4.10", "S4.20", "S4.22")
-def test_one_worker_gets_no_more_of_a_customer_than_the_local_limit_of_the_partition(claimer: Claimers) -> None:
-    workers = [claimer() for _ in range(4)]
-    for worker in workers:
-        register(worker)
-    per_customer(5, partition_local_limit=2)
-    of(*"aaaaaaaa", *"bbb")
-    claims = [worker.run_pass(sync=5).claims for worker in workers]
-    assert ["".join(customers(some)) for some in claims] == ["aabb", "aab", "a", ""]
-
-
-@pytest.mark.promise("S4.9")
-def test_the_cap_of_the_queue_bounds_all_its_partitions_together(claimer: Claimers) -> None:
-    per_customer(2, max_concurrency=3, local_limit=2)
-    of(*"aabbcc")
-    assert [len(claimer().run_pass(sync=9).claims) for _ in range(3)] == [2, 1, 0]
+@pytest.mark.promise("S4.9", "S4.10", "S4.12", "S4.13", "S4.20", "S4.22")
+@pytest.mark.parametrize(
+    ("limits", "sent", "slots", "expected"),
+    [
+        ({"partition_max_concurrency": 2}, "aaaaaaaabbbccccddeeeff", [10, 10], ["aabbccddee", "ff"]),
+        (
+            {"partition_max_concurrency": 5, "partition_local_limit": 2},
+            "aaaaaaaabbb",
+            [5] * 4,
+            ["aabb", "aab", "a", ""],
+        ),
+        ({"partition_max_concurrency": 2, "max_concurrency": 3, "local_limit": 2}, "aabbcc", [9] * 3, ["aa", "b", ""]),
+    ],
+)
+def test_limits_of_each_customer_hold_over_all_workers_and_in_each_beside_those_of_the_queue(
+    claimer: Claimers, limits: dict[str, int], sent: str, slots: list[int], expected: list[str]
+) -> None:
+    limit("default", partition_by_args=["customer_id"], **limits)
+    workers = [register(claimer()) for _ in slots]  # a limit per worker is shared among those that live
+    of(*sent)
+    claims = [worker.run_pass(sync=many).claims for worker, many in zip(workers, slots, strict=True)]
+    assert ["".join(customers(some)) for some in claims] == expected
 
 
 A, B, AB, NONE = '{"a": 1, "b": 2}', '{"a": 1, "b": 3}', '{"a": 2, "b": 2}', '{"b": 2}'
@@ -119,7 +111,7 @@ def test_which_tasks_share_a_partition(
 
 
 def test_keys_of_any_length_are_kept_apart(claimer: Claimers) -> None:
-    per_customer()
+    by("customer_id")
     long, wide = "x" * 5_000, "ü" * 300
     of(long, long, f"{long}y", wide, f"{wide}y", wide)
     assert len(claimer().run_pass(sync=9).claims) == 4
@@ -127,108 +119,82 @@ def test_keys_of_any_length_are_kept_apart(claimer: Claimers) -> None:
 
 @pytest.mark.promise("S4.7")
 def test_what_a_full_partition_cannot_start_is_parked_and_passed_over(claimer: Claimers) -> None:
-    per_customer()
+    by("customer_id")
     worker = claimer()
-    of(*"a" * 300, "b", *"a" * 300, "c")
-    assert customers(worker.run_pass(sync=3).claims) == ["a", "b", "c"]
-    assert parked() == 599
+    of(*"a" * 100, "b", *"a" * 4_000, "c")
+    passed, again = worker.run_pass(sync=3), 0
+    assert customers(passed.claims) == ["a", "b"]
+    while passed.again:  # it met very many, and asks to be followed by another pass
+        passed, again = worker.run_pass(sync=1), again + 1
+    assert 0 < again < 5
+    assert (customers(passed.claims), parked()) == (["c"], 4_099)
     of("d")
     assert customers(worker.run_pass(sync=1).claims) == ["d"]
 
 
-def test_a_pass_that_met_very_many_full_partitions_ends_and_asks_to_be_followed_by_another(claimer: Claimers) -> None:
-    per_customer()
-    worker = claimer()
-    of(*"a" * 4_000, "b")
-    passed, again = worker.run_pass(sync=2), 0
-    assert customers(passed.claims) == ["a"]
-    while passed.again:
-        passed, again = worker.run_pass(sync=1), again + 1
-        assert again < 5
-    assert customers(passed.claims) == ["b"]
-    assert again > 0
-
-
-def test_a_settle_unparks_the_first_of_its_partition_and_the_same_pass_claims_it(claimer: Claimers) -> None:
-    per_customer()
-    worker = claimer()
-    sent = of(*"aaa")
-    claims = worker.run_pass(sync=1).claims
-    for id_ in sent:
-        assert ids(claims) == [id_]
-        claims = worker.run_pass(sync=1, **settled(*claims)).claims
-    assert claims == []
-    assert parked() == 0
-
-
-def test_a_settle_of_a_worker_without_slots_unparks_for_others_and_wakes_them(
-    claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]]
-) -> None:
-    per_customer()
+@pytest.mark.parametrize("frees", ["a settle", "a settle without slots", "a release", "the reaper"])
+def test_what_frees_a_permit_unparks_one_and_wakes_workers(claimer: Claimers, connect: Connect, frees: str) -> None:
+    by("customer_id")
     worker, other, listener = claimer(), claimer(), connect()
     first, second, _ = of(*"aaa")
-    (claim,) = worker.run_pass(sync=3).claims
+    claims = worker.run_pass(sync=3).claims
+    assert ([claim.id for claim in claims], parked()) == ([first], 2)
     listener.execute(f"LISTEN {worker.channel}_new")
-    worker.run_pass(**settled(claim))
-    assert [item.payload for item in listener.notifies(timeout=10, stop_after=1)] == ["0 default"]
-    assert (str(claim.id), parked()) == (first, 1)
-    assert ids(other.run_pass(sync=1).claims) == [second]
+    if frees == "a settle":
+        claims = worker.run_pass(sync=1, **settled(*claims)).claims
+        assert heard(listener) == []
+    elif frees == "a settle without slots":
+        worker.run_pass(**settled(*claims))
+    elif frees == "a release":
+        worker.run_pass(releases=claims)
+    else:
+        happened = WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=100)
+        assert [(kind, id_) for kind, id_, *_ in happened] == [("failed", first)]
+    assert parked() == 1
+    if frees != "a settle":
+        assert "0 default" in heard(listener)
+        claims = other.run_pass(sync=1).claims
+    assert [claim.id for claim in claims] == [first if frees == "a release" else second]
 
 
 def test_each_lane_gets_a_parked_task_when_a_permit_comes_free(claimer: Claimers) -> None:
     """Whichever lane has a slot finds one: the first of all may be of a lane that nobody has slots for now."""
-    per_customer()
+    by("customer_id")
     worker = claimer()
     of("a")
     (claim,) = worker.run_pass(sync=1).claims
     of(*"aa")
     (async_,) = of("a", lane="async")
     assert (worker.run_pass(sync=9, async_=9).claims, parked()) == ([], 3)
-    assert ids(worker.run_pass(async_=1, **settled(claim)).claims) == [async_]
+    assert started(worker, 0, async_=1, **settled(claim)) == [async_]
 
 
-def test_a_release_unparks_too_and_the_released_task_comes_first(claimer: Claimers) -> None:
-    per_customer()
-    worker = claimer()
-    first, second = of(*"aa")
-    claims = worker.run_pass(sync=2).claims
-    assert (ids(claims), parked()) == ([first], 1)
-    again = worker.run_pass(releases=claims)
-    assert str(next(iter(again.landed))) == first
-    (claim,) = worker.run_pass(sync=1).claims
-    assert ids([claim]) == [first]
-    assert ids(worker.run_pass(sync=1, **settled(claim)).claims) == [second]
-
-
-def test_the_reaper_unparks_what_a_dead_worker_s_tasks_kept_waiting(claimer: Claimers) -> None:
-    per_customer()
-    dead, worker = claimer(), claimer()
-    first, second = of(*"aa")
-    assert ids(dead.run_pass(sync=2).claims) == [first]
-    assert worker.run_pass(sync=2).claims == []
-    happened = WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=100)
-    assert [(kind, str(id_)) for kind, id_, *_ in happened] == [("failed", first)]
-    assert ids(worker.run_pass(sync=2).claims) == [second]
-
-
-@pytest.mark.parametrize("change", [{"partition_max_concurrency": 3}, {"partition_max_concurrency": None}])
-def test_a_sweep_unparks_as_many_as_a_raised_limit_has_room_for(claimer: Claimers, change: dict[str, Any]) -> None:
-    per_customer(1)
+@pytest.mark.parametrize(
+    ("limits", "unparked", "partitions"),
+    [
+        ({"partition_max_concurrency": 3}, 6, 3),
+        ({"partition_max_concurrency": None}, 12, 3),
+        ({"partition_max_concurrency": None, "partition_by_args": None}, 12, 1),
+    ],
+)
+def test_a_sweep_unparks_as_many_as_a_raised_limit_has_room_for_and_all_when_limit_or_rule_goes(
+    claimer: Claimers, limits: dict[str, Any], unparked: int, partitions: int
+) -> None:
+    by("customer_id")
     worker = claimer()
     of(*"a" * 5, *"b" * 5, *"c" * 5)
     worker.run_pass(sync=9)
     assert parked() == 12
-    limit("default", **change)
+    limit("default", **limits)
     assert worker.run_pass(sync=20).claims == []
     sweep(many=2)
-    assert parked() == (0 if change["partition_max_concurrency"] is None else 6)
-    assert len(worker.run_pass(sync=20).claims) == (12 if change["partition_max_concurrency"] is None else 6)
+    assert (parked(), Task.objects.values("partition_key").distinct().count()) == (12 - unparked, partitions)
+    assert len(worker.run_pass(sync=20).claims) == unparked
 
 
 def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_next_net(claimer: Claimers) -> None:
-    alone, joining = claimer(), claimer()
-    register(alone)
-    per_customer(None, partition_local_limit=1)
+    alone, joining = register(claimer()), claimer()
+    by("customer_id", most=None, partition_local_limit=1)
     of(*"aaa")
     alone.run_pass(sync=5)
     register(joining)
@@ -240,7 +206,7 @@ def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_nex
 
 @pytest.mark.parametrize("frees", ["with slots", "without slots", "with the reaper between"])
 def test_a_parked_task_that_expires_does_not_strand_those_behind_it(claimer: Claimers, frees: str) -> None:
-    per_customer()
+    by("customer_id")
     worker, other = claimer(), claimer()
     of("a")
     (claim,) = worker.run_pass(sync=1).claims
@@ -250,10 +216,117 @@ def test_a_parked_task_that_expires_does_not_strand_those_behind_it(claimer: Cla
     late = "UPDATE horsies_tasks SET good_until = clock_timestamp() WHERE good_until IS NOT NULL"
     if frees == "with slots":
         worker.conn.execute(late)
-        assert ids(worker.run_pass(sync=1, **settled(claim)).claims) == [last]
+        assert started(worker, 1, **settled(claim)) == [last]
         return
     worker.run_pass(**settled(claim))
     worker.conn.execute(late)
     if frees == "with the reaper between":
         WorkerStore(connection).reap(dt.timedelta(hours=1), judge=False, many=100)
-    assert ids(other.run_pass(sync=1).claims) == [last]
+        assert not Task.objects.filter(status="EXPIRED", parked=True).exists()
+    assert started(other, 1) == [last]
+
+
+def args(a: int, b: int) -> str:
+    return f'{{"a": {a}, "b": {b}}}'
+
+
+def send(*pairs: tuple[int, int]) -> list[Any]:
+    return put(len(pairs), kwargs=[args(*pair) for pair in pairs])
+
+
+def keys() -> dict[Any, tuple[str | None, bool]]:
+    """Return the partition of each task that has not finished, and whether it is parked."""
+    found = Task.objects.filter(finished_at=None).values_list("id", "partition_key", "parked")
+    return {id_: (key, parked) for id_, key, parked in found}
+
+
+@pytest.mark.parametrize("somebody_holds_it", [False, True])
+def test_what_runs_counts_by_the_new_rule_at_once(claimer: Claimers, connect: Connect, somebody_holds_it: bool) -> None:
+    """Naive: a change that waits for every row in flight, or a count that trusts the key in the row."""
+    by("a")
+    (one,) = send((1, 7))
+    worker, view = claimer(), connect()
+    assert started(worker) == [one]
+    with view.transaction():
+        if somebody_holds_it:
+            view.execute("UPDATE horsies_tasks SET cancel_requested_at = now() WHERE id = %s", [one])
+        by("b")
+    assert keys() == {one: ('{"a": 1}' if somebody_holds_it else '{"b": 7}', False)}
+    send((2, 7))
+    (free,) = send((1, 8))
+    assert started(worker) == [free]
+
+
+def test_what_waits_is_keyed_anew_when_a_pass_meets_it(claimer: Claimers) -> None:
+    by("a")
+    one, two, three = send((1, 7), (1, 8), (2, 8))
+    by("b")
+    assert started(claimer()) == [one, two]
+    assert keys() == {one: ('{"b": 7}', False), two: ('{"b": 8}', False), three: ('{"b": 8}', True)}
+
+
+def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(claimer: Claimers) -> None:
+    by("a")
+    worker = claimer()
+    sent = send(*((1, b) for b in range(5)))
+    assert started(worker) == sent[:1]
+    later = send(*((2, b) for b in range(5, 9)))
+    by("b")
+    assert started(worker, 0) == []
+    sweep(many=2)
+    assert keys() == {id_: (f'{{"b": {b}}}', False) for b, id_ in enumerate(sent + later)}
+    assert started(worker, 20) == sent[1:] + later
+
+
+def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(claimer: Claimers, connect: Connect) -> None:
+    """Naive: the rule read under a lock that lasts as long as the sender's transaction, or a key in the row that counts."""
+    by("a")
+    sender, worker = connect(), impatient(claimer())
+    late, free = uuid7(), uuid7()
+    with sender.transaction():
+        TaskStore(sender).send(NewTasks("t", "default", "sync", 1, [late, free], [args(1, 7), args(1, 8)]))
+        by("b")
+        sweep()
+        (held,) = send((2, 7))
+        (claim,) = worker.run_pass(sync=1).claims
+        assert claim.id == held
+    assert started(worker) == [free]
+    assert keys()[late] == ('{"b": 7}', True)
+    assert started(worker, outcomes=[done(claim)]) == [late]
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded(
+    claimer: Claimers, connect: Connect, aside: Aside, slots: int
+) -> None:
+    """Naive: unpark without the lock. It does not see the task that the other pass has parked and not committed."""
+    by("a")
+    first, second = send((1, 1), (1, 2))
+    holder, parking = claimer(), claimer()
+    (claim,) = holder.run_pass(sync=1).claims
+    with parking.conn.transaction():
+        assert started(parking) == []
+        settling = aside(holder.run_pass, slots, outcomes=[done(claim)])
+        wait_for_waiting(connect(), holder.conn)
+    got = [claim.id for claim in settling.result().claims]
+    assert [*got, *started(parking)] == [second]
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
+    claimer: Claimers, connect: Connect, aside: Aside, slots: int
+) -> None:
+    """Naive: a settle that finds nothing waiting takes no lock. Another pass still counts its task, and parks what came since."""
+    by("a")
+    send((1, 1))
+    holder, other = claimer(), claimer()
+    (claim,) = holder.run_pass(sync=1).claims
+    with holder.conn.transaction():
+        assert started(holder, slots, outcomes=[done(claim)]) == []
+        (sent,) = send((1, 2))
+        looking = aside(other.run_pass, 1)
+        watcher, params = connect(), [other.conn.info.backend_pid, sent]
+        query = "SELECT cardinality(pg_blocking_pids(%s)) > 0 OR (SELECT t.parked FROM horsies_tasks t WHERE t.id = %s)"
+        wait_until(lambda: watcher.execute(query, params).fetchone()[0], "the pass parks the task or waits for a lock")
+    got = [claim.id for claim in looking.result().claims]
+    assert [*got, *started(other)] == [sent]

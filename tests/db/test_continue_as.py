@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -12,24 +10,27 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 
-from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, get_workflow, task
+from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, task
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.notify import channel_prefix
-from horsies_django.store.workflows import Advanced, WorkflowStore
+from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.conftest import wait_until
+from tests.db.conftest import Aside
 from tests.db.drives import MAX_BYTES, Engine
 from tests.db.test_workflow_scenarios import Hand, statuses
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+Connect = Callable[[], psycopg.Connection[Any]]
+
 
 @pytest.fixture
-def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
+def hand(connect: Connect) -> Hand:
     return Hand(Engine(connect()))
 
 
@@ -41,7 +42,6 @@ def second(**options: Any) -> Workflow:
 
 
 def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None:
-    """Naive: the successor does not begin, or without its inputs; or the first run waits for it."""
     following = Workflow("following")
     following.returns(following.add(flows.plus, following.input("a", int), b=following.input("b", int)))
     flow = Workflow("first")
@@ -80,115 +80,73 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
 
 
 def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
-    """Naive: the key stays with the first run, which has ended, or is free while the run continues."""
     handle = flows.loop(0, 3, key="k").send()
-    ids = [handle.workflow_id]
+    found, next_ = [handle], handle
     drain()
-    while (found := get_workflow(ids[-1]).successor()) is not None:
-        ids.append(found.workflow_id)
-    assert len(ids) == 4
-    assert [WorkflowRun.objects.get(pk=id_).status for id_ in ids] == ["COMPLETED"] * 4
-    assert [WorkflowRun.objects.get(pk=id_).key for id_ in ids] == [None, None, None, "k"]
-    assert flows.loop(0, 3, key="k").send().workflow_id == ids[-1]
-    assert handle.latest().workflow_id == get_workflow(ids[2]).latest().workflow_id == ids[-1]
-    assert handle.latest().get(0).ok_value == 3
+    while (next_ := next_.successor()) is not None:
+        found.append(next_)
+    last = found[-1]
+    assert [*WorkflowRun.objects.order_by("sent_at").values_list("pk", "status", "key")] == [
+        (one.workflow_id, "COMPLETED", "k" if one is last else None) for one in found
+    ]
+    assert len(found) == 4
+    assert flows.loop(0, 3, key="k").send() == last
+    assert handle.latest() == found[2].latest() == last
+    assert last.get(0).ok_value == 3
     with pytest.raises(WorkflowError, match="another graph"):
         flows.loop(1, 3, key="k").send()
-
-
-def test_the_first_run_can_be_deleted_and_the_others_stay() -> None:
-    handle = flows.loop(0, 2).send()
-    drain()
-    found = handle.successor()
-    assert found is not None
     WorkflowRun.objects.filter(pk=handle.workflow_id)._raw_delete("default")
-    assert found.latest() != found
-    with pytest.raises(LookupError, match="there is no workflow run"):
-        handle.successor()
-    with pytest.raises(LookupError, match="there is no workflow run"):
-        handle.latest()
+    assert found[1].latest() == last
+    for verb in (handle.successor, handle.latest):
+        with pytest.raises(LookupError, match="there is no workflow run"):
+            verb()
 
 
-def test_a_successor_waits_for_the_task_that_adds_it(hand: Hand) -> None:
+@pytest.mark.parametrize(
+    ("code", "status", "node", "runs"), [(None, "COMPLETED", "COMPLETED", 2), ("BROKEN", "FAILED", "SKIPPED", 1)]
+)
+def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_in_all_attempts(
+    hand: Hand, code: str | None, status: str, node: str, runs: int
+) -> None:
     """Naive: an advance takes the new node up while the task still runs, whose outcome is then lost."""
     flow = Workflow("adds")
     flow.add(flows.act, name="adder")
     handle = flow.send()
     hand.take()
-    add_successor(hand, "adder")
+    claim = hand.claims["adder"]
+    for _ in range(2):
+        workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt)).continue_as(second())
     hand.engine.advancer.find(hand.engine.workflows, None, 9)
     hand.engine.advance()
     assert (handle.status(), statuses(handle)["continue"]) == ("RUNNING", "PENDING")
-    hand.end("adder")
-    assert (handle.status(), handle.successor() is None) == ("COMPLETED", False)
-
-
-def add_successor(hand: Hand, name: str) -> None:
-    """Let a running task add a successor."""
-    claim = hand.claims[name]
-    workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt)).continue_as(second())
-
-
-def test_a_task_that_fails_does_not_continue_its_run(hand: Hand) -> None:
-    flow = Workflow("adds")
-    flow.add(flows.act, name="adder")
-    handle = flow.send()
-    hand.take()
-    add_successor(hand, "adder")
-    hand.end("adder", code="BROKEN")
-    assert (handle.status(), handle.successor(), statuses(handle)["continue"]) == ("FAILED", None, "SKIPPED")
-
-
-def test_a_second_attempt_adds_no_second_successor(hand: Hand) -> None:
-    flow = Workflow("adds")
-    flow.add(flows.act, name="adder")
-    handle = flow.send()
-    hand.take()
-    add_successor(hand, "adder")
-    add_successor(hand, "adder")
-    hand.end("adder")
+    hand.end("adder", code=code)
+    assert (handle.status(), statuses(handle)["continue"]) == (status, node)
     hand.finish()
-    assert WorkflowRun.objects.count() == 2
-    assert handle.latest().status() == "COMPLETED"
+    assert (WorkflowRun.objects.count(), handle.latest().status()) == (runs, status)
 
 
-def test_runs_inside_a_run_that_continues_are_cancelled(hand: Hand) -> None:
-    """Naive: the child runs on, and nobody waits for it."""
+def test_a_run_that_continues_begins_one_successor_cancels_runs_inside_and_undoes_nothing(hand: Hand) -> None:
     child = Workflow("child")
     child.add(flows.act, after=child.add(flows.act, name="inside"), name="then")
     flow = Workflow("parent")
     flow.add(child)
-    flow.continue_as(second(), after=flow.add(flows.act, name="one"))
-    flow.send()
+    one = flow.add(flows.act, name="one", undo=flows.unact)
+    flow.continue_as(second(), after=one)
+    flow.continue_as(second(), after=one, name="other")
+    handle = flow.send()
     hand.take()
     hand.end("one")
     assert WorkflowRun.objects.get(name="child").status == "CANCELLED"
     hand.finish()
+    assert statuses(handle) == {
+        "child": "CANCELLED", "one": "COMPLETED", "continue": "COMPLETED", "other": "CANCELLED"
+    }  # fmt: skip
+    assert (handle.status(), handle.latest().status()) == ("COMPLETED", "COMPLETED")
+    assert WorkflowRun.objects.count() == 3
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
 
 
-def test_one_of_two_successors_is_enough(hand: Hand) -> None:
-    """Naive: both begin."""
-    flow = Workflow("two")
-    flow.continue_as(second())
-    flow.continue_as(second(), name="other")
-    handle = flow.send()
-    hand.finish()
-    assert WorkflowRun.objects.count() == 2
-    assert statuses(handle) == {"continue": "COMPLETED", "other": "CANCELLED"}
-
-
-def test_a_run_with_undos_that_continues_is_not_undone(hand: Hand) -> None:
-    flow = Workflow("kept")
-    flow.continue_as(second(), after=flow.add(flows.act, name="one", undo=flows.unact))
-    handle = flow.send()
-    hand.finish()
-    assert (handle.status(), handle.latest().status()) == ("COMPLETED", "COMPLETED")
-    assert not WorkflowNode.objects.filter(kind="undo").exists()
-
-
 def test_a_successor_that_cannot_begin_fails_its_node_and_not_its_neighbours(hand: Hand) -> None:
-    """Naive: the run is ended, and no other one is there."""
     following = Workflow("following")
     following.add(flows.act, following.input("value"))
     flow = Workflow("large")
@@ -221,16 +179,22 @@ def takes(n: int, seen: list[int], got: int) -> list[int]:
 
 
 def test_signals_that_a_run_did_not_take_reach_the_run_that_continues_it() -> None:
-    """Naive: they stay with the run that has ended, although they were accepted."""
     handle = entity(0, []).send()
     for number in (10, 20, 30, 40):
         handle.signal("item", number)
     drain()
-    assert handle.latest().status() == "COMPLETED"
-    assert handle.get(0).ok_value == [10, 20, 30]
-    assert [*WorkflowSignal.objects.filter(used_at=None).values_list("data", "workflow_id")] == [
-        (40, handle.latest().workflow_id)
-    ]
+    last = handle.latest()
+    assert (last.status(), handle.get(0).ok_value) == ("COMPLETED", [10, 20, 30])
+    left = WorkflowSignal.objects.get(used_at=None)
+    assert (left.data, left.workflow_id) == (40, last.workflow_id)
+
+
+def third() -> Workflow:
+    flow = Workflow("third")
+    flow.signal("go")
+    flow.gate("legal")
+    flow.gate("stays")
+    return flow
 
 
 def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand: Hand) -> None:
@@ -258,17 +222,7 @@ def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand:
         handle.signal("go")
 
 
-def third() -> Workflow:
-    flow = Workflow("third")
-    flow.signal("go")
-    flow.gate("legal")
-    flow.gate("stays")
-    return flow
-
-
-def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
-    hand: Hand, connect: Callable[[], psycopg.Connection[Any]]
-) -> None:
+def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(hand: Hand, connect: Connect) -> None:
     """Naive: it commits after the run has continued, and is never looked at, or stays with the run that has ended."""
     following = Workflow("second")
     following.continue_as(third(), after=following.add(flows.act, name="two"))
@@ -292,30 +246,26 @@ def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
 
 
 def test_a_control_that_waited_while_the_run_continued_changes_the_last_run(
-    hand: Hand, connect: Callable[[], psycopg.Connection[Any]]
+    hand: Hand, connect: Connect, aside: Aside
 ) -> None:
-    """Naive: it finds the run ended, and says that nothing changed."""
     flow = Workflow("first")
     flow.continue_as(third(), after=flow.add(flows.act, name="one"))
-    handle, changed, looker = flow.send(), [], connect()
+    handle, looker = flow.send(), connect()
     hand.take()
     tasks = [task for _, task in hand.engine.settle(hand.claims.pop("one")).in_runs]
 
-    def cancel() -> None:
+    def cancel() -> bool:
         try:
-            changed.append(handle.cancel())
+            return handle.cancel()
         finally:
             connection.close()
 
-    thread = threading.Thread(target=cancel)
     with hand.engine.conn.transaction():
-        advanced(hand.engine, handle, tasks)
-        thread.start()
-        wait_until(
-            lambda: looker.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(), "it waits for the run"
-        )
-    thread.join()
-    assert changed == [True]
+        while hand.engine.advance_run(handle.workflow_id, tasks).more:
+            pass  # a slow machine puts some of it off
+        changed = aside(cancel)
+        wait_until(lambda: looker.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(), "it waits for it")
+    assert changed.result()
     assert handle.latest().status() == "CANCELLED"
 
 
@@ -399,41 +349,3 @@ def test_a_loop_of_async_tasks_is_followed_from_async_code() -> None:
     assert following is not None
     assert following.successor() == last
     assert last.get(0).ok_value == 0
-
-
-# two sessions
-
-
-def advanced(engine: Engine, handle: WorkflowHandle, tasks: list[uuid.UUID]) -> Advanced:
-    """Advance a run until nothing is left: a slow machine puts some of it off."""
-    found = engine.advance_run(handle.workflow_id, tasks, [], 200)
-    while found.more:
-        found = engine.advance_run(handle.workflow_id, tasks, [], 200)
-    return found
-
-
-def test_two_engines_begin_one_successor(connect: Callable[[], psycopg.Connection[Any]]) -> None:
-    """Naive: each of them begins one, or a killed one leaves none."""
-    one, two = Hand(Engine(connect())), Engine(connect())
-    flow = Workflow("saga", key="k")
-    flow.continue_as(second(), after=flow.add(flows.act, name="one"))
-    handle = flow.send()
-    one.take()
-    passed = one.engine.settle(one.claims.pop("one"))
-    tasks = [task for _, task in passed.in_runs]
-    with one.engine.conn.transaction(force_rollback=True):  # killed before its commit
-        assert advanced(one.engine, handle, tasks).halted == "continued"
-        assert two.advance_run(handle.workflow_id, tasks, [], 200).busy
-    assert (handle.status(), handle.successor()) == ("RUNNING", None)
-    assert advanced(two, handle, tasks).halted == "continued"
-    for engine in (one.engine, two):
-        assert engine.advance_run(handle.workflow_id, tasks, [], 200).halted is None
-    assert WorkflowRun.objects.count() == 2
-    assert WorkflowRun.objects.get(key="k").pk == handle.latest().workflow_id
-    one.finish()
-    assert handle.latest().status() == "COMPLETED"
-
-
-def test_an_unknown_run_has_no_successor() -> None:
-    with pytest.raises(LookupError, match="there is no workflow run"):
-        WorkflowHandle(uuid.uuid4()).latest()

@@ -6,10 +6,9 @@ A trigger that is deferred to the commit of each pass that changes a task notes 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
 from horsies_django.core.options import options_text
@@ -17,6 +16,7 @@ from horsies_django.core.records import Claim, Wanted
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.models import Task
 from tests.conftest import Claimer, limit, put
+from tests.db.conftest import Claimers, Connect
 from tests.db.test_pass import aware, done
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,13 +43,16 @@ class Noted:
         claimer.conn.execute("SET synchronous_commit = on")
         claimer.conn.add_notice_handler(lambda notice: self.commits.append(notice.message_primary or ""))
 
+    def taken(self) -> list[str]:
+        """Return how the transactions since the last call committed."""
+        found, self.commits[:] = [*self.commits], []
+        return found
+
     def claim(self, durable: bool = False, **owed: Any) -> Claim:
-        """Claim a task in a whole pass."""
         (claim,) = self.claimer.run_pass(wanted=Wanted(1, durable=durable), **owed).claims
         return claim
 
     def ahead(self) -> Claim:
-        """Prefetch a task."""
         (claim,) = self.claimer.run_pass(wanted=Wanted(prefetch=1, lease=LEASE, durable=False)).prefetched
         return claim
 
@@ -58,13 +61,12 @@ class Noted:
         return self.claimer.run_pass(wanted=Wanted(durable=False), **owed)
 
     def short_pass(self, *outcomes: Any, durable: bool = False) -> Any:
-        """Run a short pass."""
         worker, wanted = self.claimer, Wanted(1, durable=durable)
         return worker.store.run_short_pass(worker.id, worker.channel, "default", wanted, list(outcomes))
 
 
 @pytest.fixture
-def noted(claimer: Callable[..., Claimer], connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Noted]:
+def noted(claimer: Claimers, connect: Connect) -> Iterator[Noted]:
     other = connect()
     for statement in NOTE:
         other.execute(statement)
@@ -72,12 +74,16 @@ def noted(claimer: Callable[..., Claimer], connect: Callable[[], psycopg.Connect
     other.execute("DROP FUNCTION notes_the_commit CASCADE")
 
 
-def test_claims_and_starts_do_not_wait_for_the_disk(noted: Noted) -> None:
-    put(4)
+def test_claims_and_starts_do_not_wait_for_the_disk_unless_they_are_asked_to(noted: Noted) -> None:
+    put(5)
     noted.claim()
     noted.run_pass(starts=[noted.ahead()])
     noted.short_pass()
-    assert noted.commits == ["off"] * 4
+    assert noted.taken() == ["off"] * 4
+    noted.claim(durable=True)
+    noted.short_pass(durable=True)
+    assert noted.taken() == ["on"] * 2
+    assert noted.claimer.conn.execute("SHOW synchronous_commit").fetchone() == ("on",), "the session's is as before"
 
 
 def test_a_claim_under_limits_and_what_it_parks_do_not_wait_either(noted: Noted) -> None:
@@ -85,14 +91,7 @@ def test_a_claim_under_limits_and_what_it_parks_do_not_wait_either(noted: Noted)
     put(2, kwargs=['{"a": 1}'] * 2)
     (claim,) = noted.claimer.run_pass(wanted=Wanted(2, durable=False)).claims
     assert Task.objects.filter(parked=True).exclude(pk=claim.id).count() == 1
-    assert noted.commits == ["off"] * 2
-
-
-def test_by_default_all_of_them_wait(noted: Noted) -> None:
-    put(2)
-    noted.claim(durable=True)
-    noted.short_pass(durable=True)
-    assert noted.commits == ["on"] * 2
+    assert noted.taken() == ["off"] * 2
 
 
 @pytest.mark.parametrize("way", ["whole", "short"])
@@ -100,7 +99,7 @@ def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted, way
     put(2)
     outcome = done(noted.claim())
     noted.claim(outcomes=[outcome]) if way == "whole" else noted.short_pass(outcome)
-    assert noted.commits == ["off", "on", "on"]
+    assert noted.taken() == ["off", "on", "on"]
 
 
 def test_a_retry_and_a_release_wait(noted: Noted) -> None:
@@ -109,42 +108,26 @@ def test_a_retry_and_a_release_wait(noted: Noted) -> None:
     assert Task.objects.get().status == "PENDING"
     put()
     noted.run_pass(releases=[noted.claim()])
-    assert noted.commits == ["off", "on"] * 2
+    assert noted.taken() == ["off", "on"] * 2
 
 
-def test_what_expires_on_the_way_waits(noted: Noted) -> None:
+def test_what_expires_or_goes_back_on_the_way_waits(noted: Noted) -> None:
     put(good_until=aware(seconds=-1))
     put()
     noted.claim()
-    assert noted.commits == ["on"] * 2
-
-
-def test_the_start_of_what_has_expired_in_the_buffer_waits(noted: Noted) -> None:
+    assert noted.taken() == ["on"] * 2
     put()
     claim = noted.ahead()
-    Task.objects.update(good_until=aware(seconds=-1))
+    Task.objects.filter(pk=claim.id).update(good_until=aware(seconds=-1))
     assert noted.run_pass(starts=[claim]).expired == [claim.id]
-    assert noted.commits == ["off", "on"]
-
-
-def test_a_start_that_goes_back_for_want_of_a_permit_waits(noted: Noted) -> None:
+    assert noted.taken() == ["off", "on"]
     put()
     claim = noted.ahead()
     limit("default", max_concurrency=0)
-    assert noted.run_pass(starts=[claim]).returned == [claim.id]
-    assert noted.commits == ["off", "on"]
-
-
-def test_leases_that_ended_are_released_durably(noted: Noted) -> None:
-    put()
+    assert noted.run_pass(starts=[claim]).returned == [claim.id], "for want of a permit"
+    assert noted.taken() == ["off", "on"]
+    limit("default", max_concurrency=None)
     noted.ahead()
-    Task.objects.update(claim_expires_at=aware(seconds=-1))
+    Task.objects.filter(pk=claim.id).update(claim_expires_at=aware(seconds=-1))
     noted.claim(expired_leases=True)
-    assert noted.commits == ["off", "on", "on"]
-
-
-def test_the_setting_of_the_session_is_as_before_afterwards(noted: Noted) -> None:
-    put(2)
-    noted.claim()
-    noted.short_pass()
-    assert noted.claimer.conn.execute("SHOW synchronous_commit").fetchone() == ("on",)
+    assert noted.taken() == ["off", "on", "on"]

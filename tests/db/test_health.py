@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -13,23 +11,17 @@ from django.db import connection
 
 from example_project.postgres import private_postgres
 from horsies_django import queues, schedules
-from horsies_django.models import Heartbeat, Schedule, Task, Worker
-from horsies_django.monitoring.health import (
-    Health,
-    QueueHealth,
-    XminHolder,
-    examine,
-    problems,
-)
+from horsies_django.models import Heartbeat, Schedule, Worker
+from horsies_django.monitoring.health import Health, QueueHealth, XminHolder, examine, problems
 from horsies_django.store.base import load
-from horsies_django.store.health import HealthStore, WorkerHealth
+from horsies_django.store.health import HealthStore
 from tests.apps.project.tasks import noop
 from tests.conftest import limit, put
+from tests.db.conftest import Connect
 from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 THRESHOLD = dt.timedelta(seconds=10)
 AGO = dt.timedelta(minutes=5)
 
@@ -41,10 +33,6 @@ def serving(*names: str, silent: dt.timedelta = dt.timedelta(0), **columns: Any)
     return worker
 
 
-def workers() -> dict[uuid.UUID, WorkerHealth]:
-    return {found.id: found for found in HealthStore(connection).workers(THRESHOLD)}
-
-
 def queue(name: str) -> QueueHealth:
     return next(found for found in examine(connection).queues if found.name == name)
 
@@ -54,37 +42,31 @@ def codes(health: Health, **options: Any) -> list[str]:
 
 
 def test_a_queue_says_for_how_long_its_oldest_due_task_waits_whatever_its_lane_and_priority() -> None:
+    TaskFactory(status="RUNNING", sent_at=now() - 2 * AGO)
+    TaskFactory(status="COMPLETED", sent_at=now() - 2 * AGO)
+    TaskFactory(parked=True, partition_key="[1]", sent_at=now() - 2 * AGO)
+    put(1, priority=1, delay=dt.timedelta(days=1))
+    assert HealthStore(connection).waits(["default"]) == {}, "what is held, over, parked or not due does not wait"
     put(3, priority=1)
     put(2, lane="async", priority=7)
-    oldest = put(1, lane="async", priority=50)
-    put(1, priority=1, delay=dt.timedelta(days=1))
-    Task.objects.filter(pk__in=oldest).update(enqueued_at=now() - AGO)
+    TaskFactory(lane="async", priority=50, sent_at=now() - AGO)
     waits = HealthStore(connection).waits(["default", "mail", "unheard-of"])
     assert set(waits) == {"default"}
     assert 300 <= waits["default"] < 400
 
 
-def test_what_is_not_due_or_held_or_parked_or_finished_does_not_wait() -> None:
-    put(1, delay=dt.timedelta(hours=1))
-    TaskFactory(status="RUNNING", sent_at=now() - AGO)
-    TaskFactory(status="COMPLETED", sent_at=now() - AGO)
-    TaskFactory(parked=True, partition_key="[1]", sent_at=now() - AGO)
-    assert HealthStore(connection).waits(["default"]) == {}
-
-
 def test_waits_cost_a_probe_for_each_lane_and_priority_however_many_wait(connect: Connect) -> None:
-    put(5_000)
-    put(5_000, priority=1, delay=dt.timedelta(days=1))
+    put(300)
+    put(300, priority=1, delay=dt.timedelta(days=1))
     conn = connect()
+    query = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
     with conn.transaction():
         assert set(HealthStore(conn).waits(["default", "mail"])) == {"default"}
-        ((read,),) = conn.execute("SELECT pg_stat_get_xact_tuples_returned('horsies_tasks_claim'::regclass)").fetchall()
-        ((scanned,),) = conn.execute("SELECT pg_stat_get_xact_tuples_returned('horsies_tasks'::regclass)").fetchall()
-    assert 0 < read < 10
-    assert scanned == 0, "nothing is read past the index"
+        assert 0 < conn.execute(query, ["horsies_tasks_claim"]).fetchall()[0][0] < 10
+        assert conn.execute(query, ["horsies_tasks"]).fetchall() == [(0,)], "nothing is read past the index"
 
 
-def test_a_worker_is_living_then_stale_then_dead_or_it_stopped_and_long_gone_ones_are_left_out() -> None:
+def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_holds_a_task_and_else_not() -> None:
     living = serving("default", hostname="a")
     stale = serving("default", silent=AGO, hostname="b")
     judged = serving("default", silent=AGO, hostname="c")
@@ -92,23 +74,18 @@ def test_a_worker_is_living_then_stale_then_dead_or_it_stopped_and_long_gone_one
     stopped = WorkerFactory(hostname="d", stopped_at=now() - AGO)
     WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))
     WorkerFactory(seen_at=now() - dt.timedelta(days=2))
-    found = workers()
-    assert [(one.id, one.state) for one in found.values()] == [
-        (living.id, "living"), (stale.id, "stale"), (judged.id, "dead"), (stopped.id, "stopped"),
-    ]  # fmt: skip
+    gone = WorkerFactory(seen_at=now() - dt.timedelta(days=2))
+    TaskFactory(status="CLAIMED", claimed_by=gone.id)
+    TaskFactory.create_batch(3, status="RUNNING", claimed_by=living.id)
+    TaskFactory(status="COMPLETED", claimed_by=living.id)
+    found = {one.id: one for one in HealthStore(connection).workers(THRESHOLD)}
+    assert list(found) == [worker.id for worker in (gone, living, stale, judged, stopped)]
+    assert [one.state for one in found.values()] == ["dead", "living", "stale", "dead", "stopped"]
+    assert [one.holds for one in found.values()] == [1, 3, 0, 0, 0]
     assert 300 <= found[stale.id].silent_seconds < 400
     assert found[living.id].queues == ["default"]
     assert found[living.id].silent_seconds < 60
-
-
-def test_a_worker_shows_what_it_holds_and_one_that_holds_though_it_is_gone_comes_first() -> None:
-    living, gone = serving("default"), WorkerFactory(seen_at=now() - dt.timedelta(days=2))
-    TaskFactory.create_batch(3, status="RUNNING", claimed_by=living.id)
-    TaskFactory(status="CLAIMED", claimed_by=gone.id)
-    TaskFactory(status="COMPLETED", claimed_by=living.id)
-    assert [(one.id, one.state, one.holds) for one in workers().values()] == [
-        (gone.id, "dead", 1), (living.id, "living", 3),
-    ]  # fmt: skip
+    Worker.objects.exclude(pk__in=[gone.id, living.id]).delete()
     assert codes(examine(connection)) == ["STALE_WORKER"]
 
 
@@ -153,17 +130,19 @@ def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_e
     assert codes(examine(connection)) == []
 
 
-def test_the_database_is_described_by_its_own_bookkeeping() -> None:
-    put(10)
+def test_the_database_is_described_by_its_own_bookkeeping_and_told_when_it_is_nearly_full() -> None:
     health = examine(connection)
     database = health.database
-    assert (
-        database.version.split()[0] == str(connection.cursor().execute("SHOW server_version").fetchone()[0]).split()[0]
-    )
+    (version,) = connection.cursor().execute("SHOW server_version").fetchone()
+    assert database.version.split()[0] == version.split()[0]
     assert (database.in_recovery, database.read_only) == (False, False)
     assert 1 <= database.connections <= database.max_connections
     assert 0 <= database.notify_queue < 0.5
     assert abs(health.clock_skew_seconds) < 60, "both clocks are this host's"
+    full = database._replace(notify_queue=0.61, connections=95, max_connections=100)
+    worse = health._replace(database=full, clock_skew_seconds=3_600.0)
+    assert codes(worse) == ["NOTIFY_QUEUE", "CONNECTIONS"], "skewed clocks are no problem"
+    assert "61% full" in problems(worse)[0].text
 
 
 def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Connect) -> None:
@@ -218,21 +197,11 @@ def a_holder(**columns: Any) -> XminHolder:
         (a_holder(seconds=None, transactions=20_000), None),
     ],
 )
-def test_who_holds_back_xmin_for_over_an_hour_is_a_problem_with_its_own_remedy(
-    holder: XminHolder, words: str | None
-) -> None:
+def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(holder: XminHolder, words: str | None) -> None:
     health = examine(connection)
     found = problems(health._replace(database=health.database._replace(xmin_holders=[holder])))
     assert [problem.code for problem in found] == (["XMIN_HELD"] if words else [])
     assert words is None or words in found[0].text
-
-
-def test_a_full_notify_queue_and_few_connections_left_are_problems_and_skewed_clocks_are_none() -> None:
-    health = examine(connection)
-    database = health.database._replace(notify_queue=0.61, connections=95, max_connections=100)
-    worse = health._replace(database=database, clock_skew_seconds=3_600.0)
-    assert codes(worse) == ["NOTIFY_QUEUE", "CONNECTIONS"]
-    assert "61% full" in problems(worse)[0].text
 
 
 def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_sent() -> None:

@@ -6,10 +6,9 @@ import datetime as dt
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
@@ -18,16 +17,17 @@ from django.urls import reverse
 
 from horsies_django import explain
 from horsies_django.conf import Recovery
-from horsies_django.core.records import Outcome, Wanted
+from horsies_django.core.records import Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.worker.maintenance.reaper import Reaper
-from tests.conftest import Claimer, put
+from tests.conftest import put
+from tests.db.conftest import Claimers, Connect
+from tests.db.test_pass import done
 from tests.support.factories import TaskAttemptFactory, TaskFactory
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
-Connect = Callable[[], psycopg.Connection[Any]]
 LAST = 2**31 - 1
 DEEP = '{{"x": {}{}}}'.format("[" * 3_000, "]" * 3_000)
 GRACE = dt.timedelta(minutes=5)
@@ -57,9 +57,7 @@ def change(id_: uuid.UUID, **columns: Any) -> None:
         ("moments", "sent_at", "0001-06-01"),
     ],
 )  # fmt: skip
-def test_a_row_that_a_statement_would_stumble_over_is_refused_and_the_rule_is_named(
-    rule: str, column: str, value: Any
-) -> None:
+def test_a_row_that_no_statement_could_bear_is_refused_by_a_rule(rule: str, column: str, value: Any) -> None:
     (id_,) = put()
     with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
         change(id_, **{column: value})
@@ -72,33 +70,23 @@ def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers)
     assert len(claimer().run_pass(sync=1).claims) == 1
 
 
-def test_a_claim_generation_at_its_maximum_blocks_no_claim(claimer: Claimers) -> None:
-    (worn, before, good) = put(3)
-    change(worn, claim_generation=LAST)
+def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_prefetch(claimer: Claimers) -> None:
+    worn, before, good, shortly, ahead = put(5)
     change(before, claim_generation=LAST - 1)
+    for id_ in (worn, shortly, ahead):
+        change(id_, claim_generation=LAST)
     worker = claimer()
-    claims = {claim.id: claim.generation for claim in worker.run_pass(sync=3).claims}
-    assert claims == {worn: 1, before: LAST, good: 1}
-    outcomes = [Outcome(id_, generation, "COMPLETED", '{"ok": null}') for id_, generation in claims.items()]
-    assert worker.run_pass(outcomes=outcomes).landed == set(claims)
-
-
-def test_a_claim_generation_at_its_maximum_blocks_no_short_pass_and_no_prefetch(claimer: Claimers) -> None:
-    (first, second) = put(2)
-    worker = claimer()
-    change(first, claim_generation=LAST)
+    claims = worker.run_pass(sync=3).claims
+    assert {claim.id: claim.generation for claim in claims} == {worn: 1, before: LAST, good: 1}
+    assert len(worker.run_pass(outcomes=[*map(done, claims)]).landed) == 3
     short = worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(sync=1), [])
+    prefetched = worker.run_pass(wanted=Wanted(prefetch=1, lease=dt.timedelta(seconds=60))).prefetched
     assert short is not None
-    assert [(claim.id, claim.generation) for claim in short.claims] == [(first, 1)]
-    change(second, claim_generation=LAST)
-    ahead = worker.run_pass(wanted=Wanted(prefetch=1, lease=dt.timedelta(seconds=60)))
-    assert [(claim.id, claim.generation) for claim in ahead.prefetched] == [(second, 1)]
+    assert [(claim.id, claim.generation) for claim in short.claims + prefetched] == [(shortly, 1), (ahead, 1)]
 
 
 @pytest.mark.parametrize("wire", ['"x"', "null", "99999999999", "1.5", '{"a": 1}', "1e400"])
-def test_a_version_that_is_no_number_of_ours_stops_no_pass_that_leaves_strangers_out(
-    claimer: Claimers, wire: str
-) -> None:
+def test_a_version_that_is_no_number_of_ours_stops_no_pass(claimer: Claimers, wire: str) -> None:
     (odd,) = put(options=f'{{"wire": {wire}}}')
     (good,) = put()
     claims = claimer().run_pass(sync=2, grace=GRACE).claims
@@ -118,20 +106,14 @@ POLICIES = [
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=map(json.dumps, POLICIES))
-def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail_with_its_own_code(
-    claimer: Claimers, policy: Any
-) -> None:
+def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail(claimer: Claimers, policy: Any) -> None:
     codes = {"codes": ["UNHANDLED_ERROR", "WORKER_SERIALIZATION_ERROR"]}
     retry = {**policy, **codes} if isinstance(policy, dict) else policy
     put(2, options=json.dumps({"wire": 1, "retry": retry}), max_retries=5)
     worker = claimer()
-    claims = worker.run_pass(sync=2).claims
-    asked_again = {claims[1].id: True}
-    outcomes = [
-        Outcome(one.id, one.generation, "FAILED", '{"err": {}}', "UNHANDLED_ERROR", "m", asked_again.get(one.id))
-        for one in claims
-    ]
-    assert len(worker.run_pass(outcomes=outcomes).landed) == 2
+    plain, asks = worker.run_pass(sync=2).claims
+    failed = {"status": "FAILED", "error_code": "UNHANDLED_ERROR", "error_message": "m"}
+    assert len(worker.run_pass(outcomes=[done(plain, **failed), done(asks, **failed, retry=True)]).landed) == 2
     assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "UNHANDLED_ERROR")}
 
 
@@ -141,19 +123,17 @@ def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, mos
     put(options=f'{{"retry": {pauses}}}', max_retries=5)
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
-    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "FAILED", '{"err": {}}', "C", "m")])
+    worker.run_pass(outcomes=[done(claim, "FAILED", error_code="C", error_message="m")])
     task = Task.objects.get()
-    assert task.status == "PENDING"
-    assert task.next_retry_at is not None
+    assert (task.status, task.next_retry_at is None) == ("PENDING", False)
     assert task.next_retry_at <= task.sent_at + dt.timedelta(days=31)
 
 
 @pytest.fixture
-def rescue(connect: Connect) -> Iterator[Callable[[], None]]:
+def rescue(connect: Connect) -> Callable[[], None]:
     """Give a function that is one round of a reaper."""
     reaper, conn = Reaper(Recovery(), None, ["default"], may_judge=lambda seconds: False), connect()
-    yield lambda: reaper.rescue(conn)
-    conn.execute("DROP FUNCTION IF EXISTS refuse CASCADE")
+    return lambda: reaper.rescue(conn)
 
 
 def orphan(**columns: Any) -> Task:
@@ -162,9 +142,7 @@ def orphan(**columns: Any) -> Task:
     return TaskFactory(**columns)  # type: ignore[no-any-return]
 
 
-def test_a_row_that_cannot_be_rescued_as_usual_fails_alone_and_the_others_are_rescued(
-    rescue: Callable[[], None],
-) -> None:
+def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) -> None:
     attempted, worker = orphan(), uuid.uuid4()
     TaskAttemptFactory(task_id=attempted.pk)
     together = orphan(claimed_by=attempted.claimed_by)
@@ -174,26 +152,16 @@ def test_a_row_that_cannot_be_rescued_as_usual_fails_alone_and_the_others_are_re
     rescue()
     assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "WORKER_CRASHED")}
     assert Task.objects.get(pk=attempted.pk).result["err"]["message"].count("its attempt could not be written") == 1
-    assert set(TaskAttempt.objects.filter(outcome="WORKER_FAILURE").values_list("task_id", flat=True)) == {
-        together.pk,
-        *(other.pk for other in others),
-    }
+    written = TaskAttempt.objects.filter(outcome="WORKER_FAILURE").values_list("task_id", flat=True)
+    assert set(written) == {task.pk for task in (together, *others)}
 
 
 def test_a_row_that_not_even_fails_is_named_once_and_the_others_are_rescued(
-    rescue: Callable[[], None], connect: Connect, caplog: pytest.LogCaptureFixture
+    rescue: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck = orphan()
     good = orphan(claimed_by=stuck.claimed_by)
-    conn = connect()
-    conn.execute(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'never'; END $$"
-    )
-    conn.execute(
-        "CREATE TRIGGER refuse BEFORE UPDATE ON horsies_tasks FOR EACH ROW "
-        f"WHEN (NEW.id = '{stuck.pk}') EXECUTE FUNCTION refuse()"
-    )
-    with caplog.at_level(logging.ERROR, "horsies"):
+    with refused("horsies_tasks", f"new.id = '{stuck.pk}'"), caplog.at_level(logging.ERROR, "horsies"):
         rescue()
         rescue()
     assert Task.objects.get(pk=good.pk).error_code == "WORKER_CRASHED"

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -28,6 +25,7 @@ from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import operations
 from horsies_django.tasks.ids import uuid7
+from tests.db.conftest import Connect
 from tests.db.life import REFUSED, Life
 from tests.db.lives import ENDS, LEASE, Lives, Seat, born, finals, outcome
 from tests.db.mishaps import FLAGS, GOING, PICKS, SEATS, Mishaps
@@ -286,11 +284,6 @@ def wanted(slots: tuple[int, int]) -> Wanted:
 
 
 @pytest.mark.thorough
-def test_the_life_of_every_task_is_the_one_that_the_model_leads(connect: Callable[[], psycopg.Connection[Any]]) -> None:
-    lives = Lives(connect)
-
-    class Driven(LifeOfATask):
-        pass
-
-    Driven.lives = lives
-    run_state_machine_as_test(Driven, settings=PROFILE)
+def test_the_life_of_every_task_is_the_one_that_the_model_leads(connect: Connect) -> None:
+    LifeOfATask.lives = Lives(connect)
+    run_state_machine_as_test(LifeOfATask, settings=PROFILE)

@@ -5,25 +5,20 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
 from horsies_django.core.records import Wanted
 from horsies_django.store.base import load
-from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served
-from tests.conftest import Claimer, put
+from tests.conftest import Claimer, limit, put
+from tests.db.conftest import Claimers, Connect, heard
 from tests.db.test_statements import complete, explained
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
-Connect = Callable[[], psycopg.Connection[Any]]
 QUEUES = """
 INSERT INTO horsies_limits (queue_name, priority, max_concurrency, partition_by_task, partition_version)
 SELECT 'queue-' || number, 1 + number %% 3, %(cap)s, false, 0 FROM generate_series(0, %(count)s - 1) AS number
@@ -39,7 +34,6 @@ def queues(count: int, cap: int | None = None) -> list[str]:
 
 
 def serving(worker: Claimer, names: list[str]) -> Claimer:
-    """Let a worker serve these queues."""
     worker.served = Served(names)
     return worker
 
@@ -78,9 +72,7 @@ def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(claimer: Claimer
 
 
 @pytest.mark.parametrize(("served", "cap"), [(8, None), (9, None), (40, None), (9, 2), (40, 2)])
-def test_of_many_queues_the_tasks_come_in_the_one_order_and_those_of_other_queues_stay(
-    claimer: Claimers, served: int, cap: int | None
-) -> None:
+def test_tasks_of_many_queues_come_in_one_order(claimer: Claimers, served: int, cap: int | None) -> None:
     names = queues(60, cap)
     generator = random.Random(served)
     mine = generator.sample(names, served)
@@ -108,33 +100,24 @@ def test_of_many_queues_the_tasks_come_in_the_one_order_and_those_of_other_queue
 def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: Claimers) -> None:
     worker = serving(claimer(), queues(50, 1))
     put(queue="queue-33", delay=timedelta(hours=1))
-    passed = worker.run_pass(sync=1)
-    assert passed.claims == []
-    assert 3_500 < (passed.due_in or 0) <= 3_600
+    assert 3_500 < (worker.run_pass(sync=1).due_in or 0) <= 3_600
 
 
-def test_what_a_pass_settles_frees_permits_of_its_queue_for_others(claimer: Claimers, connect: Connect) -> None:
-    worker = serving(claimer(), queues(50, 1))
-    listener = connect()
-    put(2, queue="queue-33")
+@pytest.mark.parametrize(
+    ("cap", "cluster", "waits", "told"), [(1, None, "queue-33", "0 queue-33"), (None, 1, "queue-3", "0 *")]
+)
+def test_a_permit_that_a_settle_frees_wakes_others_for_its_queue_or_for_those_that_others_serve(
+    claimer: Claimers, connect: Connect, cap: int | None, cluster: int | None, waits: str, told: str
+) -> None:
+    worker, listener = serving(claimer(), queues(50, cap)[20:]), connect()
+    limit("*", max_concurrency=cluster)
+    put(queue="queue-33")
     claims = worker.run_pass(sync=1).claims
+    put(queue=waits)
     assert worker.run_pass(sync=1).claims == []
     listener.execute(f"LISTEN {worker.channel}_new".encode())
     worker.run_pass(outcomes=complete(claims))
-    assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["0 queue-33"]
-    assert len(worker.run_pass(sync=1).claims) == 1
-
-
-def test_a_cap_of_the_cluster_wakes_others_for_any_of_many_queues(claimer: Claimers, connect: Connect) -> None:
-    names = queues(50)
-    QueueStore(connection).configure("*", {"max_concurrency": 1}, action="queue.set", actor="a test", create=True)
-    worker, listener = serving(claimer(), names[:20]), connect()
-    put(queue="queue-3")
-    (claim,) = worker.run_pass(sync=1).claims
-    put(queue="queue-33")
-    listener.execute(f"LISTEN {worker.channel}_new".encode())
-    worker.run_pass(outcomes=complete([claim]))
-    assert [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)] == ["0 *"]
+    assert heard(listener) == [told]
 
 
 def test_prefetched_tasks_of_many_queues_start_under_their_caps(claimer: Claimers) -> None:
@@ -150,9 +133,7 @@ def test_prefetched_tasks_of_many_queues_start_under_their_caps(claimer: Claimer
 
 
 @pytest.mark.parametrize("state", ["empty", "stale", "large"])
-def test_the_queues_with_tasks_are_found_by_leaps_through_the_index(
-    claimer: Claimers, connect: Connect, state: str
-) -> None:
+def test_queues_with_tasks_are_found_by_leaps_in_the_index(claimer: Claimers, connect: Connect, state: str) -> None:
     names, admin = queues(60), connect()
     admin.execute("ANALYZE horsies_tasks")
     if state != "empty":

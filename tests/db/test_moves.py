@@ -18,15 +18,14 @@ from horsies_django.core.status import Status
 from horsies_django.models import Task
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit
+from tests.db.conftest import Claimers
 from tests.db.test_pass import aware
 from tests.support.factories import TaskFactory
 from tests.support.models.status import TRANSITIONS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
 Moves = set[tuple[str, str]]
-EVERY_STATUS = [str(status) for status in Status]
 LEASE = dt.timedelta(minutes=5)
 RETRIES: dict[str, Any] = {
     "max_retries": 3,
@@ -36,14 +35,13 @@ TAKEN_BACK = {"cancel_requested_at": aware(seconds=-1)}
 LATE = {"good_until": aware(seconds=-1)}
 
 
-def allowed(*events: str) -> Moves:
+def allowed(*events: str) -> set[tuple[str, str]]:
     """Return the moves that these events may be."""
     return {(str(a), str(b)) for event in events for a in TRANSITIONS[event][0] for b in TRANSITIONS[event][1]}
 
 
 def rows(worker: Claimer, **columns: Any) -> list[Task]:
     """Put a task of every status into the table: the worker's own, but for the one that waits and cannot have an owner."""
-    common = {"claim_generation": 1, "sent_at": aware(minutes=-1), **columns}
     long_ago = aware(hours=-1)
     owned = {
         "claimed_by": worker.id,
@@ -51,9 +49,9 @@ def rows(worker: Claimer, **columns: Any) -> list[Task]:
         "started_at": long_ago,
         "claim_expires_at": aware(minutes=5),
     }
-    return [
-        TaskFactory(**{"status": status, **({} if status == "PENDING" else owned), **common}) for status in EVERY_STATUS
-    ]
+    common = {"claim_generation": 1, "sent_at": aware(minutes=-1), **columns}
+    found = [{"status": str(status), **(owned if status != "PENDING" else {}), **common} for status in Status]
+    return [TaskFactory(**columns) for columns in found]
 
 
 def held(tasks: Iterable[Task]) -> list[Claim]:

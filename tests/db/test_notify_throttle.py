@@ -1,34 +1,43 @@
-"""What workers hear of a send: in a burst of sends not each of them, of everything else every statement."""
+"""Sends beside other sends: in a burst workers do not hear of each of them, and in SERIALIZABLE transactions all succeed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.utils import timezone
 
-from horsies_django import get_handle
+from horsies_django import Workflow, get_handle, schedules
+from horsies_django.core.notifications import read_told
 from horsies_django.core.records import NewTasks
-from horsies_django.models import Task
+from horsies_django.models import Task, WorkflowRun
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import enqueue
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.notify_throttle import BURST, LOOK_SECONDS, NotifyThrottle
+from horsies_django.testing import drain
+from horsies_django.workflows.advancer import Advancer
+from tests.apps.errands import tasks as errands
 from tests.apps.project import tasks
+from tests.conftest import limit
 from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+Connect = Callable[[], psycopg.Connection[Any]]
 Hear = Callable[[], list[str]]
 
 
 @pytest.fixture
-def hear(connect: Callable[[], psycopg.Connection[Any]]) -> Hear:
+def hear(connect: Connect) -> Hear:
     """Give a function that returns what was notified since: for each notification the marks behind its time, and its queue."""
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
@@ -59,6 +68,9 @@ def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(hear: Hear
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == []
+    with connection.cursor() as cursor:  # a pooler lends the session to others
+        cursor.execute("SELECT current_setting('horsies.quiet', true)")
+        assert cursor.fetchone()[0] in (None, "")
     tasks.add.schedule(60, 4)
     assert hear() == ["default"]  # not all of it is due: workers ask when
     tasks.mail.send("a@example.org")
@@ -104,64 +116,43 @@ def test_every_other_way_to_insert_is_announced(hear: Hear, clock: list[float]) 
     assert hear() == ["!sync mail"]
 
 
-def test_what_is_inserted_after_a_quiet_send_in_its_transaction_is_announced(hear: Hear) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 'horsies_tasks'::regclass::oid")
-        (table,) = cursor.fetchone()
+def send(quiet_for: int | None = None, **columns: Any) -> int:
+    """Send a task that may be quiet if its table is that one, and return which table it is."""
     new = NewTasks("t", "default", "sync", 100, [uuid7()], ["{}"])
+    return TaskStore(connection).send(new._replace(**columns), quiet_for)
+
+
+def test_a_send_for_another_table_or_of_a_task_that_was_due_before_the_announcement_is_not_quiet(hear: Hear) -> None:
+    table = send()
+    assert hear() == ["!sync default"]
+    assert send(table + 1) == table
+    assert hear() == ["!sync default"]
+    send(table, due_at=timezone.now() - timedelta(seconds=1))
+    assert hear() == ["!sync default"]
+
+
+def test_what_is_inserted_after_a_quiet_send_in_its_transaction_is_announced(hear: Hear) -> None:
+    table = send()
+    hear()
     with transaction.atomic():
-        assert TaskStore(connection).send(new, table) == table
+        send(table)
     assert hear() == []
     with transaction.atomic():
-        TaskStore(connection).send(new._replace(ids=[uuid7()]), table)
+        send(table)
         TaskFactory(queue_name="mail")
     assert hear() == ["!sync mail"]
 
 
-def test_a_quiet_send_leaves_nothing_in_a_session_that_a_pooler_lends_to_others(hear: Hear, clock: list[float]) -> None:
-    begin_burst(hear)
-    tasks.add.send(3)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('horsies.quiet', true)")
-        assert cursor.fetchone()[0] in (None, "")
-    assert hear() == []
-
-
-def test_a_send_that_is_quiet_for_another_table_is_announced_in_its_own(hear: Hear) -> None:
-    new = NewTasks("t", "default", "sync", 100, [uuid7()], ["{}"])
-    table = TaskStore(connection).send(new)
-    assert hear() == ["!sync default"]
-    assert TaskStore(connection).send(new._replace(ids=[uuid7()]), table + 1) == table
-    assert hear() == ["!sync default"]
-
-
-def test_a_task_that_was_due_before_the_announcement_gets_one_of_its_own(hear: Hear) -> None:
-    new = NewTasks("t", "default", "sync", 100, [uuid7()], ["{}"])
-    table = TaskStore(connection).send(new)
-    assert hear() == ["!sync default"]
-    due_at = timezone.now() - timedelta(seconds=1)
-    TaskStore(connection).send(new._replace(ids=[uuid7()], due_at=due_at), table)
-    assert hear() == ["!sync default"]
-
-
-class Passing:
-    """A clock that passes ``seconds`` between the beginning and the end of a send, and does something then."""
-
-    def __init__(self, seconds: float, then: Callable[[], object] = list) -> None:
-        self.seconds = seconds
-        self.then = then
-        self.reads = 0
-
-    def __call__(self) -> float:
-        self.reads += 1
-        if self.reads <= 2 * BURST + 1:  # the sends that begin a burst, and the beginning of the next
-            return 0.0
-        self.then()
-        return self.seconds
+def slow_send(then: Callable[[], object] = list) -> Iterator[float]:
+    """Give what a clock shows: between the beginning and the end of the send behind a burst much time passes."""
+    yield from [0.0] * (2 * BURST + 1)
+    then()
+    while True:
+        yield LOOK_SECONDS + 0.001
 
 
 def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(hear: Hear, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(Passing(LOOK_SECONDS + 0.001)))
+    monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(slow_send().__next__))
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == ["default"]
@@ -173,9 +164,94 @@ def test_a_committed_task_that_cannot_be_announced_is_sent_all_the_same(
     def break_connection() -> None:
         connection.connection.close()
 
-    monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(Passing(LOOK_SECONDS + 0.001, break_connection)))
+    monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(slow_send(break_connection).__next__))
     begin_burst(hear)
     handle = tasks.add.send(3)
     connection.close()
     assert get_handle(handle.task_id).info().status == "PENDING"
     assert "workers could not be notified" in caplog.text
+
+
+numbers = itertools.count()
+
+
+def chain(key: str | None = None) -> None:
+    flow = Workflow("chain", key=key)
+    flow.add(tasks.add, flow.add(tasks.add, 1), 2)
+    flow.send()
+
+
+def map_() -> None:
+    flow = Workflow("map")
+    flow.map(tasks.add, a=[1, 2, 3])
+    flow.send()
+
+
+SENDS: dict[str, Callable[[], Any]] = {
+    "send": lambda: tasks.add.send(1),
+    "schedule": lambda: tasks.add.schedule(dt.timedelta(hours=1), 1),
+    "partition": lambda: tasks.add.with_options(queue="bulk").send(1),
+    "send_many": lambda: tasks.add.send_many([{"a": n} for n in range(3)]),
+    "chunks": lambda: tasks.add.send_many([{"a": n} for n in range(7)]),
+    "enqueue": lambda: errands.add.enqueue(1, 2),
+    "enqueue later": lambda: errands.add.using(run_after=dt.timedelta(hours=1)).enqueue(1, 2),
+    "run now": lambda: schedules.run_now("nightly", actor="a test"),
+    "workflow": chain,
+    "workflow with a key": lambda: chain(f"key {next(numbers)}"),
+    "map": map_,
+}
+
+
+@pytest.fixture
+def declared(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    nightly = {"task": tasks.add.name, "pattern": "daily at 04:30", "zone": "Europe/Istanbul", "kwargs": {"a": 1}}
+    settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"nightly": nightly}}
+    schedules.declare(actor="a scheduler")
+    limit("bulk", partition_by_args=["a"], partition_max_concurrency=2)
+    monkeypatch.setattr(enqueue, "CHUNK", 3)
+
+
+@contextmanager
+def serializable(using: Any) -> Iterator[None]:
+    """Let Django's connection be this one, in a SERIALIZABLE transaction that stays open after the block."""
+    own, connections["default"] = connections["default"], using
+    try:
+        using.set_autocommit(False)
+        using.cursor().execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        yield
+    finally:
+        connections["default"] = own
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+def test_sends_in_serializable_transactions_do_not_make_each_other_fail(
+    declared: None, send: Callable[[], Any]
+) -> None:
+    """PostgreSQL ends one of them with 40001 if each reads where the next one writes: no send may read back what it wrote."""
+    first, second, third = (connections["default"].copy() for _ in range(3))
+    with closing(first), closing(second), closing(third):
+        for each in (first, second, third):
+            with serializable(each):
+                send()
+        for each in (third, second, first):  # each has read where the next one wrote; the last of them commits first
+            each.commit()
+    drain(until=dt.timedelta(hours=2))
+    for model in (Task, WorkflowRun):
+        assert not model.objects.exclude(status="COMPLETED").exists()
+    assert Task.objects.count() >= 3
+
+
+def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(declared: None, connect: Connect) -> None:
+    listener, other = connect(), connect()
+    prefix = channel_prefix(listener)
+    listener.execute(f"LISTEN {prefix}_new")
+    with transaction.atomic():
+        connections["default"].cursor().execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        chain()
+    assert not Task.objects.exists()
+    (heard,) = listener.notifies(timeout=10, stop_after=1)
+    told = read_told(heard.payload)
+    advancer = Advancer(1_000_000)
+    advancer.tell(told.run)
+    assert advancer.turn(advancer.store(other, prefix))
+    assert Task.objects.count() == 1

@@ -1,20 +1,29 @@
-"""Connections of the queue are opened by the project's own backend and receivers, and are then used without Django."""
+"""Connections of the queue are opened by the project's own backend and receivers, and are then used without Django.
+
+Whoever meets a database in which 'migrate' did not run is told to run it.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, connections
+from asgiref.sync import async_to_sync
+from django.db import InternalError, ProgrammingError, connection, connections, transaction
 from django.db.backends.signals import connection_created
 from psycopg.rows import dict_row
 
+from horsies_django import TaskSendError, explain, get_handle, queues, schedules
+from horsies_django.models import Task
 from horsies_django.store import notify
+from horsies_django.store.base import NotMigrated
 from horsies_django.store.notify import direct_connection
+from horsies_django.tasks import operations
 from tests.apps.connector.base import INSTANCE
 from tests.apps.project import tasks
 from tests.conftest import wait_until
@@ -101,6 +110,10 @@ def refused(connection: Any, **kwargs: Any) -> None:
     connection.cursor().execute("SELECT 1 FROM no_such_table")
 
 
+def begins(connection: Any, **kwargs: Any) -> None:
+    connection.cursor().execute("BEGIN")
+
+
 class Away:
     def __call__(self, connection: Any, **kwargs: Any) -> None:
         raise psycopg.OperationalError("the directory of tenants does not answer")
@@ -109,43 +122,34 @@ class Away:
 @pytest.mark.parametrize(
     ("receiver", "kind", "said"),
     [
-        (broken, psycopg.ProgrammingError, r"tests.db.test_opening.broken .* LookupError: no such tenant"),
-        (refused, psycopg.ProgrammingError, r"tests.db.test_opening.refused .* \"no_such_table\" does not exist"),
-        (Away(), psycopg.OperationalError, r"<tests.db.test_opening.Away object .* of tenants does not answer"),
+        (broken, psycopg.ProgrammingError, "broken .* LookupError: no such tenant"),
+        (refused, psycopg.ProgrammingError, 'refused .* "no_such_table" does not exist'),
+        (Away(), psycopg.OperationalError, "Away object .* of tenants does not answer"),
+        (begins, psycopg.ProgrammingError, ""),
     ],
-    ids=["broken", "refused", "away"],
+    ids=["broken", "refused", "away", "begins"],
 )
-def test_a_receiver_that_raises_is_named_and_no_connection_stays_open(
+def test_a_receiver_that_raises_or_leaves_a_transaction_is_told_and_no_connection_stays_open(
     connect: Connect, receiver: Callable[..., Any], kind: type[Exception], said: str
 ) -> None:
-    with receiving(receiver), pytest.raises(kind, match=f"(?s)the receiver {said}.*begins with 'horsies'"):
+    words = f"the receiver <?tests.db.test_opening.{said}.*begins with 'horsies'" if said else "left a transaction open"
+    with receiving(receiver), pytest.raises(kind, match=f"(?s){words}"):
         opened()
     watching = connect()
     wait_until(lambda: watching.execute(OPEN, [NAME]).fetchone() == (0,), "the connection is closed")
 
 
-def test_a_transaction_that_a_receiver_left_open_takes_no_statement_of_the_queue() -> None:
-    def begins(connection: Any, **kwargs: Any) -> None:
-        connection.cursor().execute("BEGIN")
-
-    with receiving(begins), pytest.raises(psycopg.ProgrammingError, match="left a transaction open"):
-        opened()
-
-
-def test_a_backend_that_gets_no_password_now_is_a_database_that_is_away(
+def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_database_that_is_away(
     own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_token(self: Any, parameters: Any) -> Any:
         raise TimeoutError("no token")
 
-    monkeypatch.setattr(type(connections["own"]), "get_new_connection", no_token)
-    with pytest.raises(psycopg.OperationalError, match="backend of 'own' raised TimeoutError: no token"):
-        direct_connection("own", application_name=NAME)
-
-
-def test_what_the_server_refuses_is_an_error_of_psycopg(own: dict[str, Any]) -> None:
     own["PASSWORD"], own["USER"] = "wrong", "nobody of this name"
     with pytest.raises(psycopg.OperationalError, match="nobody of this name"):
+        direct_connection("own", application_name=NAME)
+    monkeypatch.setattr(type(connections["own"]), "get_new_connection", no_token)
+    with pytest.raises(psycopg.OperationalError, match="backend of 'own' raised TimeoutError: no token"):
         direct_connection("own", application_name=NAME)
 
 
@@ -169,3 +173,56 @@ def test_what_waits_for_a_result_polls_while_a_receiver_raises(caplog: pytest.Lo
     with receiving(broken):
         assert handle.get(timeout_ms=300).err_value.error_code == "WAIT_TIMEOUT"
     assert "callers poll instead: the receiver tests.db.test_opening.broken" in caplog.text
+
+
+MIGRATE = "run 'python manage.py migrate'$"
+
+
+@pytest.fixture
+def unmigrated() -> Iterator[None]:
+    """Have Django's connection look into an empty schema."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA nothing; SET search_path = nothing")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("RESET search_path; DROP SCHEMA nothing")
+
+
+SENDS: dict[str, Callable[[], Any]] = {
+    "send": lambda: tasks.add.send(1),
+    "schedule": lambda: tasks.add.schedule(60, 1),
+    "send_many": lambda: tasks.add.send_many([{"a": 1}, {"a": 2}]),
+    "send_many in portions": lambda: tasks.add.send_many([{"a": number} for number in range(6_000)]),
+    "asend": lambda: async_to_sync(tasks.add.asend)(1),
+}
+ID = uuid.UUID("0193a000-0000-7000-8000-000000000000")
+CALLS: dict[str, Callable[[], Any]] = {
+    "get": lambda: get_handle(ID).get(timeout_ms=1_000),
+    "aget": lambda: async_to_sync(get_handle(ID).aget)(1_000),
+    "cancel": lambda: get_handle(ID).cancel(),
+    "retry": lambda: operations.retry(ID, actor="ann"),
+    "explain": lambda: explain(ID),
+    "pause": lambda: queues.pause("mail", actor="ann"),
+    "create": lambda: schedules.create("x", {"pattern": "* * * * *", "task": tasks.noop.name}, actor="ann"),
+}
+
+
+@pytest.mark.parametrize("verb", SENDS)
+def test_a_send_into_an_unmigrated_database_is_a_send_error_that_says_migrate(unmigrated: None, verb: str) -> None:
+    with pytest.raises(TaskSendError, match=f"the database 'default' does not have the tables .*: {MIGRATE}") as caught:
+        SENDS[verb]()
+    assert (caught.value.code, caught.value.retryable) == ("ENQUEUE_FAILED", True)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_else_asks_an_unmigrated_database_says_migrate_too(unmigrated: None, call: str) -> None:
+    with pytest.raises(ProgrammingError, match=MIGRATE):
+        CALLS[call]()
+
+
+def test_a_send_that_an_unmigrated_database_refused_ends_the_transaction_around_it(unmigrated: None) -> None:
+    with pytest.raises(InternalError, match="transaction is aborted"), transaction.atomic():
+        with pytest.raises(TaskSendError, match=MIGRATE):
+            tasks.add.send(1)
+        Task.objects.exists()
+    assert str(NotMigrated("queue", "no table")).endswith(": run 'python manage.py migrate --database=queue'")

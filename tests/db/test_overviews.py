@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from django.db import connection
 
-from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task
 from horsies_django.store.base import text_of
 from horsies_django.store.overviews import OverviewStore, PartitionLoad, PermitHolder, QueueOverview
 from tests.conftest import Claimer, limit, put
+from tests.db.test_statements import complete, explained
 from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,10 +40,6 @@ def tenant(name: str, count: int = 1, **columns: Any) -> list[uuid.UUID]:
     return put(count, kwargs=[f'{{"tenant": "{name}"}}'] * count, **columns)
 
 
-def done(claims: list[Claim]) -> list[Outcome]:
-    return [Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims]
-
-
 @pytest.mark.promise("S4.23")
 def test_what_runs_is_counted_as_it_is_and_comes_down_with_the_settle(claimer: Claimers) -> None:
     limit("default", max_concurrency=3)
@@ -52,85 +48,75 @@ def test_what_runs_is_counted_as_it_is_and_comes_down_with_the_settle(claimer: C
     claims = worker.run_pass(sync=4).claims
     shown = overview("default")
     assert (shown.running, shown.claimed, shown.pending, shown.effective["max_concurrency"]) == (3, 0, 2, 3)
-    worker.run_pass(outcomes=done(claims[:2]))
+    worker.run_pass(outcomes=complete(claims[:2]))
     assert overview("default").running == 1
 
 
-def test_a_claim_holds_a_permit_until_its_lease_ends() -> None:
+def test_a_claim_holds_a_permit_until_its_lease_ends_but_fills_no_partition_in_soft_mode() -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     now = dt.datetime.now(dt.UTC)
-    held = {"status": "CLAIMED", "queue_name": "default"}
+    held = {"status": "CLAIMED", "queue_name": "default", "kwargs": {"tenant": "a"}}
     TaskFactory(**held, claim_expires_at=now + dt.timedelta(minutes=1))
     TaskFactory(**held, claim_expires_at=now - dt.timedelta(seconds=1))
     shown = overview("default")
-    assert (shown.running, shown.claimed) == (0, 1)
+    assert (shown.running, shown.claimed, shown.full_partitions) == (0, 1, 1)
     assert len(OverviewStore(connection).permits("default", 10)) == 1
+    assert overview("default", claimed=False).full_partitions == 0
+    assert OverviewStore(connection).partitions("default", 5, claimed=False) == []
 
 
 def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
+    def override(most: int | None) -> QueueOverview:
+        limit("mail", override={"max_concurrency": most}, override_by="ann", override_reason="sale", override_at="now")
+        return overview("mail")
+
+    def seen(shown: QueueOverview) -> tuple[Any, ...]:
+        return shown.declared["max_concurrency"], shown.override, shown.effective["max_concurrency"]
+
     limit("mail", max_concurrency=5, local_limit=2)
-    limit("mail", override={"max_concurrency": 9}, override_by="ann", override_reason="sale", override_at="now")
-    shown = overview("mail")
-    assert (shown.declared["max_concurrency"], shown.override, shown.effective["max_concurrency"]) == (
-        5,
-        {"max_concurrency": 9},
-        9,
-    )
+    assert seen(override(None)) == (5, {"max_concurrency": None}, None), "it lifts the limit"
+    shown = override(9)
+    assert seen(shown) == (5, {"max_concurrency": 9}, 9)
     assert shown.declared["local_limit"] == shown.effective["local_limit"] == 2
     assert (shown.override_by, shown.override_reason, shown.override_until) == ("ann", "sale", None)
     limit("mail", paused_at="now", paused_by="bob")
     paused = overview("mail")
-    assert (paused.effective["max_concurrency"], paused.paused_by, paused.override) == (
-        0,
-        "bob",
-        {"max_concurrency": 9},
-    )
+    assert (seen(paused), paused.paused_by) == ((5, {"max_concurrency": 9}, 0), "bob")
 
 
-def test_a_limit_that_an_override_lifts_is_no_limit() -> None:
-    limit("mail", max_concurrency=5)
-    limit("mail", override={"max_concurrency": None}, override_by="ann", override_reason="sale", override_at="now")
-    assert overview("mail").effective["max_concurrency"] is None
-
-
-def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or_not() -> None:
+def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or_not_up_to_a_bound() -> None:
     put(2, priority=5)
     put(3, lane="async")
     put(4, priority=5, delay=dt.timedelta(hours=1))
     TaskFactory(queue_name="default", parked=True, partition_key="{}")
-    assert overview("default").pending == 6
-
-
-def test_pending_is_counted_up_to_its_bound() -> None:
-    put(10_001)
-    put(1, queue="mail")
+    put(10_001, queue="mail")
     shown, mail = overview("default"), overview("mail")
-    assert (shown.pending, shown.pending_more) == (10_000, True)
-    assert (mail.pending, mail.pending_more) == (1, False)
+    assert (shown.pending, shown.pending_more) == (6, False)
+    assert (mail.pending, mail.pending_more) == (10_000, True)
 
 
-def test_the_cluster_counts_all_queues_and_comes_first_if_it_has_a_cap(claimer: Claimers) -> None:
+def test_the_cluster_counts_all_queues_and_comes_first_if_it_has_a_cap_is_paused_or_asked_for(
+    claimer: Claimers,
+) -> None:
     store = OverviewStore(connection)
-    assert "*" not in [queue.name for queue in store.queues(None, claimed=True)]
-    limit("*", max_concurrency=3)
+    queues = ["mail", "bulk", "twin", "default"]
+    assert overview("*").effective["max_concurrency"] is None
+    assert [queue.name for queue in store.queues(None, claimed=True)] == queues
+    limit("*", paused_at="now", paused_by="ann")
+    assert [queue.name for queue in store.queues(None, claimed=True)] == ["*", *queues]
+    limit("*", max_concurrency=3, paused_at=None, paused_by=None)
     put(2, queue="mail")
     put(3, queue="bulk")
     claimer(mail=1, bulk=50).run_pass(sync=9)
     found = store.queues(None, claimed=True)
-    assert [queue.name for queue in found] == ["*", "mail", "bulk", "twin", "default"]
+    assert [queue.name for queue in found] == ["*", *queues]
     assert (found[0].running, found[0].pending) == (3, 2)
     assert len(store.permits("*", 10)) == 3
 
 
-def test_the_cluster_is_shown_without_a_cap_when_it_is_asked_for_or_paused() -> None:
-    assert overview("*").effective["max_concurrency"] is None
-    limit("*", paused_at="now", paused_by="ann")
-    assert "*" in [queue.name for queue in OverviewStore(connection).queues(None, claimed=True)]
-
-
 def test_an_unknown_queue_has_no_overview_no_slots_and_no_partitions() -> None:
     store = OverviewStore(connection)
-    assert store.queues(["nowhere"], claimed=True) == []
-    assert store.permits("nowhere", 5) == []
+    assert store.queues(["nowhere"], claimed=True) == store.permits("nowhere", 5) == []
     assert store.partitions("nowhere", 5, claimed=True) == []
 
 
@@ -139,13 +125,20 @@ def test_partitions_at_their_limit_are_counted_and_listed_the_busiest_first(clai
     for name, count in (("a", 4), ("b", 1), ("c", 3)):
         tenant(name, count)
     claimer().run_pass(sync=9)
+    store, keys = OverviewStore(connection), [f'{{"tenant": "{name}"}}' for name in "acb"]
     assert overview("default").full_partitions == 2
-    assert OverviewStore(connection).partitions("default", 5, claimed=True) == [
-        PartitionLoad('{"tenant": "a"}', 2, 2, 2, False),
-        PartitionLoad('{"tenant": "c"}', 2, 2, 1, False),
-        PartitionLoad('{"tenant": "b"}', 1, 2, 0, False),
+    assert store.partitions("default", 5, claimed=True) == [
+        PartitionLoad(keys[0], 2, 2, 2, False),
+        PartitionLoad(keys[1], 2, 2, 1, False),
+        PartitionLoad(keys[2], 1, 2, 0, False),
     ]
-    assert len(OverviewStore(connection).partitions("default", 1, claimed=True)) == 1
+    TaskFactory.create_batch(999, queue_name="default", parked=True, partition_key=keys[0])
+    assert store.partitions("default", 1, claimed=True) == [PartitionLoad(keys[0], 2, 2, 1_000, True)], "to a bound"
+    limit("mail", partition_by_task=True)
+    put(2, queue="mail")
+    claimer(mail=1).run_pass(sync=2)
+    without_a_limit = PartitionLoad('{"": "tests.nothing"}', 2, None, 0, False)
+    assert store.partitions("mail", 5, claimed=True) == [without_a_limit]
 
 
 def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(claimer: Claimers) -> None:
@@ -162,57 +155,26 @@ def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(
     assert (load_.running, load_.limit) == (2, 2)
 
 
-def test_what_waits_in_buffers_fills_no_partition_in_soft_mode() -> None:
-    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
-    TaskFactory(status="CLAIMED", queue_name="default", kwargs={"tenant": "a"})
-    assert overview("default", claimed=True).full_partitions == 1
-    assert overview("default", claimed=False).full_partitions == 0
-    assert OverviewStore(connection).partitions("default", 5, claimed=False) == []
-
-
-def test_parked_tasks_are_counted_up_to_their_bound(claimer: Claimers) -> None:
-    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
-    (running,) = tenant("a")
-    claimer().run_pass(sync=1)
-    key = Task.objects.get(pk=running).partition_key
-    TaskFactory.create_batch(1_001, queue_name="default", parked=True, partition_key=key)
-    assert OverviewStore(connection).partitions("default", 5, claimed=True) == [PartitionLoad(key, 1, 1, 1_000, True)]
-
-
-def test_a_queue_whose_tasks_are_told_apart_without_a_limit_shows_loads_and_no_limit(claimer: Claimers) -> None:
-    limit("default", partition_by_task=True)
-    put(2)
-    claimer().run_pass(sync=2)
-    assert OverviewStore(connection).partitions("default", 5, claimed=True) == [
-        PartitionLoad('{"": "tests.nothing"}', 2, None, 0, False)
-    ]
-
-
-def test_a_slot_names_its_task_worker_child_and_partition_the_longest_held_first(claimer: Claimers) -> None:
+def test_a_slot_names_its_task_worker_child_and_partition_and_whether_it_lives_the_longest_held_first(
+    claimer: Claimers,
+) -> None:
     limit("default", partition_by_args=["tenant"])
-    ids = tenant("a", 2)
-    worker = claimer()
-    for _ in ids:
-        worker.run_pass(sync=1)
+    ids = tenant("a", 4)
+    worker, dead, gone = claimer(), claimer(), claimer()
+    for one in (worker, worker, dead, gone):
+        one.run_pass(sync=1)
     WorkerFactory(id=worker.id, hostname="web-7")
     HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
     HeartbeatFactory(worker_id=worker.id, role="runner", pid=4242, holding=[str(ids[1])])
-    first, second = OverviewStore(connection).permits("default", 10)
-    task = Task.objects.get(pk=ids[0])
+    HeartbeatFactory(id=dead.id, worker_id=dead.id, role="claimer", died_at=dt.datetime.now(dt.UTC))
+    first, second, *others = OverviewStore(connection).permits("default", 10)
+    started_at = Task.objects.get(pk=ids[0]).started_at
     assert first == PermitHolder(
-        ids[0], "tests.nothing", "RUNNING", '{"tenant": "a"}', worker.id, "web-7", None, task.started_at, True
+        ids[0], "tests.nothing", "RUNNING", '{"tenant": "a"}', worker.id, "web-7", None, started_at, True
     )
     assert (second.task_id, second.child_pid) == (ids[1], 4242)
+    assert [slot.alive for slot in others] == [False, False]
     assert [slot.task_id for slot in OverviewStore(connection).permits("default", 1)] == [ids[0]]
-
-
-def test_a_slot_whose_worker_was_declared_dead_or_is_gone_is_not_alive(claimer: Claimers) -> None:
-    put(2)
-    dead, gone = claimer(), claimer()
-    for worker in (dead, gone):
-        worker.run_pass(sync=1)
-    HeartbeatFactory(id=dead.id, worker_id=dead.id, role="claimer", died_at=dt.datetime.now(dt.UTC))
-    assert [slot.alive for slot in OverviewStore(connection).permits("default", 10)] == [False, False]
 
 
 def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> None:
@@ -237,47 +199,27 @@ def test_the_same_comes_back_on_a_direct_connection(connect: Connect, claimer: C
     assert [slot._replace(since=moment) for slot in here] == [slot._replace(since=moment) for slot in there]
 
 
-def every_plan(conn: Any) -> str:
-    """Run what the pages run and return the plans of every statement, those inside functions included."""
-    notices: list[str] = []
-    conn.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
-    for setting in ("auto_explain.log_min_duration = 0", "auto_explain.log_nested_statements = on"):
-        conn.execute(f"SET {setting}", prepare=False)
-    conn.execute("SET client_min_messages = log", prepare=False)
-    store = OverviewStore(conn)
-    store.queues(None, claimed=True)
-    for queue in ("default", "*"):
-        store.permits(queue, 100)
-        store.partitions(queue, 20, claimed=True)
-    return "\n".join(notices)
-
-
-@pytest.mark.parametrize("state", ["stale", "large"])
-def test_tasks_are_read_through_their_indexes_however_many_there_are(
-    connect: Connect, claimer: Claimers, state: str
-) -> None:
-    conn = connect()
-    try:
-        conn.execute("LOAD 'auto_explain'", prepare=False)
-    except psycopg.Error as error:
-        pytest.skip(f"auto_explain cannot be loaded: {error}")
+def test_tasks_are_read_through_their_indexes_however_many_there_are(connect: Connect, claimer: Claimers) -> None:
+    admin = connect()
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
-    conn.execute("ANALYZE horsies_tasks")
+    admin.execute("ANALYZE horsies_tasks")
     tenant("a", 10_000)
     tenant("b", 10_000, priority=3, delay=dt.timedelta(days=1))
     put(10_000, queue="mail", lane="async")
-    conn.execute("""
-        INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, sent_at, enqueued_at,
-                                   finished_at, result)
-        SELECT md5(n::text)::uuid, 'x', 'default', 'sync', 100, '{}', 'COMPLETED', now(), now(), now(), '{"ok": 1}'
-        FROM generate_series(1, 10000) AS n""")
+    TaskFactory.create_batch(10_000, status="COMPLETED")
     claimer(default=100, mail=1).run_pass(sync=50, async_=50)
-    if state == "large":
-        conn.execute("ANALYZE horsies_tasks")
-    shown = every_plan(conn)
-    for index in ("horsies_tasks_claim", "horsies_tasks_parked", "horsies_tasks_holding"):
-        assert index in shown
-    assert "Seq Scan on horsies_tasks " not in shown
+    for state in ("stale", "large"):
+        reader = claimer()
+        notices, store = explained(reader), OverviewStore(reader.conn)
+        store.queues(None, claimed=True)
+        for queue in ("default", "*"):
+            store.permits(queue, 100)
+            store.partitions(queue, 20, claimed=True)
+        shown = "\n".join(notices)
+        for index in ("horsies_tasks_claim", "horsies_tasks_parked", "horsies_tasks_holding"):
+            assert index in shown, state
+        assert "Seq Scan on horsies_tasks " not in shown, state
+        admin.execute("ANALYZE horsies_tasks")
 
 
 def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Connect) -> None:
@@ -286,10 +228,7 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Con
     conn = connect()
     conn.execute("ANALYZE horsies_tasks")
     asked = {"names": ["default"], "bound": 10_000}
-    assert conn.execute(text_of("horsies_count_pending", asked), asked).fetchall() == [
-        ("default", 5)
-    ]  # and the session knows the catalog
-    ((plan,),) = conn.execute(
-        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text_of("horsies_count_pending", asked), asked
-    ).fetchall()
+    query = text_of("horsies_count_pending", asked)
+    assert conn.execute(query, asked).fetchall() == [("default", 5)]  # and the session knows the catalog
+    ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query, asked).fetchall()
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 200

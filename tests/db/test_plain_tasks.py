@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import uuid
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import SendOptions
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
-from horsies_django.worker.engine.unknown_tasks import UnknownTasks, is_unknown
+from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.apps.project import plain, tasks
 from tests.conftest import Claimer, limit, put, send_plain
 from tests.support.factories import TaskAttemptFactory, TaskFactory, WorkerFactory, error
@@ -50,6 +49,9 @@ def test_a_plain_task_runs_with_the_arguments_of_its_call(plain_tasks: Plain) ->
     first = send_plain(plain_tasks["note"], 1, ("two", b"three"), b=[4])
     second = send_plain(plain_tasks["greet"], "Ann", loud=True)
     third = send_plain(plain_tasks["later"], 7)
+    with pytest.raises(TaskSendError, match="argument 'name': NaN is not valid JSON"):
+        send_plain(plain_tasks["greet"], float("nan"))
+    assert Task.objects.count() == 3
     assert (row(first).codec, row(first).priority) == ("plain", 101)
     assert row(first).kwargs == {"args": [1, ["two", "three"]], "kwargs": {"b": [4]}}
     assert row(second).kwargs == {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
@@ -59,29 +61,7 @@ def test_a_plain_task_runs_with_the_arguments_of_its_call(plain_tasks: Plain) ->
         {"args": [1, ["two", "three"]], "kwargs": {"b": [4]}}, "hello Ann!", 8,
     ]  # fmt: skip
     info = get_handle(second).info()
-    assert info is not None
     assert (info.codec, info.priority) == ("plain", 101)
-
-
-def test_what_is_no_json_or_no_such_call_is_refused_before_anything_is_written(plain_tasks: Plain) -> None:
-    for args, kwargs, said in (
-        (["a\x00"], {}, "argument 'name': the text has a NUL byte"),
-        ([float("nan")], {}, "argument 'name': NaN is not valid JSON"),
-        ([], {"name": dt.date(2030, 1, 1)}, "got date"),
-        ([], {}, "missing a required argument: 'name'"),
-    ):
-        with pytest.raises(TaskSendError, match=said):
-            send_call(plain_tasks["greet"], SendOptions(), tuple(args), kwargs)  # type: ignore[arg-type]
-    assert not Task.objects.exists()
-
-
-def test_a_return_value_that_is_no_json_fails_the_task(plain_tasks: Plain) -> None:
-    id_ = send_plain(plain_tasks["odd"])
-    drain(raise_errors=False)
-    assert (row(id_).status, row(id_).error_code) == ("FAILED", "RETURN_TYPE_MISMATCH")
-
-
-# partitions
 
 
 def test_a_plain_argument_is_found_by_keyword_and_by_the_name_of_its_position(
@@ -89,11 +69,8 @@ def test_a_plain_argument_is_found_by_keyword_and_by_the_name_of_its_position(
 ) -> None:
     """Naive: the rule looks for the keys of the stored JSON, which are args and kwargs, so that all tasks share one partition."""
     limit("default", partition_by_args=["name"], partition_max_concurrency=1)
-    first, same, other = (
-        send_plain(plain_tasks["greet"], "Ann"),
-        send_plain(plain_tasks["greet"], name="Ann"),
-        send_plain(plain_tasks["greet"], "Bob"),
-    )
+    greet = plain_tasks["greet"]
+    first, same, other = send_plain(greet, "Ann"), send_plain(greet, name="Ann"), send_plain(greet, "Bob")
     typed = put(name="typed", kwargs=['{"name": "Cid"}', '{"name": "Ann"}'], count=2)
     assert [claim.id for claim in claimer().run_pass(sync=9).claims] == [*typed, other]
     assert Task.objects.filter(pk__in=(first, same), parked=True).count() == 2
@@ -159,28 +136,17 @@ def sql(stored: Any) -> Any:
         return json.loads(cursor.fetchone()[0])
 
 
-CALM = settings(
-    max_examples=examples(50, 500),
-    deadline=None,
-    database=None,
+@settings(
+    max_examples=examples(50, 500), deadline=None, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-
-
-@CALM
-@given(CALLS)
-def test_the_database_and_the_admin_name_the_same_arguments(db: None, stored: dict[str, Any]) -> None:
-    assert sql(stored) == named_arguments(stored)
-
-
-@CALM
-@given(STORED)
-def test_no_stored_json_makes_the_partition_of_a_plain_task_fail(db: None, stored: Any) -> None:
+)  # fmt: skip
+@given(CALLS, STORED)
+def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_makes_a_partition_fail(
+    db: None, call: dict[str, Any], stored: Any
+) -> None:
     """Naive: jsonb_array_elements() raises for what is no array, and one row stops all claims of its queue."""
+    assert sql(call) == named_arguments(call)
     assert isinstance(sql(stored), dict)
-
-
-# what old and new workers make of each other's tasks
 
 
 def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(plain_tasks: Plain, claimer: Claimers) -> None:
@@ -191,20 +157,11 @@ def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(plain_tasks
     for wire, taken in ((1, []), (2, [id_])):
         worker.id = uuid.uuid4()
         WorkerFactory(id=worker.id, queues=["default"], task_names=registry.names(), wire=wire)
-        assert [claim.id for claim in worker.run_pass(sync=1, grace=timedelta(minutes=5)).claims] == taken
-
-
-def test_a_worker_of_this_release_keeps_plain_tasks(plain_tasks: Plain, claimer: Claimers) -> None:
-    send_plain(plain_tasks["greet"], "Ann")
-    (claim,) = claimer().run_pass(sync=1).claims
-    assert not is_unknown(claim)
-    assert UnknownTasks(timedelta(minutes=5)).split([claim]) == ([claim], [])
-
-
-def test_typed_tasks_are_sent_in_the_format_of_the_release_before() -> None:
-    """Naive: all tasks with options carry the new version, and workers of the last release run none of them."""
-    typed = tasks.add.with_options(timeout_ms=500).send(1)
-    assert (row(typed.task_id).codec, row(typed.task_id).options) == (None, {"wire": 1, "timeout_ms": 500})
+        claims = worker.run_pass(sync=1, grace=timedelta(minutes=5)).claims
+        assert [claim.id for claim in claims] == taken
+        assert UnknownTasks(timedelta(minutes=5)).split(claims) == (claims, [])
+    typed = row(tasks.add.with_options(timeout_ms=500).send(1).task_id)
+    assert (typed.codec, typed.options) == (None, {"wire": 1, "timeout_ms": 500}), "what it does run"
 
 
 def test_a_task_that_changed_its_kind_fails_with_a_clear_error(
@@ -223,16 +180,11 @@ def test_a_task_that_changed_its_kind_fails_with_a_clear_error(
     assert "was it sent by a task with typed arguments" in found[1]["message"]
 
 
-# copies, attempts, redaction
-
-
 def test_a_copy_and_a_retry_keep_the_form_of_the_arguments(plain_tasks: Plain) -> None:
     id_ = send_plain(plain_tasks["breaks"], "first")
     drain(raise_errors=False)
     copy = uuid7()
-    copied = TaskStore(connection).copy(id_, copy, again=False)
-    assert copied is not None
-    assert copied.copied
+    assert TaskStore(connection).copy(id_, copy, again=False).copied
     assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (row(id_).codec, row(id_).kwargs, row(id_).options)
     drain(raise_errors=False)
     assert row(copy).result["err"]["message"] == "ValueError: first"
@@ -240,27 +192,26 @@ def test_a_copy_and_a_retry_keep_the_form_of_the_arguments(plain_tasks: Plain) -
 
 def test_each_failed_attempt_keeps_its_exception_and_traceback(plain_tasks: Plain) -> None:
     """Naive: only the last attempt has one, in the result; that of an attempt that was retried is lost."""
-    id_ = send_plain(plain_tasks["breaks"], "it broke")
+    handle, done = (
+        get_handle(send_plain(plain_tasks[name], arg)) for name, arg in (("breaks", "it broke"), ("double", 1))
+    )
+    odd = send_plain(plain_tasks["odd"])
     drain(raise_errors=False)
-    info = get_handle(id_).info()
-    assert info is not None
-    assert [(one.attempt, one.will_retry, one.exception_class) for one in info.attempts] == [
+    first, second = handle.info().attempts
+    assert [(one.attempt, one.will_retry, one.exception_class) for one in (first, second)] == [
         (1, True, "builtins.ValueError"), (2, False, "builtins.ValueError"),
     ]  # fmt: skip
-    for attempt in info.attempts:
-        assert attempt.traceback is not None
+    for attempt in (first, second):
         assert attempt.traceback.endswith("ValueError: it broke\n")
         assert "in breaks" in attempt.traceback
-    (done,) = (get_handle(send_plain(plain_tasks["double"], 1)),)
-    drain(raise_errors=False)
-    finished = done.info()
-    assert finished is not None
-    assert (finished.attempts[0].exception_class, finished.attempts[0].traceback) == (None, None)
+    (attempt,) = done.info().attempts
+    assert (attempt.exception_class, attempt.traceback) == (None, None)
+    assert (row(odd).status, row(odd).error_code) == ("FAILED", "RETURN_TYPE_MISMATCH"), "its value is no JSON"
 
 
-@pytest.mark.parametrize(
-    ("exception", "class_", "traceback"),
-    [
+def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: Claimers) -> None:
+    """Naive: an exception of another shape, or a traceback that is too long, stops the settle of the whole batch."""
+    kept: list[tuple[Any, str | None, str | None]] = [
         (None, None, None),
         ({}, None, None),
         ([1], None, None),
@@ -269,23 +220,18 @@ def test_each_failed_attempt_keeps_its_exception_and_traceback(plain_tasks: Plai
         ({"type": "Oops", "module": "shop"}, "shop.Oops", None),
         ({"type": 5, "traceback": {"a": 1}}, "5", '{"a": 1}'),
         ({"type": "X" * 5_000, "traceback": "t" * 300_000}, "X" * 1_000, "t" * 100_000),
-    ],
-)
-def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(
-    claimer: Claimers, exception: Any, class_: str | None, traceback: str | None
-) -> None:
-    """Naive: an exception of another shape, or a traceback that is too long, stops the settle of the whole batch."""
-    worker = claimer()
-    put(2)
-    hostile, good = worker.run_pass(sync=2).claims
-    result = json.dumps(error("BROKEN", "no", exception=exception))
-    outcomes = [
-        Outcome(hostile.id, hostile.generation, "FAILED", result, "BROKEN", "no"),
-        Outcome(good.id, good.generation, "COMPLETED", '{"ok": 1}'),
     ]
-    assert worker.run_pass(outcomes=outcomes).landed == {hostile.id, good.id}
-    attempt = TaskAttempt.objects.get(task_id=hostile.id)
-    assert (attempt.exception_class, attempt.traceback) == (class_, traceback)
+    worker = claimer()
+    put(len(kept) + 1)
+    good, *hostile = worker.run_pass(sync=9).claims
+    outcomes = [Outcome(good.id, good.generation, "COMPLETED", '{"ok": 1}')]
+    for claim, (exception, *_) in zip(hostile, kept, strict=True):
+        result = json.dumps(error("BROKEN", "no", exception=exception))
+        outcomes.append(Outcome(claim.id, claim.generation, "FAILED", result, "BROKEN", "no"))
+    assert len(worker.run_pass(outcomes=outcomes).landed) == 9
+    for claim, (_, class_, traceback) in zip(hostile, kept, strict=True):
+        attempt = TaskAttempt.objects.get(task_id=claim.id)
+        assert (attempt.exception_class, attempt.traceback) == (class_, traceback)
 
 
 def test_redaction_erases_the_arguments_and_the_tracebacks_of_a_plain_task(plain_tasks: Plain) -> None:
@@ -303,21 +249,17 @@ def test_redaction_erases_the_arguments_and_the_tracebacks_of_a_plain_task(plain
 
 
 def test_the_command_prints_tracebacks_only_with_the_payload(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*options: str) -> str:
+        call_command("horsies_task", "show", str(task.pk), *options)
+        return capsys.readouterr().out
+
     task = TaskFactory(status="FAILED", codec="plain", priority=101)
     TaskAttemptFactory(task_id=task.pk, error_code="X", error_message="m", exception_class="a.B", traceback="the trace")
-    call_command("horsies_task", "show", str(task.pk), "--json")
-    hidden = capsys.readouterr().out
-    call_command("horsies_task", "show", str(task.pk), "--json", "--payload")
-    shown = capsys.readouterr().out
+    hidden, payload = shown("--json"), json.loads(shown("--json", "--payload"))
     assert "the trace" not in hidden
     assert "a.B" not in hidden
-    assert json.loads(shown)["attempts"][0]["traceback"] == "the trace"
-    assert json.loads(shown)["priority"] == 101
-    call_command("horsies_task", "show", str(task.pk))
-    assert "101 (django.tasks: 0)" in capsys.readouterr().out
-
-
-# priorities
+    assert (payload["attempts"][0]["traceback"], payload["priority"]) == ("the trace", 101)
+    assert "101 (django.tasks: 0)" in shown()
 
 
 def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, claimer: Claimers) -> None:
@@ -327,6 +269,8 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, 
         for stored in (201, 101, 51, 1)
     }
     (last, middle) = (*put(priority=100), *put(priority=50))
+    (reason,) = (one for one in explain(sent[101]).reasons if one.code == "BEHIND_OTHERS")
+    assert reason.text.endswith("may start first; its priority is 101 (django.tasks: 0).")
     claims = [claim.id for claim in claimer().run_pass(sync=9).claims]
     assert claims == [sent[1], middle, sent[51], last, sent[101], sent[201]]
     for wrong in (0, 202):
@@ -334,17 +278,6 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, 
             send_call(plain_tasks["double"], SendOptions(priority=wrong), (1,), {})
     with pytest.raises(TaskSendError, match="priority must be an int from 1 \\(first\\) to 100"):
         send_call(plain_tasks["outcome"], SendOptions(priority=101), (), {})
-
-
-def test_an_explanation_tells_the_priority_of_a_plain_task_as_django_tasks_counts_it(plain_tasks: Plain) -> None:
-    put()
-    (reason,) = (one for one in explain(send_plain(plain_tasks["double"], 1)).reasons if one.code == "BEHIND_OTHERS")
-    assert (
-        reason.text == "1 task of its queue is ahead of it and may start first; its priority is 101 (django.tasks: 0)."
-    )
-
-
-# schedules
 
 
 def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:

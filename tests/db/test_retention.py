@@ -1,4 +1,7 @@
-"""Retention: what is over and old goes, in batches that never wait and never read history again; everything else stays."""
+"""Retention: what is over and old goes, in batches that never wait and never read history again; everything else stays.
+
+A purge leaves to workers what they hold or are about to take.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db.models import F
 
 from horsies_django import get_handle
-from horsies_django.models import AuditEntry, Heartbeat, Pruning, ScheduleTick, Task, TaskAttempt, Worker, WorkerState
-from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
-from tests.db.test_statements import explained
+from horsies_django.models import Heartbeat, Pruning, Task, TaskAttempt, Worker
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.retention import Kept, OwnRetention, PurgeStore, RetentionStore, Selection, kept_by
+from tests.conftest import put
+from tests.db.test_statements import entries_read, explained, states
 from tests.support.factories import (
     FINISHED,
     AuditEntryFactory,
@@ -58,11 +63,6 @@ def left() -> set[uuid.UUID]:
     return set(Task.objects.values_list("pk", flat=True))
 
 
-def execute(sql: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
-
-
 def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_others_stay(connect: Connect) -> None:
     old = [id_ for status in FINISHED for id_ in finished(status=status)]
     young = finished(DAY - HOUR)
@@ -75,12 +75,7 @@ def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_other
     assert prune(connect()) == len(old)
     assert left() == {*young, *unfinished}
     assert set(TaskAttempt.objects.values_list("task_id", flat=True)) == set(young)
-
-
-def test_who_asks_for_a_deleted_result_hears_that_there_is_no_such_task(connect: Connect) -> None:
-    (id_,) = finished()
-    prune(connect())
-    assert get_handle(id_).get(0).err_value.error_code == "TASK_NOT_FOUND"
+    assert get_handle(old[0]).get(0).err_value.error_code == "TASK_NOT_FOUND"
 
 
 def test_each_queue_is_kept_as_long_as_was_set_for_it(connect: Connect) -> None:
@@ -91,15 +86,12 @@ def test_each_queue_is_kept_as_long_as_was_set_for_it(connect: Connect) -> None:
     }
     kept = kept_by(DAY, {"mail": HOUR, "bulk": HOUR, "payments": None, "default": DAY})
     assert len(kept) == 2
+    assert kept_by(None, {"mail": None}) == [], "all of them for ever"
+    assert kept_by(None, {"mail": HOUR}) == [Kept(("mail",), others=False, age=HOUR)]
     for one in kept:
         prune(connect(), one)
     gone = {name for name, id_ in ids.items() if id_ not in left()}
     assert gone == {("mail", 2), ("mail", 30), ("bulk", 2), ("bulk", 30), ("default", 30), ("undeclared", 30)}
-
-
-def test_queues_that_are_all_kept_for_ever_are_not_even_looked_at() -> None:
-    assert kept_by(None, {"mail": None}) == []
-    assert kept_by(None, {"mail": HOUR}) == [Kept(("mail",), others=False, age=HOUR)]
 
 
 def test_more_tasks_of_one_moment_than_a_batch_takes_all_go_and_those_of_another_queue_stop_nothing(
@@ -114,13 +106,8 @@ def test_more_tasks_of_one_moment_than_a_batch_takes_all_go_and_those_of_another
 
 
 def entries(conn: psycopg.Connection[Any], kept: Kept, many: int = 500) -> int:
-    """Prune in one transaction, and return how many entries of the index of finished tasks that read."""
-    query = "SELECT pg_stat_get_xact_tuples_returned('horsies_tasks_finished'::regclass)"
-    with conn.transaction():
-        ((before,),) = conn.execute(query).fetchall()
-        prune(conn, kept, many)
-        ((after,),) = conn.execute(query).fetchall()
-    return int(after - before)
+    """Prune, and return how many entries of the index of finished tasks that read."""
+    return entries_read(conn, "horsies_tasks_finished", lambda: prune(conn, kept, many))
 
 
 def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Connect) -> None:
@@ -142,26 +129,6 @@ def test_full_batches_do_not_read_again_what_the_batches_before_them_deleted(con
     assert left() == set()
 
 
-def test_a_locked_task_within_a_full_batch_goes_with_a_later_round(connect: Connect) -> None:
-    conn, other = connect(), connect()
-    finished(9 * DAY)
-    (held,) = finished(8 * DAY)
-    finished(7 * DAY, 3)
-    with other.transaction():
-        other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        assert prune(conn, many=2) == 4
-        assert left() == {held}
-    assert prune(conn) == 1
-
-
-def test_another_set_of_queues_is_swept_from_the_beginning(connect: Connect) -> None:
-    conn = connect()
-    finished(queue_name="payments")
-    assert prune(conn, Kept(("payments",), others=True, age=DAY)) == 0
-    assert prune(conn, EVERYTHING) == 1
-    assert Pruning.objects.count() == 2
-
-
 def test_a_shorter_and_a_longer_retention_both_go_on_where_the_last_round_ended(connect: Connect) -> None:
     conn = connect()
     finished(9 * DAY), finished(5 * DAY), finished(2 * DAY)
@@ -172,18 +139,21 @@ def test_a_shorter_and_a_longer_retention_both_go_on_where_the_last_round_ended(
     assert prune(conn, EVERYTHING._replace(age=HOUR)) == 1
 
 
-def test_a_task_that_somebody_has_locked_is_not_waited_for_and_goes_with_a_later_round(connect: Connect) -> None:
+@pytest.mark.parametrize("many", [50, 2], ids=["in the last batch", "in a full batch"])
+def test_a_task_that_somebody_has_locked_is_not_waited_for_and_goes_with_a_later_round(
+    connect: Connect, many: int
+) -> None:
     conn, other = connect(), connect()
-    held, *_ = finished(9 * DAY)
-    finished(5 * DAY, 3)
+    finished(9 * DAY)
+    (held,) = finished(8 * DAY)
+    finished(7 * DAY, 3)
     conn.execute("SET lock_timeout = '1ms'")
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        assert prune(conn) == 3
+        assert prune(conn, many=many) == 4
         assert left() == {held}
-        assert prune(conn) == 0
-    assert prune(conn) == 1
-    assert left() == set()
+        assert prune(conn, many=many) == 0
+    assert prune(conn, many=many) == 1
 
 
 def test_a_task_that_runs_again_meanwhile_is_kept(connect: Connect) -> None:
@@ -213,35 +183,42 @@ def test_what_came_in_behind_the_round_is_found_within_a_week(connect: Connect) 
     prune(conn)
     finished(9 * DAY)
     assert prune(conn) == 0
-    execute("UPDATE horsies_prunings SET began_at = began_at - interval '8 days'")
+    Pruning.objects.update(began_at=F("began_at") - 8 * DAY)
     assert prune(conn) == 1
 
 
-def test_rows_about_sets_of_queues_that_nobody_has_any_more_go(connect: Connect) -> None:
-    prune(connect())
-    execute("UPDATE horsies_prunings SET pruned_at = pruned_at - interval '31 days'")
-    prune(connect(), Kept(("mail",), others=True, age=DAY))
+def test_another_set_of_queues_is_swept_from_the_beginning_and_rows_about_those_that_nobody_has_any_more_go(
+    connect: Connect,
+) -> None:
+    conn = connect()
+    finished(queue_name="payments")
+    assert prune(conn, Kept(("payments",), others=True, age=DAY)) == 0
+    assert prune(conn, EVERYTHING) == 1
+    assert Pruning.objects.count() == 2
+    Pruning.objects.update(pruned_at=F("pruned_at") - 31 * DAY)
+    prune(conn, Kept(("mail",), others=True, age=DAY))
     (row,) = Pruning.objects.all()
     assert "mail" in row.key
 
 
-@pytest.mark.parametrize("state", ["empty", "stale", "large"])
-def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connect, state: str) -> None:
-    worker, admin = claimer(), connect()
-    admin.execute("ANALYZE horsies_tasks")
-    if state != "empty":
-        finished(3 * DAY, 2_000, queue_name="payments")
-        finished(DAY / 2, 2_000)
-    if state == "large":
-        admin.execute("ANALYZE horsies_tasks")
-    (id_,) = finished(2 * DAY)
-    TaskAttemptFactory(task_id=id_)
-    notices = explained(worker)
-    assert prune(worker.conn, Kept(("payments",), others=True, age=DAY), many=100) == 1
-    shown = "\n".join(notices)
-    assert "horsies_tasks_finished" in shown
-    assert not re.search(r"Seq Scan on (horsies_tasks|horsies_task_attempts)\b", shown)
-    assert "Sort " not in shown
+def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connect) -> None:
+    admin = connect()
+    for state in ("empty", "stale", "large"):
+        if state == "stale":
+            finished(3 * DAY, 2_000, queue_name="payments")
+            finished(DAY / 2, 2_000)
+        else:
+            admin.execute("ANALYZE horsies_tasks")
+        (id_,) = finished(2 * DAY)
+        TaskAttemptFactory(task_id=id_)
+        Pruning.objects.all().delete()
+        worker = claimer()
+        notices = explained(worker)
+        assert prune(worker.conn, Kept(("payments",), others=True, age=DAY), many=100) == 1, state
+        shown = "\n".join(notices)
+        assert "horsies_tasks_finished" in shown, state
+        assert not re.search(r"Seq Scan on (horsies_tasks|horsies_task_attempts)\b", shown), state
+        assert "Sort " not in shown, state
 
 
 def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_live_stay(connect: Connect) -> None:
@@ -272,15 +249,13 @@ def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_li
 def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and_young_ones_stay(
     connect: Connect, make: Any, moment: str, prune: Callable[..., int]
 ) -> None:
-    AuditEntry.objects.all().delete()
+    model = make._meta.model
+    model.objects.all().delete()
     for age in (9, 8, 7, 1):
         make(**{moment: now() - age * DAY})
     store = RetentionStore(connect())
     assert [prune(store, 2 * DAY, 2) for _ in range(3)] == [2, 1, 0]
-    assert WorkerState.objects.count() + AuditEntry.objects.count() + ScheduleTick.objects.count() == 1
-
-
-# A retention of their own
+    assert model.objects.count() == 1
 
 
 def keeping(keep: Any, age: dt.timedelta, **columns: Any) -> uuid.UUID:
@@ -306,36 +281,97 @@ def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_s
     assert prune(conn, OwnRetention(3_600_000)) == 1
     assert left() == set(stay)
     assert not TaskAttempt.objects.exists()
-    assert RetentionStore(conn).own_retentions() == {OwnRetention(False), OwnRetention(3_600_000)}
-
-
-def test_a_task_that_is_kept_for_longer_than_its_queue_stays_and_one_that_nobody_looked_for_goes(
-    connect: Connect,
-) -> None:
-    conn, week = connect(), 7 * 86_400_000
-    longer = keeping(week, 2 * DAY)
-    keeping(3_600_000, 2 * DAY)
-    keeping(False, 2 * DAY)
-    keeping(week, 2 * DAY, status="FAILED")
-    assert prune(conn) == 3
-    assert left() == {longer}
-    assert prune(conn, OwnRetention(week)) == 0
-    assert left() == {longer}
-
-
-@pytest.mark.parametrize("keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30])
-def test_options_of_any_kind_do_not_stop_a_round(connect: Connect, keep: Any) -> None:
-    keeping(keep, 2 * DAY)
-    longer = isinstance(keep, int) and not isinstance(keep, bool) and keep > 86_400_000
-    for kept in (OwnRetention(False), OwnRetention(60_000)):
-        assert prune(connect(), kept) == 0
-    assert prune(connect()) == (0 if longer else 1)
-
-
-def test_the_retentions_of_tasks_outlive_a_month_without_workers(connect: Connect) -> None:
-    """Naive: the round that forgets settings which are no longer in use forgets them too, and their tasks stay for ever."""
-    conn = connect()
-    prune(conn, OwnRetention(False))
+    own = {OwnRetention(False), OwnRetention(3_600_000)}
+    assert RetentionStore(conn).own_retentions() == own
     Pruning.objects.update(pruned_at=now() - 40 * DAY)
     prune(conn)
-    assert RetentionStore(conn).own_retentions() == {OwnRetention(False)}
+    assert RetentionStore(conn).own_retentions() == own, "they outlive a month without workers"
+
+
+WEEK = 7 * 86_400_000
+
+
+@pytest.mark.parametrize("keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30, WEEK, False, 3_600_000])
+def test_options_of_any_kind_do_not_stop_a_round_and_only_what_is_kept_for_longer_than_its_queue_stays(
+    connect: Connect, keep: Any
+) -> None:
+    id_, conn = keeping(keep, 2 * DAY), connect()
+    keeping(keep, 2 * DAY, status="FAILED")
+    if keep not in (False, 3_600_000):
+        for kept in (OwnRetention(False), OwnRetention(60_000), OwnRetention(WEEK)):
+            assert prune(conn, kept) == 0
+    stays = keep in (10**30, WEEK)
+    assert prune(conn) == (1 if stays else 2)
+    assert left() == ({id_} if stays else set())
+
+
+def waiting(**chosen: Any) -> Selection:
+    return Selection(dt.datetime.now(dt.UTC), **chosen)
+
+
+def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(connect: Connect, claimer: Any) -> None:
+    """Naive: the ids are passed to the cancel of single tasks, which asks running ones to stop."""
+    conn, other, worker = connect(), connect(), claimer()
+    conn.execute("SET lock_timeout = '1s'")
+    put(4)
+    done = [TaskFactory(status=status).pk for status in FINISHED]
+    store = PurgeStore(conn)
+    found = store.page(waiting(), 10)
+    (claim,) = worker.run_pass(sync=1).claims
+    locked = next(id_ for id_ in found if id_ != claim.id)
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [[locked, done[0]]])
+        assert store.cancel(found, channel_prefix(conn)) == 2
+        assert store.delete(done) == 3
+    row = Task.objects.get(pk=claim.id)
+    assert (row.status, row.cancel_requested_at, row.claimed_by) == ("RUNNING", None, worker.id)
+    ids = [TaskFactory(status=status).pk for status in ("PENDING", "CLAIMED", "RUNNING")]
+    TaskAttemptFactory(task_id=ids[0])
+    assert store.delete([*ids, done[0]]) == 1
+    assert set(Task.objects.filter(finished_at=None).values_list("pk", flat=True)) == {locked, claim.id, *ids}
+    assert TaskAttempt.objects.count() == 1
+
+
+def test_whoever_waits_for_a_purged_task_is_told(connect: Connect) -> None:
+    conn, listener = connect(), connect()
+    (id_,) = put()
+    conn.execute(
+        "INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), clock_timestamp() + interval '1 minute')"
+    )
+    listener.execute(f'LISTEN "{channel_prefix(conn)}_done"', prepare=False)
+    assert PurgeStore(conn).cancel([id_], channel_prefix(conn)) == 1
+    (told,) = [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)]
+    assert told == str(id_)
+
+
+def test_a_purge_reads_no_more_than_the_tasks_that_wait_or_have_finished(claimer: Any, connect: Connect) -> None:
+    """Naive: a sequential scan of all history for the few tasks that wait."""
+    TaskFactory.create_batch(500, status="COMPLETED")
+    for state in states(connect()):
+        worker = claimer()
+        notices, store = explained(worker), PurgeStore(worker.conn)
+        for chosen in (waiting(queue=queue, finished=done) for queue in (None, "default") for done in (False, True)):
+            assert store.page(chosen, 10) or state == "empty"
+            store.count(chosen)
+        plans = [text.partition("plan:")[2] for text in notices if "t.workflow_id IS NOT NULL" in text]
+        assert len(plans) >= 8, state
+        for plan in plans if state != "empty" else []:
+            assert not re.search(r"Seq Scan on horsies_tasks\b", plan), plan
+            assert re.search(r"using horsies_tasks_(claim|finished|parked|node)\b", plan), plan
+
+
+def test_a_batch_is_deleted_by_its_ids_also_where_it_is_planned_as_if_no_task_had_finished(
+    claimer: Any, connect: Connect
+) -> None:
+    """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there are."""
+    worker, admin = claimer(), connect()
+    admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
+    put(100)
+    admin.execute("VACUUM ANALYZE horsies_tasks")
+    done = TaskFactory.create_batch(20, status="COMPLETED")
+    notices = explained(worker)
+    assert PurgeStore(worker.conn).delete([task.pk for task in done]) == 20
+    plans = [text.partition("plan:")[2] for text in notices if re.search(r"(FROM|DELETE FROM) horsies_tasks t", text)]
+    assert len(plans) == 2
+    for plan in plans:
+        assert "using horsies_tasks_pkey" in plan, plan

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django.core.records import NewTasks, Outcome, Wanted
+from horsies_django.core.records import NewTasks, Wanted
 from horsies_django.models import Task
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
@@ -55,18 +55,18 @@ def pinned(holder: psycopg.Connection[Any]) -> Iterator[None]:
         yield
 
 
+def claimed(worker: Claimer, sync: int = 10, **owed: Any) -> list[uuid.UUID]:
+    """Run a pass, and return what it claimed."""
+    return [claim.id for claim in worker.run_pass(sync=sync, **owed).claims]
+
+
 def drain(worker: Claimer, count: int) -> dict[str, int]:
     """Let ``count`` tasks pass, in batches; return how many entries of which index a pass reads then."""
     claims = worker.run_pass(sync=BATCH).claims
     for _ in range(count // BATCH):
         claims = worker.run_pass(sync=BATCH, outcomes=complete(claims)).claims
         assert len(claims) == BATCH
-    return {index: entries(worker, index, sync=1, outcomes=finish(worker)) for index in INDEXES}
-
-
-def finish(worker: Claimer) -> list[Outcome]:
-    """Return outcomes of all that the worker holds."""
-    return [Outcome(held.id, held.generation, "COMPLETED", '{"ok": 1}') for held in worker.store.held(worker.id)]
+    return {index: entries(worker, index, sync=1, outcomes=complete(worker.store.held(worker.id))) for index in INDEXES}
 
 
 @pytest.mark.parametrize("cap", [None, 10 * BATCH])
@@ -108,16 +108,30 @@ def send_late(session: psycopg.Connection[Any], **columns: Any) -> uuid.UUID:
     return id_
 
 
-def test_a_task_that_was_committed_late_is_claimed_with_the_next_pass(sighted: Sights, connect: Connect) -> None:
+@contextmanager
+def send_quietly(session: psycopg.Connection[Any], **columns: Any) -> Iterator[uuid.UUID]:
+    """Send a task that is committed after the block, and of which nobody is told."""
+    with session.transaction():
+        session.execute("SET LOCAL horsies.quiet = 'on'")
+        yield send_late(session, **columns)
+
+
+def test_a_task_that_was_committed_late_or_due_in_the_past_is_claimed_with_the_next_pass(
+    sighted: Sights, connect: Connect
+) -> None:
     worker, sender = sighted(), connect()
     with sender.transaction():
         late = send_late(sender, delay=EARLIER)
         put()
         worker.run_pass(sync=10)
         worker.settle_in()
-    assert worker.run_pass(sync=10).claims == []  # it lies behind the mark, and nobody has been told yet
+    assert claimed(worker) == []  # it lies behind the mark, and nobody has been told yet
     worker.hears()
-    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [late]
+    assert claimed(worker) == [late]
+    worker.settle_in()
+    past = put(due_at=aware(hours=-1))
+    worker.hears()
+    assert claimed(worker) == past
 
 
 def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(sighted: Sights, connect: Connect) -> None:
@@ -125,11 +139,9 @@ def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(sigh
     worker, sender = sighted(), connect()
     put()
     claims = worker.run_pass(sync=10).claims
-    with sender.transaction():
-        sender.execute("SET LOCAL horsies.quiet = 'on'")
-        quiet = send_late(sender)
+    with send_quietly(sender) as quiet:
         worker.settle_in()
-    assert [claim.id for claim in worker.run_pass(sync=10, outcomes=complete(claims)).claims] == [quiet]
+    assert claimed(worker, outcomes=complete(claims)) == [quiet]
 
 
 def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_next(
@@ -144,32 +156,18 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
     worker.settle_in()
     put(queue="mail")
     with other.transaction():
-        other.execute(
-            "SELECT horsies_lock_caps(ARRAY(SELECT l FROM horsies_limits l WHERE l.queue_name = 'mail'), NULL)"
-        )
+        mail = "ARRAY(SELECT l FROM horsies_limits l WHERE l.queue_name = 'mail')"
+        other.execute(f"SELECT horsies_lock_caps({mail}, NULL)")
         passing = aside(worker.run_pass, sync=10)
         wait_for_waiting(sender, worker.conn)
-        with sender.transaction():
-            sender.execute("SET LOCAL horsies.quiet = 'on'")
-            quiet = send_late(sender, queue_name="bulk")
+        with send_quietly(sender, queue_name="bulk") as quiet:
+            pass
         longer = (
             f"SELECT clock_timestamp() > enqueued_at + interval '{2 * LAG_SECONDS} s' FROM horsies_tasks WHERE id = %s"
         )
-        wait_until(
-            lambda: sender.execute(longer, [quiet]).fetchone()[0], "the locks are held for longer than cursors lag"
-        )
+        wait_until(lambda: sender.execute(longer, [quiet]).fetchone()[0], "the locks are held longer than cursors lag")
     assert len(passing.result().claims) == 1
-    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [quiet]
-
-
-def test_a_task_that_was_to_be_due_in_the_past_is_claimed_with_the_next_pass(sighted: Sights) -> None:
-    worker = sighted()
-    put()
-    worker.run_pass(sync=10)
-    worker.settle_in()
-    (id_,) = put(due_at=aware(hours=-1))
-    worker.hears()
-    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [id_]
+    assert claimed(worker) == [quiet]
 
 
 @pytest.mark.parametrize("priority", [1, 200])
@@ -183,31 +181,24 @@ def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(sighted: Si
     assert len(claims) == 2
 
 
-def test_what_is_given_back_is_claimed_in_its_place_by_the_same_pass_and_by_others(sighted: Sights) -> None:
-    first, second, third = (put()[0] for _ in range(3))
+def test_what_is_given_back_or_due_for_another_attempt_is_claimed_in_its_place_by_the_same_pass_and_by_others(
+    sighted: Sights,
+) -> None:
+    first, second, third = (put(max_retries=1)[0] for _ in range(3))
     worker, other = sighted(), sighted()
     (claim,) = worker.run_pass(sync=1).claims
     (again,) = worker.run_pass(sync=1, releases=[claim]).claims
     assert (claim.id, again.id) == (first, first)
-    assert [claim.id for claim in other.run_pass(sync=1).claims] == [second]
-    assert [claim.id for claim in other.run_pass(sync=1).claims] == [third]
+    assert claimed(other, 1) + claimed(other, 1) == [second, third]
     other.settle_in()
     worker.run_pass(releases=[again])
     other.hears()
-    assert [claim.id for claim in other.run_pass(sync=1).claims] == [first]
-
-
-def test_what_is_due_for_another_attempt_is_claimed_by_whoever_has_a_slot(sighted: Sights) -> None:
-    (id_,) = put(max_retries=1)
-    worker, other = sighted(), sighted()
-    (claim,) = worker.run_pass(sync=1).claims
-    put()
-    other.run_pass(sync=1)
-    other.settle_in()
-    failed = done(claim, "FAILED", error_code="X", error_message="no", retry=0.0)
-    worker.run_pass(outcomes=[failed])
-    other.hears()
-    assert [(claim.id, claim.attempt) for claim in other.run_pass(sync=1).claims] == [(id_, 2)]
+    (claim,) = other.run_pass(sync=1).claims
+    assert (claim.id, claim.attempt) == (first, 1)
+    worker.settle_in()
+    other.run_pass(outcomes=[done(claim, "FAILED", error_code="X", error_message="no", retry=0.0)])
+    worker.hears()
+    assert [(claim.id, claim.attempt) for claim in worker.run_pass(sync=1).claims] == [(first, 2)]
 
 
 def test_what_a_reaper_rescues_is_claimed_by_whoever_has_a_slot(sighted: Sights, connect: Connect) -> None:
@@ -220,14 +211,14 @@ def test_what_a_reaper_rescues_is_claimed_by_whoever_has_a_slot(sighted: Sights,
     Task.objects.filter(claimed_by=worker.id).delete()
     WorkerStore(connect()).reap(timedelta(0), judge=True, many=100)
     worker.hears()
-    assert [claim.id for claim in worker.run_pass(sync=1).claims] == [id_]
+    assert claimed(worker, 1) == [id_]
 
 
 def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(sighted: Sights) -> None:
     (id_,), (after,) = put(), put()
     gone, worker, other = sighted(), sighted(), sighted()
     gone.run_pass(wanted=Wanted(prefetch=1, lease=LEASE))
-    assert [claim.id for claim in other.run_pass(sync=1).claims] == [after]
+    assert claimed(other, 1) == [after]
     for one in (worker, other):
         one.settle_in()
     woken = other.woken
@@ -278,7 +269,7 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
     worker.hears()
     assert not worker.notifications.healthy
     (id_,) = put(due_at=aware(hours=-1))
-    assert [claim.id for claim in worker.run_pass(sync=10).claims] == [id_]
+    assert claimed(worker) == [id_]
     worker.notifications.listen()
     assert worker.notifications.healthy
     assert '"since": 1' not in worker.cursors.text(0.0)
@@ -292,57 +283,31 @@ def test_the_net_is_a_pass_without_marks_once_per_poll(sighted: Sights) -> None:
     worker.settle_in()
     Task.objects.filter(pk=moved).update(status="PENDING", claimed_by=None, claimed_at=None, started_at=None)  # by hand
     assert worker.run_pass(sync=10).claims == []
-    assert [claim.id for claim in worker.run_pass(sync=10, later=POLL_SECONDS).claims] == [moved]
+    assert claimed(worker, later=POLL_SECONDS) == [moved]
     assert Task.objects.get(pk=seen).status == "RUNNING"
 
 
-def test_a_cap_counts_what_runs_long_however_much_has_passed_since(sighted: Sights) -> None:
-    limit("default", max_concurrency=3)
-    put(40)
-    slow, quick = sighted(), sighted()
-    long = slow.run_pass(sync=2).claims
-    for _ in range(10):
-        claims = quick.run_pass(sync=5).claims
-        assert len(claims) == 1
-        quick.run_pass(outcomes=complete(claims))
-    slow.run_pass(outcomes=complete(long[:1]))
-    assert len(quick.run_pass(sync=5).claims) == 2
-    assert len(slow.run_pass(sync=5).claims) == 0
-
-
-def test_a_cap_counts_all_that_runs_however_many_moments_it_was_claimed_at(sighted: Sights) -> None:
+def test_a_cap_counts_all_that_runs_however_many_moments_it_was_claimed_at_and_however_much_has_passed_since(
+    sighted: Sights,
+) -> None:
+    put(120)
+    worker, other = sighted(), sighted()
+    running = worker.run_pass(sync=2).claims + other.run_pass(sync=1).claims  # before there was a cap
     limit("default", max_concurrency=30)
-    put(80)
-    worker, other = sighted(), sighted()
-    running = [claim for one in (worker, other) * 12 for claim in one.run_pass(sync=1).claims]
-    assert len(running) == 24
-    for one, claims in ((worker, running[:8:2]), (other, running[13::2])):
-        assert len(one.run_pass(outcomes=complete(claims)).landed) == len(claims)
-    assert Task.objects.filter(status="RUNNING").count() == 14
-    assert len(other.run_pass(sync=20).claims) == 16
-    assert worker.run_pass(sync=20).claims == other.run_pass(sync=20).claims == []
-
-
-def test_a_cap_that_is_set_after_uncapped_claims_counts_them(sighted: Sights) -> None:
-    put(10)
-    worker, other = sighted(), sighted()
-    worker.run_pass(sync=2)
-    other.run_pass(sync=1)
-    limit("default", max_concurrency=4)
-    assert len(worker.run_pass(sync=10).claims) == 1
+    running += [claim for one in (worker, other) * 12 for claim in one.run_pass(sync=1).claims]
     limit("default", max_concurrency=None)
-    other.run_pass(sync=2)
-    limit("default", max_concurrency=7)
-    assert len(worker.run_pass(sync=10).claims) == 1
-
-
-def test_a_mark_of_what_is_in_flight_that_lies_in_the_future_is_not_believed(sighted: Sights) -> None:
-    limit("default", max_concurrency=2)
-    put(5)
-    worker = sighted()
-    worker.run_pass(sync=2)
+    running += other.run_pass(sync=1).claims
+    limit("default", max_concurrency=30)
+    assert len(running) == 28
+    for _ in range(10):
+        passing = worker.run_pass(sync=5).claims
+        assert len(passing) == 2
+        worker.run_pass(outcomes=complete(passing))
+    assert len(worker.run_pass(outcomes=complete(worker.store.held(worker.id)[1::2])).landed) == 7
+    assert len(claimed(other, 20)) == 9
+    assert claimed(worker, 20) == claimed(other, 20) == []
     worker.cursors.held["default"] = [aware(hours=1).isoformat()]  # the clock was set back meanwhile
-    assert worker.run_pass(sync=2).claims == []
+    assert claimed(worker, 2) == []
 
 
 def test_a_row_that_somebody_holds_keeps_the_mark_where_it_is(sighted: Sights, connect: Connect) -> None:
@@ -350,7 +315,7 @@ def test_a_row_that_somebody_holds_keeps_the_mark_where_it_is(sighted: Sights, c
     worker, other = sighted(), connect()
     with other.transaction():
         other.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        assert [claim.id for claim in worker.run_pass(sync=2).claims] == [free]
+        assert claimed(worker, 2) == [free]
         worker.settle_in()
-    assert [claim.id for claim in worker.run_pass(sync=2).claims] == [held]
+    assert claimed(worker, 2) == [held]
     wait_until(lambda: not worker.run_pass(sync=2).claims, "nothing is left")

@@ -1,8 +1,14 @@
-"""The schema: it goes forward and back, and holds what must always hold."""
+"""The schema: it goes forward and back, and holds what must always hold.
+
+It comes out the same however it is made: over leftovers, without migrations, printed, in a schema of a tenant.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import io
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,93 +16,42 @@ from django.apps import apps
 from django.core.checks import Tags, run_checks
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
-from django.utils import timezone
+from django.test.utils import CaptureQueriesContext
 
 from horsies_django.checks import check_schema
 from horsies_django.models import Queue, Task, TaskAttempt
+from horsies_django.testing import drain
+from tests.apps.project import tasks
 from tests.conftest import put
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-TABLES = {model._meta.db_table for model in apps.get_app_config("horsies").get_models()}
-
-
-def ours() -> set[str]:
-    """Return the names of all tables, functions and triggers of the app."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT relname FROM pg_class WHERE relname LIKE 'horsies%%' AND relkind = 'r' UNION "
-            "SELECT proname FROM pg_proc WHERE proname LIKE 'horsies%%' UNION "
-            "SELECT tgname FROM pg_trigger WHERE tgname LIKE 'horsies%%'"
-        )
-        return {row[0] for row in cursor.fetchall()}
-
-
-def test_migrations_run_back_to_zero_and_forward_again() -> None:
-    before = ours()
-    assert len(before) > 10
-    try:
-        call_command("migrate", "horsies", "zero", verbosity=0)
-        assert ours() == set()
-    finally:
-        call_command("migrate", "horsies", verbosity=0)
-    assert ours() == before
-
-
-def test_a_database_migrated_back_to_its_tables_goes_forward_again() -> None:
-    before = ours()
-    try:
-        call_command("migrate", "horsies", "0001", verbosity=0)
-        assert ours() == TABLES
-    finally:
-        call_command("migrate", "horsies", verbosity=0)
-    assert ours() == before
 
 
 def test_the_models_need_no_further_migration() -> None:
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 
 
-def test_no_number_of_rows_can_run_out() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'")
-        assert cursor.fetchall() == [("bigint",)]
-
-
-@pytest.mark.parametrize("priority", [0, 202, -1])
-def test_a_priority_outside_1_to_201_is_refused(priority: int) -> None:
-    with pytest.raises(IntegrityError, match="horsies_tasks_priority"):
-        put(priority=priority)
-
-
-def test_a_lane_that_no_worker_serves_is_refused() -> None:
-    with pytest.raises(IntegrityError, match="horsies_tasks_lane"):
-        put(lane="slow")
+ANYBODY = uuid.uuid4()
+FINISHED = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.mark.parametrize(
-    "columns",
+    ("constraint", "columns"),
     [
-        {"status": "RUNNING"},
-        {"status": "COMPLETED"},
-        {"status": "PENDING", "claimed_by": uuid.uuid4()},
-        {"status": "RESTING", "error_code": "X"},
-        {"claimed_by": uuid.uuid4()},
+        *(("priority", {"priority": priority}) for priority in (0, 202, -1)),
+        ("lane", {"lane": "slow"}),
+        ("status", {"status": "RUNNING"}),
+        ("status", {"status": "COMPLETED"}),
+        ("status", {"claimed_by": ANYBODY}),
+        ("status", {"status": "RESTING", "error_code": "X"}),
+        ("error_code", {"status": "FAILED", "finished_at": FINISHED}),
+        ("error_code", {"status": "COMPLETED", "error_code": "X", "finished_at": FINISHED}),
     ],
 )
-def test_a_status_that_contradicts_owner_and_end_is_refused(columns: dict[str, Any]) -> None:
+def test_a_task_whose_columns_contradict_each_other_is_refused(constraint: str, columns: dict[str, Any]) -> None:
     (id_,) = put()
-    with pytest.raises(IntegrityError, match="horsies_tasks_status"), transaction.atomic():
+    with pytest.raises(IntegrityError, match=f"horsies_tasks_{constraint}"):
         Task.objects.filter(pk=id_).update(**columns)
-
-
-def test_an_end_without_success_has_an_error_code_and_a_success_has_none() -> None:
-    now = timezone.now()
-    for columns in ({"status": "FAILED"}, {"status": "COMPLETED", "error_code": "X"}):
-        (id_,) = put()
-        with pytest.raises(IntegrityError, match="horsies_tasks_error_code"), transaction.atomic():
-            Task.objects.filter(pk=id_).update(finished_at=now, **columns)
 
 
 @pytest.mark.parametrize("model", [Task, TaskAttempt])
@@ -112,51 +67,26 @@ def test_the_declared_queues_are_rows_after_migrate() -> None:
     assert rows == {"*": 100, "default": 100, "mail": 1, "bulk": 50, "twin": 50}
 
 
-def test_every_constraint_and_index_has_a_name_of_ours() -> None:
+INDEXES = """
+    tasks_claim tasks_copies tasks_deadline tasks_finished tasks_holding tasks_node tasks_parked tasks_unadvanced
+    tasks_unsuccessful audit_subject schedules_next schedule_ticks_sent workers_started worker_states_worker
+    heartbeats_parents heartbeats_worker signals_keyed signals_run signals_unseen signals_unused
+    workflow_edges_down workflow_nodes_added workflow_nodes_due workflow_nodes_grown workflow_nodes_name
+    workflow_nodes_open workflow_nodes_signal workflow_nodes_waits workflows_finished workflows_key workflows_name
+    workflows_owed workflows_parent workflows_sent workflows_unfinished workflows_untold
+"""
+
+
+def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
             "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
         )
         names = {row[0] for row in cursor.fetchall()}
-    assert {name for name in names if not name.endswith("_like")} == {
-        "horsies_tasks_claim",
-        "horsies_tasks_copies",
-        "horsies_audit_subject",
-        "horsies_schedule_ticks_sent",
-        "horsies_schedules_next",
-        "horsies_tasks_deadline",
-        "horsies_tasks_holding",
-        "horsies_tasks_parked",
-        "horsies_tasks_finished",
-        "horsies_tasks_unsuccessful",
-        "horsies_workers_started",
-        "horsies_worker_states_worker",
-        "horsies_heartbeats_parents",
-        "horsies_heartbeats_worker",
-        "horsies_tasks_node",
-        "horsies_tasks_unadvanced",
-        "horsies_workflow_edges_down",
-        "horsies_workflow_nodes_added",
-        "horsies_workflow_nodes_grown",
-        "horsies_workflow_nodes_due",
-        "horsies_workflow_nodes_name",
-        "horsies_workflow_nodes_open",
-        "horsies_workflow_nodes_signal",
-        "horsies_workflow_nodes_waits",
-        "horsies_signals_keyed",
-        "horsies_signals_run",
-        "horsies_signals_unseen",
-        "horsies_signals_unused",
-        "horsies_workflows_finished",
-        "horsies_workflows_key",
-        "horsies_workflows_name",
-        "horsies_workflows_owed",
-        "horsies_workflows_parent",
-        "horsies_workflows_sent",
-        "horsies_workflows_unfinished",
-        "horsies_workflows_untold",
-    }
+        cursor.execute("SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'")
+        assert cursor.fetchall() == [("bigint",)]
+    assert {name for name in names if not name.endswith("_like")} == {f"horsies_{name}" for name in INDEXES.split()}
 
 
 @pytest.mark.parametrize("schema", ["public", "queue"])
@@ -177,3 +107,167 @@ def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: 
         cursor.execute(message.hint.partition(": ")[2])
         assert run_checks(tags=[Tags.database], databases=["default"]) == []
         transaction.set_rollback(True)
+
+
+TABLES = {model._meta.db_table for model in apps.get_app_config("horsies").get_models()}
+
+EVERYTHING = """
+SELECT 'column', table_name, column_name, concat_ws(' ', data_type, domain_name, is_nullable, column_default)
+FROM information_schema.columns WHERE table_schema = current_schema() AND table_name LIKE 'horsies%'
+UNION ALL SELECT 'type', c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'c' AND c.relname LIKE 'horsies%' AND NOT a.attisdropped
+UNION ALL SELECT 'index', tablename, indexname, replace(indexdef, current_schema() || '.', '') FROM pg_indexes
+WHERE schemaname = current_schema() AND tablename LIKE 'horsies%'
+UNION ALL SELECT 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+WHERE connamespace = current_schema()::regnamespace AND conname LIKE 'horsies%' AND contype <> 'n'
+UNION ALL SELECT 'storage', relname, NULL, coalesce(array_to_string(array_remove(reloptions, 'autovacuum_enabled=off'), ' '), '')
+FROM pg_class -- other tests switch it off
+WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND relname LIKE 'horsies%'
+UNION ALL SELECT 'function', proname, pg_get_function_arguments(oid), pg_get_function_result(oid) || md5(prosrc) FROM pg_proc
+WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'horsies%'
+UNION ALL SELECT 'trigger', tgrelid::regclass::text, tgname, tgtype::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+WHERE c.relnamespace = current_schema()::regnamespace AND tgname LIKE 'horsies%'
+UNION ALL SELECT 'sequence', sequencename, NULL, start_value::text FROM pg_sequences
+WHERE schemaname = current_schema() AND sequencename LIKE 'horsies%'
+"""
+
+# What a release before could have left: other arguments, another result, another type, a function on a type of its own.
+OLDER = """
+DROP TYPE IF EXISTS horsies_caps CASCADE;
+CREATE TYPE horsies_caps AS (one int);
+CREATE FUNCTION horsies_lock_caps(p_caps horsies_caps) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION horsies_send(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION horsies_fits(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''an older one''; END';
+"""
+
+
+def sql(text: str) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(text)
+        return cursor.fetchall() if cursor.description else []
+
+
+def made() -> set[Any]:
+    """Return all that the app has in the current schema, a line for each."""
+    return set(sql(EVERYTHING))
+
+
+def drop_tables() -> None:
+    """Drop all tables, and forget that they were migrated; their functions, types and sequences stay."""
+    for table in TABLES:
+        sql(f"DROP TABLE IF EXISTS {table} CASCADE")
+    sql("DELETE FROM django_migrations WHERE app = 'horsies'")
+
+
+@pytest.fixture
+def before() -> Iterator[set[Any]]:
+    """Give what the migrations made, and make it again."""
+    found = made()
+    assert {kind for kind, *_ in found} == {
+        "column", "type", "index", "constraint", "storage", "function", "trigger", "sequence",
+    }  # fmt: skip
+    yield found
+    sql("RESET search_path")
+    drop_tables()
+    call_command("migrate", verbosity=0)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """Have a schema that is empty but for a table of its migrations, before the other one on the search path."""
+    sql("CREATE SCHEMA elsewhere")
+    sql("CREATE TABLE elsewhere.django_migrations (LIKE public.django_migrations INCLUDING ALL)")
+    sql("SET search_path = elsewhere, public")
+    yield
+    sql("RESET search_path")
+    sql("DROP SCHEMA elsewhere CASCADE")
+
+
+def runs_a_task() -> bool:
+    handle = tasks.add.send(1, 2)
+    return drain() == 1 and handle.get(0).ok_value == 3
+
+
+def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(before: set[Any]) -> None:
+    for target, left in (("0001", TABLES), ("zero", set())):
+        call_command("migrate", "horsies", target, verbosity=0)
+        assert {name for kind, name, *_ in made() if kind in ("storage", "function", "trigger")} == left
+        call_command("migrate", "horsies", verbosity=0)
+        assert made() == before
+
+
+@pytest.mark.parametrize("left", ["", OLDER], ids=["today's", "older"])
+def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(before: set[Any], left: str) -> None:
+    drop_tables()
+    sql(f"{left};")
+    call_command("migrate", "horsies", verbosity=0)
+    assert made() == before
+    assert runs_a_task()
+
+
+def test_what_dropped_tables_left_behind_is_gone_after_migrating_back(before: set[Any]) -> None:
+    for table in TABLES:
+        sql(f"DROP TABLE IF EXISTS {table} CASCADE")
+    call_command("migrate", "horsies", "0001", verbosity=0)
+    assert {kind for kind, *_ in made()} == {"sequence", "constraint"}  # that of the domain
+
+
+def test_tables_made_without_migrations_are_those_of_the_migrations(before: set[Any], settings: Any) -> None:
+    call_command("migrate", "horsies", "zero", verbosity=0)
+    settings.MIGRATION_MODULES = {"horsies": None}
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    assert made() == before
+    assert runs_a_task()
+
+
+def test_without_migrations_too_the_functions_are_made_again_but_not_for_a_flush(
+    before: set[Any], settings: Any
+) -> None:
+    settings.MIGRATION_MODULES = {"horsies": None}
+    sql(OLDER)
+    sql("CREATE VIEW of_the_project AS SELECT kwargs, result FROM horsies_tasks")
+    call_command("migrate", run_syncdb=True, verbosity=0)
+    assert made() == before
+    with CaptureQueriesContext(connection) as queries:
+        call_command("flush", interactive=False, verbosity=0)
+    assert not [one for one in queries if "CREATE FUNCTION" in one["sql"]]
+    assert made() == before
+
+
+def test_functions_of_another_schema_on_the_search_path_are_left_alone(before: set[Any], elsewhere: None) -> None:
+    call_command("migrate", "horsies", verbosity=0)
+    assert {tuple(line[:3]) for line in made()} == {tuple(line[:3]) for line in before}
+    call_command("migrate", "horsies", "zero", verbosity=0)
+    assert made() == set()
+    sql("SET search_path = public")
+    assert made() == before
+
+
+def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(before: set[Any], elsewhere: None) -> None:
+    def printed(name: str, **how: Any) -> str:
+        text = io.StringIO()
+        call_command("sqlmigrate", "horsies", name, stdout=text, no_color=True, **how)
+        return text.getvalue()
+
+    sql(printed("0001") + printed("0002"))
+    assert made() == before
+    sql(printed("0002", backwards=True) + printed("0001", backwards=True))
+    assert made() == set()
+
+
+class Router:
+    """A project's router that knows the tables of the queue by the names of their models."""
+
+    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
+        models = {model._meta.model_name for model in apps.get_app_config("horsies").get_models()}
+        return False if model_name in models else None
+
+
+def test_no_functions_are_made_where_a_router_refuses_the_tables(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [f"{__name__}.Router"]
+    for name in ("0001", "0002"):
+        text = io.StringIO()
+        call_command("sqlmigrate", "horsies", name, stdout=text, no_color=True)
+        assert "horsies" not in text.getvalue().replace("sqlmigrate", "")

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json
 import logging
-import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
+from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.db import Error, connection, transaction
 from django.utils import timezone
 
-from horsies_django import TaskSendError, task
+from horsies_django import TaskDefinitionError, TaskSendError, task
 from horsies_django.core.records import NewTasks
 from horsies_django.models import Task
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import enqueue, options, registry
+from horsies_django.tasks.handle import TaskHandle
 from horsies_django.tasks.ids import Clockwork, uuid7
 from tests.apps.project import tasks
+from tests.conftest import Claimer
 from tests.support import refusing
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,36 +36,19 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Connect = Callable[[], psycopg.Connection[Any]]
 
 
-def count_seen_by(other: psycopg.Connection[Any]) -> int:
-    return int(other.execute("SELECT count(*) FROM horsies_tasks").fetchone()[0])
-
-
 @pytest.mark.promise("S3.1", "S3.4")
 def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Connect) -> None:
     other = connect()
     with transaction.atomic():
         tasks.add.send(1)
-        assert Task.objects.count() == 1
-        assert count_seen_by(other) == 0
-    assert count_seen_by(other) == 1
-
-
-def test_a_rollback_takes_the_task_with_it() -> None:
-    with pytest.raises(RuntimeError), transaction.atomic():
-        Group.objects.create(name="with the task")
-        tasks.add.send(1)
-        raise RuntimeError
-    assert not Task.objects.exists()
-    assert not Group.objects.exists()
-
-
-def test_a_rollback_to_a_savepoint_takes_only_what_was_sent_after_it() -> None:
-    with transaction.atomic():
-        tasks.add.send(1)
         with pytest.raises(RuntimeError), transaction.atomic():
+            Group.objects.create(name="with the task")
             tasks.add.send(2)
             raise RuntimeError
-    assert Task.objects.get().kwargs == {"a": 1}
+        assert Task.objects.get().kwargs == {"a": 1}
+        assert other.execute("SELECT count(*) FROM horsies_tasks").fetchone() == (0,)
+    assert other.execute("SELECT kwargs FROM horsies_tasks").fetchall() == [({"a": 1},)]
+    assert not Group.objects.exists()
 
 
 @pytest.mark.promise("S3.4", "S3.9")
@@ -83,9 +69,7 @@ def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connec
 def test_every_option_is_stored_whether_parameters_are_bound_by_the_driver_or_by_the_server(
     server_side_binding: bool,
 ) -> None:
-    aware = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
-    other = connection.copy()
-    other.settings_dict["OPTIONS"] = {**connection.settings_dict["OPTIONS"], "server_side_binding": server_side_binding}
+    century = dt.timedelta(days=36_500)
     common: dict[str, Any] = {
         "task_name": "x",
         "queue_name": "default",
@@ -93,61 +77,65 @@ def test_every_option_is_stored_whether_parameters_are_bound_by_the_driver_or_by
         "priority": 7,
         "kwargs": ["{}"],
     }
-    try:
+    other = connection.copy()
+    other.settings_dict["OPTIONS"] = {**connection.settings_dict["OPTIONS"], "server_side_binding": server_side_binding}
+    with closing(other):
         store = TaskStore(other)
-        table = store.send(
-            NewTasks(**common, ids=[uuid7()], due_at=aware, good_for=dt.timedelta(days=36_500), max_retries=3)
-        )
-        store.send(NewTasks(**common, ids=[uuid7()], delay=dt.timedelta(days=2), good_until=aware, now=aware), table)
+        due_at = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+        table = store.send(NewTasks(**common, ids=[uuid7()], due_at=due_at, good_for=century, max_retries=3))
+        store.send(NewTasks(**common, ids=[uuid7()], delay=dt.timedelta(days=2), good_until=due_at, now=due_at), table)
         store.send_timed(NewTasks(**common, ids=[uuid7()], options='{"timeout_ms": 500}', codec="plain"), table)
-    finally:
-        other.close()
-    due, delayed, timed = Task.objects.order_by("id").values()
-    assert due["priority"] == 7
-    assert due["max_retries"] == 3
-    assert due["good_until"] > due["enqueued_at"]
-    assert delayed["enqueued_at"] - delayed["sent_at"] == dt.timedelta(days=2)
-    assert delayed["good_until"] == delayed["sent_at"]
-    assert timed["options"] == {"timeout_ms": 500}
-    assert timed["codec"] == "plain"
+    due, delayed, timed = Task.objects.order_by("id")
+    assert (due.priority, due.max_retries) == (7, 3)
+    assert due.good_until > due.enqueued_at
+    assert delayed.enqueued_at - delayed.sent_at == dt.timedelta(days=2)
+    assert delayed.good_until == delayed.sent_at
+    assert (timed.options, timed.codec) == ({"timeout_ms": 500}, "plain")
 
 
 @pytest.mark.promise("S3.12")
 def test_the_row_carries_what_was_sent() -> None:
     until = timezone.now() + dt.timedelta(hours=1) if timezone.is_aware(timezone.now()) else None
-    handle = tasks.mail.send("a@example.org")
-    row = Task.objects.get(pk=handle.task_id)
-    assert (row.task_name, row.queue_name, row.lane, row.priority) == (
-        "tests.apps.project.tasks.mail",
-        "mail",
-        "sync",
-        7,
-    )
+    row = Task.objects.get(pk=tasks.mail.send("a@example.org").task_id)
+    where = (row.task_name, row.queue_name, row.lane, row.priority)
+    assert where == ("tests.apps.project.tasks.mail", "mail", "sync", 7)
     assert (row.kwargs, row.status, row.claim_generation, row.retry_count) == ({"to": "a@example.org"}, "PENDING", 0, 0)
-    other = tasks.anoop.with_options(queue="bulk", priority=3, good_until=until).send()
-    row = Task.objects.get(pk=other.task_id)
+    row = Task.objects.get(pk=tasks.anoop.with_options(queue="bulk", priority=3, good_until=until).send().task_id)
     assert (row.queue_name, row.lane, row.priority, row.good_until) == ("bulk", "async", 3, until)
+    row = Task.objects.get(pk=tasks.add.send(1, b=2).task_id)
+    assert row.kwargs == {"a": 1, "b": 2}, "by name, and without defaults"
+    assert tasks.add(2, b=3) == 5
+    assert Task.objects.count() == 3, "a call runs it here"
 
 
-def test_positional_and_named_arguments_travel_by_name_and_defaults_do_not() -> None:
-    tasks.add.send(1, b=2)
-    tasks.add.send(a=1)
-    assert list(Task.objects.order_by("id").values_list("kwargs", flat=True)) == [{"a": 1, "b": 2}, {"a": 1}]
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have 50 calls go with one statement."""
+    monkeypatch.setattr(enqueue, "CHUNK", 50)
 
 
-def test_send_many_sends_all_in_order_or_none() -> None:
-    handles = tasks.add.send_many([{"a": number} for number in range(12_000)])
-    stored = list(Task.objects.order_by("id").values_list("id", "kwargs"))
-    assert [handle.task_id for handle in handles] == [id_ for id_, _ in stored]
-    assert [kwargs["a"] for _, kwargs in stored] == list(range(12_000))
-    Task.objects.all().delete()
-    with pytest.raises(TaskSendError, match="item 1") as caught:
-        tasks.add.send_many([{"a": 1}, {"a": "one"}])
-    assert caught.value.code == "VALIDATION_FAILED"
-    with pytest.raises(TaskSendError, match="item 0 is int"):
-        tasks.add.send_many([1])  # type: ignore[list-item]
+def calls(*numbers: int) -> list[dict[str, Any]]:
+    return [{"a": number} for number in range(*numbers)]
+
+
+def test_send_many_sends_all_in_order_each_statement_with_a_moment_of_its_own(chunks: None) -> None:
+    """Else scan cursors could not tell apart what is claimed from what waits: each scan would read all dead entries before it."""
+    with transaction.atomic():
+        handles = tasks.add.send_many(calls(120))
+        handles.append(tasks.add.send(a=120))
+    found = Task.objects.order_by("enqueued_at", "id").values_list("id", "kwargs__a", "enqueued_at")
+    assert [(handle.task_id, number) for number, handle in enumerate(handles)] == [(id_, a) for id_, a, _ in found]
+    assert len({moment for *_, moment in found}) == 4
     assert tasks.add.send_many([]) == []
-    assert not Task.objects.exists()
+
+
+def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_pieces(chunks: None) -> None:
+    tasks.add.send_many(calls(110))
+    rows = Task.objects.order_by("id").values_list("kwargs", flat=True)
+    with transaction.atomic():
+        handles = tasks.add.send_many({"a": kwargs["a"] + 110} for kwargs in rows.iterator(chunk_size=10))
+    assert len(handles) == 110
+    assert sorted(kwargs["a"] for kwargs in rows) == list(range(220))
 
 
 def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
@@ -166,136 +154,59 @@ def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
     assert sizes([]) == []
 
 
-def test_the_tasks_of_a_large_transaction_do_not_share_one_moment() -> None:
-    """Else scan cursors could not tell apart what is claimed from what waits: each scan would read all dead entries before it."""
-    with transaction.atomic():
-        tasks.add.send_many([{"a": number} for number in range(enqueue.CHUNK + 1)])
-        tasks.add.send(a=enqueue.CHUNK + 1)
-    found = Task.objects.order_by("enqueued_at", "id").values_list("kwargs__a", "enqueued_at")
-    assert [number for number, _ in found] == list(range(enqueue.CHUNK + 2))
-    assert len({moment for _, moment in found}) == 3
-
-
-def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_pieces() -> None:
-    tasks.add.send_many([{"a": number} for number in range(11_000)])
-    rows = Task.objects.order_by("id").values_list("kwargs", flat=True)
-    with transaction.atomic():
-        handles = tasks.add.send_many({"a": kwargs["a"] + 11_000} for kwargs in rows.iterator(chunk_size=100))
-    assert len(handles) == 11_000
-    assert sorted(kwargs["a"] for kwargs in rows) == list(range(22_000))
-
-
 @pytest.mark.parametrize("supported", [True, False], ids=["pipeline", "no pipeline"])
 def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transaction_usable(
-    supported: bool, monkeypatch: pytest.MonkeyPatch
+    supported: bool, chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueue.Pipeline, "is_supported", lambda: supported)
-    calls: list[dict[str, Any]] = [{"a": number} for number in range(12_000)]
     with transaction.atomic():
         tasks.add.send(1)
-        with pytest.raises(TaskSendError, match="item 11000: .*add") as caught:
-            tasks.add.send_many([*calls[:11_000], {"a": "one"}, *calls])
-        assert caught.value.code == "VALIDATION_FAILED"
+        for many, said in (
+            ([*calls(110), {"a": "one"}, *calls(120)], "item 110: .*add"),
+            ([{"a": 1}, {"a": "one"}], "item 1"),
+            ([1], "item 0 is int"),
+        ):
+            with pytest.raises(TaskSendError, match=said) as caught:
+                tasks.add.send_many(many)
+            assert caught.value.code == "VALIDATION_FAILED"
         assert Task.objects.count() == 1
-        tasks.add.send_many(calls)
-    assert Task.objects.count() == 12_001
+        with (
+            refusing.refused("horsies_tasks", "(NEW.kwargs ->> 'a')::int >= 110", "INSERT"),
+            pytest.raises(Error, match="refused"),
+            transaction.atomic(),
+        ):
+            tasks.add.send_many(calls(300))
+        tasks.add.send_many(calls(120))
+    assert Task.objects.count() == 121
 
 
-@pytest.mark.parametrize("supported", [True, False], ids=["pipeline", "no pipeline"])
-def test_what_the_database_refuses_of_many_undoes_all_and_is_told(
-    supported: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(enqueue.Pipeline, "is_supported", lambda: supported)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "ALTER TABLE horsies_tasks ADD CONSTRAINT nothing_large CHECK ((kwargs ->> 'a')::int < 11000) NOT VALID"
-        )
-    try:
-        with transaction.atomic(), pytest.raises(Error, match="nothing_large"):
-            tasks.add.send_many([{"a": number} for number in range(30_000)])
-        assert not Task.objects.exists()
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("ALTER TABLE horsies_tasks DROP CONSTRAINT nothing_large")
+REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "queue": (lambda: tasks.add.with_options(queue="mial").send(1), ["'mial'", "bulk, default, mail, twin"]),
+    "priority 0": (lambda: tasks.add.with_options(priority=0).send(1), ["priority", "1 (first) to 100"]),
+    "priority 101": (lambda: tasks.add.with_options(priority=101).send(1), ["priority", "1 (first) to 100"]),
+    "priority True": (lambda: tasks.add.with_options(priority=True).send(1), ["priority", "1 (first) to 100"]),
+    "priority '1'": (lambda: tasks.add.with_options(priority="1").send(1), ["priority", "1 (first) to 100"]),
+    "time": (lambda: tasks.add.with_options(delay=60).schedule(60, 1), ["the time is given twice"]),
+    "type": (lambda: tasks.add.send("one"), ["argument 'a'"]),
+    "object": (lambda: tasks.echo.send(object()), ["argument 'text'"]),
+    "missing": (lambda: tasks.add.send(), ["missing", "'a'"]),
+    "unknown": (lambda: tasks.add.send(1, c=2), ["'c'"]),
+    "NUL": (lambda: tasks.echo.send("nul \x00 byte"), ["argument 'text'"]),
+    "surrogate": (lambda: tasks.echo.send("lone \ud800 surrogate"), ["argument 'text'"]),
+    "model": (lambda: tasks.echo.send(User(pk=7, username="u")), ["argument 'text'", "pass text.pk"]),
+    "size": (lambda: tasks.echo.send("z" * 50_000_000), ["MAX_PAYLOAD_BYTES", "16,777,216"]),
+}
 
 
-def test_schedule_counts_a_delay_from_now_and_takes_aware_moments() -> None:
-    moment = dt.datetime(2030, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
-    by_seconds = tasks.add.schedule(90, 1)
-    by_delta = tasks.add.schedule(dt.timedelta(hours=1), 1)
-    by_moment = tasks.add.schedule(moment, 1)
-    delays = [
-        (row.enqueued_at - row.sent_at).total_seconds()
-        for row in (Task.objects.get(pk=handle.task_id) for handle in (by_seconds, by_delta))
-    ]
-    assert delays == [pytest.approx(90, abs=1), pytest.approx(3600, abs=1)]
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT extract(epoch FROM enqueued_at) FROM horsies_tasks WHERE id = %s", [by_moment.task_id])
-        assert cursor.fetchone()[0] == moment.timestamp()
-
-
-@pytest.mark.parametrize(
-    ("when", "words"),
-    [
-        (-1, "in the future"),
-        (dt.timedelta(days=40_000), "in the future"),
-        (float("nan"), "not a valid number of seconds"),
-        (True, "bool"),
-        ("soon", "str"),
-        (dt.datetime(2030, 1, 1), "no time zone"),
-    ],
-)
-def test_a_moment_that_cannot_be_is_refused(when: Any, words: str) -> None:
-    with pytest.raises(TaskSendError, match=words) as caught:
-        tasks.add.schedule(when, 1)
-    assert caught.value.code == "VALIDATION_FAILED"
-    assert not caught.value.retryable
-    assert not Task.objects.exists()
-
-
-def refused(send: Callable[[], Any], code: str, *words: str) -> None:
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touched(what: str) -> None:
+    send, words = REFUSED[what]
     with transaction.atomic():
         with pytest.raises(TaskSendError) as caught:
             send()
-        assert caught.value.code == code
-        for word in words:
-            assert word in str(caught.value)
-        assert not Task.objects.exists()  # the caller's transaction is still usable, and nothing was written
-
-
-def test_a_naive_good_until_is_refused() -> None:
-    naive = dt.datetime(2030, 1, 1)
-    refused(lambda: tasks.add.with_options(good_until=naive).send(1), "VALIDATION_FAILED", "good_until", "no time zone")
-
-
-def test_an_unknown_queue_is_refused_naming_the_declared_ones() -> None:
-    refused(
-        lambda: tasks.add.with_options(queue="mial").send(1), "VALIDATION_FAILED", "'mial'", "bulk, default, mail, twin"
-    )
-
-
-@pytest.mark.parametrize("priority", [0, 101, True, "1"])
-def test_a_priority_outside_1_to_100_is_refused(priority: Any) -> None:
-    refused(
-        lambda: tasks.add.with_options(priority=priority).send(1), "VALIDATION_FAILED", "priority", "1 (first) to 100"
-    )
-
-
-def test_an_argument_that_does_not_fit_is_refused_with_its_name() -> None:
-    refused(lambda: tasks.add.send("one"), "VALIDATION_FAILED", "argument 'a'")  # type: ignore[arg-type]
-    refused(lambda: tasks.echo.send(object()), "VALIDATION_FAILED", "argument 'text'")  # type: ignore[arg-type]
-    refused(lambda: tasks.add.send(), "VALIDATION_FAILED", "a")  # type: ignore[call-arg]
-    refused(lambda: tasks.add.send(1, c=2), "VALIDATION_FAILED", "c")  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("text", ["nul \x00 byte", "lone \ud800 surrogate"])
-def test_text_that_postgresql_cannot_hold_is_refused_with_the_arguments_name(text: str) -> None:
-    refused(lambda: tasks.echo.send(text), "VALIDATION_FAILED", "argument 'text'")
-
-
-def test_a_model_instance_is_refused_with_what_to_pass_instead() -> None:
-    user = User(pk=7, username="u")
-    refused(lambda: tasks.echo.send(user), "VALIDATION_FAILED", "argument 'text'", "pass text.pk")  # type: ignore[arg-type]
+        assert caught.value.code == ("PAYLOAD_TOO_LARGE" if what == "size" else "VALIDATION_FAILED")
+        assert [word for word in words if word not in str(caught.value)] == []
+        assert not Task.objects.exists()
 
 
 def test_a_large_argument_passes_with_a_warning_that_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -307,128 +218,201 @@ def test_a_large_argument_passes_with_a_warning_that_does_not_show_it(caplog: py
     assert "yyy" not in caplog.text
 
 
-def test_an_argument_beyond_the_limit_is_refused() -> None:
-    refused(lambda: tasks.echo.send("z" * 50_000_000), "PAYLOAD_TOO_LARGE", "MAX_PAYLOAD_BYTES", "16,777,216")
-
-
 def test_the_limit_counts_bytes_and_not_characters(settings: Any) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 400_000}
-    refused(lambda: tasks.echo.send("\N{SNOWMAN}" * 300_000), "PAYLOAD_TOO_LARGE")
+    with pytest.raises(TaskSendError) as caught:
+        tasks.echo.send("\N{SNOWMAN}" * 300_000)
+    assert caught.value.code == "PAYLOAD_TOO_LARGE"
     tasks.echo.send("s" * 300_000)
     assert Task.objects.count() == 1
 
 
-def test_a_send_on_a_running_loop_names_its_async_twin() -> None:
-    async def view() -> None:
-        tasks.add.send(1)
-
-    with pytest.raises(TaskSendError, match=r"await add\.asend\(") as caught:
-        asyncio.run(view())
-    assert caught.value.code == "ASYNC_CONTEXT"
-
-
-def test_the_async_verbs_send_as_their_twins_do() -> None:
-    from asgiref.sync import async_to_sync
-
+def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_them() -> None:
     async def view() -> None:
         await tasks.add.asend(1)
         await tasks.add.aschedule(60, 2)
         await tasks.add.asend_many([{"a": 3}, {"a": 4}])
         await tasks.add.with_options(priority=5).asend(5)
+        with pytest.raises(TaskSendError, match=r"await add\.asend\(") as caught:
+            tasks.add.send(6)
+        assert caught.value.code == "ASYNC_CONTEXT"
 
     async_to_sync(view)()
     assert [kwargs["a"] for kwargs in Task.objects.order_by("id").values_list("kwargs", flat=True)] == [1, 2, 3, 4, 5]
 
 
-def test_a_send_while_apps_load_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_send_while_apps_load_or_task_modules_are_imported_is_refused_in_that_thread_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with registry.suppressed_sends(), ThreadPoolExecutor(1) as other:
+        with pytest.raises(TaskSendError, match="Module-level code") as caught:
+            tasks.add.send(1)
+        assert caught.value.code == "SEND_SUPPRESSED"
+        assert other.submit(registry.discovering).result(30) is False
+    tasks.add.send(1)
+    assert Task.objects.count() == 1
     monkeypatch.setattr(apps, "ready", False)
     with pytest.raises(TaskSendError, match="still loading") as caught:
         tasks.add.send(1)
     assert caught.value.code == "SEND_SUPPRESSED"
 
 
-def test_a_send_while_task_modules_are_imported_is_refused_in_that_thread_only() -> None:
-    with registry.suppressed_sends():
-        refused(lambda: tasks.add.send(1), "SEND_SUPPRESSED", "Module-level code")
-        other = threading.Thread(target=lambda: seen.append(registry.discovering()))
-        seen: list[bool] = []
-        other.start()
-        other.join()
-        assert seen == [False]
-    tasks.add.send(1)
-    assert Task.objects.count() == 1
-
-
-def test_a_database_that_is_gone_is_a_send_error_that_may_be_retried() -> None:
+def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_cannot_take_the_value_may_not(
+    connect: Connect,
+) -> None:
+    """As a character that its encoding does not have, which is one error of class 22 of many."""
+    with refusing.refused("horsies_tasks", event="INSERT", code="22P05"), pytest.raises(TaskSendError) as caught:
+        tasks.add.send(1)
+    assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
-        (pid,) = cursor.fetchone()
-    with psycopg.connect(**{k: v for k, v in connection.get_connection_params().items() if k in PLAIN}) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [pid])
+        connect().execute("SELECT pg_terminate_backend(%s)", cursor.fetchone())
     with pytest.raises(TaskSendError) as caught:
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("ENQUEUE_FAILED", True)
     connection.close()
 
 
-def test_a_value_that_the_database_cannot_take_is_a_send_error_that_is_not_to_be_retried() -> None:
-    """As a character that its encoding does not have, which is one error of class 22 of many."""
-    with refusing.refused("horsies_tasks", event="INSERT", code="22P05"), pytest.raises(TaskSendError) as caught:
-        tasks.add.send(1)
-    assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
-
-
-def test_what_the_database_says_comes_without_the_statement_and_its_arguments(
-    connect: Connect,
-) -> None:
-    other = connect()
-    with other.transaction(), pytest.raises(TaskSendError) as caught, transaction.atomic():
-        other.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+def test_what_the_database_says_comes_without_the_statement_and_its_arguments(connect: Connect) -> None:
+    with connect().transaction() as other, pytest.raises(TaskSendError) as caught, transaction.atomic():
+        other.connection.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL lock_timeout = '100ms'")
         tasks.echo.send("a secret")
     assert caught.value.message == "the database did not accept the task: canceling statement due to lock timeout"
 
 
-PLAIN = {"dbname", "user", "password", "host", "port"}
-
-
-def test_calling_a_task_runs_it_here_without_the_queue() -> None:
-    assert tasks.add(2, b=3) == 5
-    assert not Task.objects.exists()
-
-
-def test_ids_grow_within_a_process_whatever_the_clock_does() -> None:
+def test_ids_grow_within_a_process_whatever_the_clock_does_and_those_of_the_database_tell_time_and_place() -> None:
+    """The pages of the audit are ordered by them."""
     clockwork = Clockwork()
     clockwork.last = 2**47 << 42  # a clock that was set back far behind
     ids = [clockwork.next() for _ in range(500)] + clockwork.take(500)
     assert ids == sorted(set(ids))
-    assert {(id_.version, id_.variant) for id_ in ids} == {(7, "specified in RFC 4122")}
-    threads_ids = [uuid7() for _ in range(1000)]
-    assert threads_ids == sorted(set(threads_ids))
-
-
-def test_a_task_defined_twice_under_one_name_is_refused() -> None:
-    from horsies_django import TaskDefinitionError
-
-    @task(name="tests.taken")
-    def first() -> None: ...
-
-    with pytest.raises(TaskDefinitionError, match=r"two tasks are named 'tests.taken'.*first.*second"):
-
-        @task(name="tests.taken")
-        def second() -> None: ...
-
-    registry._tasks.pop("tests.taken")
-    assert first.name == "tests.taken"
-
-
-def test_an_id_that_the_database_makes_tells_its_time_to_the_microsecond_and_then_its_place() -> None:
-    """The pages of the audit are ordered by it."""
+    assert {(id_.version, id_.variant) for id_ in ids} == {(7, uuid.RFC_4122)}
+    own = [uuid7() for _ in range(1000)]
+    assert own == sorted(set(own))
     with connection.cursor() as cursor:
         now = "extract(epoch FROM clock_timestamp())::float8"
         cursor.execute(f"SELECT {now}, horsies_uuid7(1715004), {now}")
         before, id_, after = cursor.fetchone()
     units = (id_.int >> 80) << 12 | id_.int >> 64 & 0xFFF
-    assert before - 1e-6 <= units / 4_096_000 <= after + 1e-6
+    assert before - 1e-6 <= units / 4_096_000 <= after + 1e-6, "to the microsecond"
     assert (id_.version, id_.variant, id_.hex[17:23]) == (7, uuid.RFC_4122, "1a2b3c")
+
+
+def test_a_task_defined_twice_under_one_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    task(name="tests.taken")(first)
+    with pytest.raises(TaskDefinitionError, match=r"two tasks are named 'tests.taken'.*first.*second"):
+        task(name="tests.taken")(second)
+
+
+HOUR = dt.timedelta(hours=1)
+
+
+def row(handle: TaskHandle[Any]) -> Task:
+    return Task.objects.get(pk=handle.task_id)
+
+
+def clock() -> dt.datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        found: dt.datetime = cursor.fetchone()[0]
+    return found
+
+
+@contextmanager
+def late_in_a_transaction() -> Iterator[None]:
+    """Run in a transaction that is older than what is done in it."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(0.05)")
+        yield
+
+
+def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction() -> None:
+    second = dt.timedelta(seconds=1)
+    with late_in_a_transaction():
+        before = clock()
+        delayed = [tasks.add.schedule(1, 1), tasks.add.with_options(delay=1).send(1)]
+        good = tasks.add.with_options(good_until=HOUR)
+        handles = [good.send(1), good.schedule(60, 1), *good.send_many([{"a": 1}, {"a": 2}])]
+        after = clock()
+    for handle in delayed:
+        assert before <= row(handle).enqueued_at - second <= after
+    for handle in handles:
+        good_until = row(handle).good_until
+        assert good_until is not None
+        assert before <= good_until - HOUR <= after
+
+
+def test_a_task_whose_time_until_it_is_good_is_over_expires_and_one_without_a_delay_is_due_at_once(
+    claimer: Callable[..., Claimer],
+) -> None:
+    short = tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)
+    long = tasks.add.with_options(good_until=HOUR).send(1)
+    now = tasks.add.with_options(delay=60, priority=7).with_options(delay=0).send(1)
+    claims = claimer().run_pass(sync=3).claims
+    assert [claim.id for claim in claims] == [now.task_id, long.task_id]
+    assert row(short).status == "EXPIRED"
+    assert row(now).priority == 7, "options add up"
+
+
+MOMENT = dt.datetime(2100, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("delay", [3_600, 3_600.0, HOUR, MOMENT], ids=["int", "float", "timedelta", "datetime"])
+def test_a_delay_among_the_options_is_what_schedule_takes_for_every_verb(delay: Any) -> None:
+    sender = tasks.add.with_options(delay=delay)
+
+    async def later() -> list[TaskHandle[int]]:
+        return [await sender.asend(1, b=2), *await sender.asend_many([{"a": 3}, {"a": 4}])]
+
+    handles = [sender.send(1, b=2), *sender.send_many([{"a": 3}, {"a": 4}]), *async_to_sync(later)()]
+    expected = row(tasks.add.schedule(delay, 1))
+    for handle in handles:
+        found = row(handle)
+        if isinstance(delay, dt.datetime):
+            assert found.enqueued_at == expected.enqueued_at == MOMENT
+        else:
+            assert found.enqueued_at - found.sent_at == expected.enqueued_at - expected.sent_at == HOUR
+    assert row(handles[0]).kwargs == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"delay": -1}, "delay=-1 day, 23:59:59 must be from 0 seconds to 100 years"),
+        ({"delay": dt.timedelta(days=40_000)}, "100 years in the future"),
+        ({"delay": 1e300}, "delay=1e\\+300 is not a valid number of seconds"),
+        ({"delay": float("nan")}, "delay=nan is not a valid number of seconds"),
+        ({"delay": float("inf")}, "delay=inf is not a valid number of seconds"),
+        ({"delay": True}, "delay must be seconds, a timedelta or an aware datetime, not bool"),
+        ({"delay": "soon"}, "delay must be seconds, a timedelta or an aware datetime, not str"),
+        ({"delay": dt.datetime(2030, 1, 1)}, "delay=2030-01-01T00:00:00 has no time zone"),
+        ({"good_until": dt.timedelta(0)}, "good_until=0:00:00 must be more than 0 seconds"),
+        ({"good_until": dt.timedelta(seconds=-5)}, "good_until=-1 day, 23:59:55 must be more than 0 seconds"),
+        ({"good_until": dt.timedelta.max}, "at most 100 years from now"),
+        ({"good_until": 60}, "good_until must be an aware datetime or a timedelta, not int"),
+        ({"good_until": dt.datetime(2030, 1, 1)}, "good_until=2030-01-01T00:00:00 has no time zone"),
+    ],
+)
+def test_a_moment_among_the_options_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
+    sender = tasks.add.with_options(**options)
+
+    async def later() -> None:
+        await sender.asend(1)
+
+    for send in (lambda: sender.send(1), lambda: sender.send_many([{"a": 1}]), async_to_sync(later)):
+        with pytest.raises(TaskSendError, match=f"tests.apps.project.tasks.add: .*{words}") as caught:
+            send()
+        assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
+    if "delay" in options:
+        with pytest.raises(TaskSendError, match=words.removeprefix("delay")):
+            tasks.add.schedule(options["delay"], 1)
+    assert not Task.objects.exists()

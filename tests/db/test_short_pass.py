@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from django.db.models.functions import Now
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horsies_django.core.records import Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.passes import Passed
-from tests.conftest import Claimer, limit, put, wait_until
+from tests.conftest import Claimer, limit, put
+from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, wait_for_waiting
 from tests.db.test_pass import aware, done
 from tests.support.sizes import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Claimers = Callable[..., Claimer]
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 def short_pass(
@@ -44,12 +43,6 @@ TASKS = st.lists(
     }), max_size=12,
 )  # fmt: skip
 ENDS = st.lists(st.sampled_from(["COMPLETED", "CANCELLED", "an older claim's", "nobody's"]), max_size=6)
-WITH = "claimed_by = %s, claimed_at = now(), started_at = now(), claim_generation = 7"
-STATES = {
-    "mine": f"status = 'RUNNING', {WITH}",
-    "another's": f"status = 'RUNNING', {WITH}",
-    "parked": "parked = true",
-}
 LOOK = """
 SELECT id, status, claimed_by, claim_generation, claimed_at > now(), started_at > now(), finished_at > now(), result, error_code,
        parked, ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid, a.worker_id,
@@ -64,16 +57,16 @@ def build(conn: psycopg.Connection[Any], tasks: list[dict[str, Any]], me: uuid.U
     conn.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
     mine = []
     for task in tasks:
-        values = dict(task)
-        status = values.pop("status")
-        for name in ("due_at", "good_until"):
-            if values[name] is not None:
-                values[name] = aware(seconds=values[name])
-        (id_,) = put(**values)
-        if status != "PENDING":
-            owner = [me if status == "mine" else uuid.uuid4()] if "%s" in STATES[status] else []
-            conn.execute(f"UPDATE horsies_tasks SET {STATES[status]} WHERE id = %s".encode(), [*owner, id_])
-        if status == "mine":
+        moments = {name: task[name] and aware(seconds=task[name]) for name in ("due_at", "good_until")}
+        (id_,) = put(queue=task["queue"], lane=task["lane"], priority=task["priority"], **moments)
+        if task["status"] == "parked":
+            Task.objects.filter(pk=id_).update(parked=True)
+        elif task["status"] != "PENDING":
+            owner = me if task["status"] == "mine" else uuid.uuid4()
+            Task.objects.filter(pk=id_).update(
+                status="RUNNING", claimed_by=owner, claimed_at=Now(), started_at=Now(), claim_generation=7
+            )
+        if task["status"] == "mine":
             mine.append(id_)
     return mine
 
@@ -141,11 +134,9 @@ def test_what_is_past_its_time_does_not_run_and_has_a_whole_one_come_round(claim
         {"partition_by_args": ["a"], "partition_local_limit": 5},
     ],
 )
-def test_with_a_limit_of_its_queue_or_that_of_a_task_to_settle_it_does_nothing(
-    claimer: Claimers, limits: dict[str, Any]
-) -> None:
+def test_with_a_limit_of_a_queue_that_it_touches_it_does_nothing(claimer: Claimers, limits: dict[str, Any]) -> None:
     worker = claimer(default=100, mail=50)
-    put()
+    put(2)
     put(queue="mail")
     (claim,) = worker.run_pass(sync=1).claims
     assert claim.queue_name == "mail"
@@ -153,76 +144,58 @@ def test_with_a_limit_of_its_queue_or_that_of_a_task_to_settle_it_does_nothing(
     assert short_pass(worker, "default", 1, 0, done(claim)) is None
     assert short_pass(worker, None, 0, 0, done(claim)) is None
     assert short_pass(worker, "mail", 1) is None
-    assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "RUNNING"]
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "PENDING", "RUNNING"]
+    (other,) = short_pass(worker, "default", 1).claims
+    assert short_pass(worker, "default", 0, 0, done(other)).landed == {other.id}, "it does not touch the other queue"
     limit("mail", **dict.fromkeys(limits))
-    assert len(short_pass(worker, "default", 1, 0, done(claim)).claims) == 1
-
-
-def test_a_limit_of_a_queue_that_it_does_not_touch_does_not_matter(claimer: Claimers) -> None:
-    worker = claimer(default=100, mail=50)
-    put(2)
-    (claim,) = worker.run_pass(sync=1).claims
-    limit("mail", max_concurrency=1)
     passed = short_pass(worker, "default", 1, 0, done(claim))
     assert (len(passed.claims), passed.landed) == (1, {claim.id})
 
 
-def test_under_a_cap_of_the_cluster_it_does_nothing(claimer: Claimers) -> None:
-    worker = claimer()
-    put()
-    limit("*", max_concurrency=5)
-    assert short_pass(worker, "default", 1) is None
-    assert Task.objects.get().status == "PENDING"
+OBSTACLES = {
+    "a cap came to the cluster": "UPDATE horsies_limits SET max_concurrency = 5 WHERE queue_name = '*'",
+    "the row of the queue went": "DELETE FROM horsies_limits WHERE queue_name = 'default'",
+    "its worker was declared dead": "UPDATE horsies_heartbeats SET died_at = now()",
+}
 
 
-def test_of_a_queue_without_a_row_nothing_is_claimed(claimer: Claimers, connect: Connect) -> None:
-    put()
-    connect().execute("DELETE FROM horsies_limits")
-    assert short_pass(claimer(), "default", 1) is None
-    assert Task.objects.get().status == "PENDING"
-
-
-def test_a_worker_that_was_declared_dead_gets_nothing(claimer: Claimers, connect: Connect) -> None:
-    worker = claimer()
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_it_does_nothing_after(claimer: Claimers, connect: Connect, obstacle: str) -> None:
+    worker = register(claimer())
     put(2)
     (claim,) = worker.run_pass(sync=1).claims
-    connect().execute(
-        "INSERT INTO horsies_heartbeats (id, worker_id, role, pid, died_at) VALUES (%s, %s, 'claimer', 1, now())",
-        [worker.id] * 2,
-    )
+    connect().execute(OBSTACLES[obstacle].encode())
     assert short_pass(worker, "default", 1, 0, done(claim)) is None
+    assert short_pass(worker, "default", 1) is None
     assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "RUNNING"]
 
 
 def test_rows_that_somebody_holds_are_left_out_without_waiting(claimer: Claimers, connect: Connect) -> None:
-    worker = claimer()
+    worker, other = impatient(claimer()), connect()
     put(3)
     running = worker.run_pass(sync=2).claims
-    other = connect()
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s OR status = 'PENDING' FOR UPDATE", [running[0].id])
         passed = short_pass(worker, "default", 1, 0, *map(done, running))
-    assert (passed.claims, passed.landed) == ([], {running[1].id})
+        assert (passed.claims, passed.landed) == ([], {running[1].id})
     assert len(short_pass(worker, "default", 1).claims) == 1
 
 
-def test_two_workers_never_get_the_same_task_by_passes_of_both_kinds(claimer: Claimers) -> None:
-    ids = put(300)
-    workers = [claimer() for _ in range(3)]
+@pytest.mark.promise("S1.48", "S2.22")
+def test_eight_claimers_by_both_kinds_get_each_task_once_and_leave_none(claimer: Claimers, aside: Aside) -> None:
+    ids = put(800)
+    barrier = threading.Barrier(8)
 
-    def drain(place: int) -> list[uuid.UUID]:
+    def drain(worker: Claimer) -> list[uuid.UUID]:
+        barrier.wait(30)
         got: list[uuid.UUID] = []
-        while True:
-            worker = workers[place]
-            passed = worker.run_pass(sync=3) if len(got) % 2 else short_pass(worker, "default", 3)
-            if not passed.claims:
-                return got
-            got += [claim.id for claim in passed.claims]
+        while claims := short_pass(worker, "default", 3).claims + worker.run_pass(sync=4).claims:
+            got += [claim.id for claim in claims]
+        return got
 
-    with ThreadPoolExecutor(3) as pool:
-        drained = [id_ for got in pool.map(drain, range(3)) for id_ in got]
-    rest = [claim.id for claim in short_pass(workers[0], "default", 300).claims]
-    assert sorted([*drained, *rest]) == sorted(ids)
+    shares = [aside(drain, claimer()) for _ in range(8)]
+    assert sorted(id_ for share in shares for id_ in share.result()) == sorted(ids)
+    assert set(Task.objects.values_list("status", "claim_generation")) == {("RUNNING", 1)}
 
 
 def test_one_that_neither_settles_nor_claims_fits(claimer: Claimers) -> None:
@@ -231,19 +204,17 @@ def test_one_that_neither_settles_nor_claims_fits(claimer: Claimers) -> None:
 
 
 @pytest.mark.parametrize("settling", [False, True])
-def test_a_limit_that_appears_is_waited_for_and_then_kept(claimer: Claimers, connect: Connect, settling: bool) -> None:
+def test_a_limit_that_appears_is_waited_for_and_then_kept(
+    claimer: Claimers, connect: Connect, aside: Aside, settling: bool
+) -> None:
     worker, changer, looker = claimer(), connect(), connect()
     put(2)
     outcomes = [done(claim) for claim in worker.run_pass(sync=1).claims if settling]
     short_pass(worker, "default", 0)  # its plan is made
-    (pid,) = worker.conn.execute("SELECT pg_backend_pid()").fetchone()  # type: ignore[misc]
-    with ThreadPoolExecutor(1) as pool, changer.transaction():
+    with changer.transaction():
         changer.execute("LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE")
-        passing = pool.submit(short_pass, worker, "default", 1, 0, *outcomes)
-        wait_until(
-            lambda: looker.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [pid]).fetchall(),
-            "the short pass waits for the limits",
-        )
+        passing = aside(short_pass, worker, "default", 1, 0, *outcomes)
+        wait_for_waiting(looker, worker.conn)
         changer.execute("UPDATE horsies_limits SET max_concurrency = 0 WHERE queue_name = 'default'")
     assert passing.result(30) is None
     assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "RUNNING"]
@@ -261,25 +232,27 @@ def test_no_limit_appears_between_what_it_settles_and_what_it_claims(claimer: Cl
             )
 
 
-def test_finished_tasks_are_announced_to_those_who_wait_in_notifications_that_fit(
-    claimer: Claimers, connect: Connect
-) -> None:
+@pytest.mark.parametrize("kind", ["short", "whole"])
+def test_finished_tasks_are_announced_only_to_those_who_wait(claimer: Claimers, connect: Connect, kind: str) -> None:
     worker, listener = claimer(), connect()
     listener.execute(f"LISTEN {worker.channel}_done".encode())
-    put(450)
-    claims = worker.run_pass(sync=450).claims
-    short_pass(worker, None, 0, 0, *map(done, claims[:50]))
-    listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
-    assert list(listener.notifies(timeout=0)) == []
-    connect().execute(
-        "INSERT INTO horsies_waiters (id, expires_at) VALUES (%s, now() + interval '1 h')", [uuid.uuid4()]
-    )
-    short_pass(worker, None, 0, 0, *map(done, claims[50:]))
-    listener.execute("NOTIFY nobody")
-    heard = [item.payload.split(" ") for item in listener.notifies(timeout=0)]
-    assert [len(ids) for ids in heard] == [200, 200]
-    assert {uuid.UUID(id_) for ids in heard for id_ in ids} == {claim.id for claim in claims[50:]}
-    assert TaskAttempt.objects.count() == 450
+    put(420)
+    claims = worker.run_pass(sync=420).claims
+
+    def settle(outcomes: list[Outcome]) -> None:
+        if kind == "short":
+            short_pass(worker, None, 0, 0, *outcomes)
+        else:
+            worker.run_pass(outcomes=outcomes)
+
+    settle([done(claim) for claim in claims[:10]])
+    assert heard(listener) == []
+    connect().execute("INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')")
+    settle([done(claim) for claim in claims[10:]])
+    told = [payload.split(" ") for payload in heard(listener)]
+    assert sorted(map(len, told)) == [10, 200, 200]
+    assert {uuid.UUID(id_) for ids in told for id_ in ids} == {claim.id for claim in claims[10:]}
+    assert TaskAttempt.objects.count() == 420
 
 
 def test_it_takes_results_and_errors_as_they_are(claimer: Claimers) -> None:
@@ -293,13 +266,8 @@ def test_it_takes_results_and_errors_as_they_are(claimer: Claimers) -> None:
     )  # fmt: skip
     found = Task.objects.get(pk=second.id)
     assert Task.objects.get(pk=first.id).result == {"ok": 'ä " \\'}
-    assert (found.status, found.error_code, found.result["err"]["code"]) == (
-        "CANCELLED",
-        "TASK_CANCELLED",
-        "TASK_CANCELLED",
-    )
-    assert list(TaskAttempt.objects.order_by("task_id").values_list("error_message", "child_pid")) == [
-        (None, 1),
-        ("no", 2),
-    ]
+    assert (found.status, found.error_code) == ("CANCELLED", "TASK_CANCELLED")
+    assert found.result == {"err": {"code": "TASK_CANCELLED"}}
+    attempts = TaskAttempt.objects.order_by("task_id").values_list("error_message", "child_pid")
+    assert list(attempts) == [(None, 1), ("no", 2)]
     assert found.finished_at - dt.timedelta(minutes=1) < found.started_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,6 @@ from horsies_django.store.base import discard, load
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
-from tests.support.models.status import TRANSITIONS
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,42 +54,6 @@ def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: s
     assert installed[0] == body
 
 
-def moves(name: str) -> set[tuple[str, str]]:
-    """Return the moves that a function's header names: "Moves A, B -> C, D, and E -> F"."""
-    header = " ".join(
-        line.removeprefix("--") for line in FUNCTIONS[name].read_text().splitlines() if line.startswith("--")
-    )
-    found = set()
-    for sources, targets in re.findall(r"((?:[A-Z]{6,}, )*[A-Z]{6,}) -> ((?:[A-Z]{6,}(?:, )?)+)", header):
-        found |= {(source, target) for source in sources.split(", ") for target in targets.strip(", ").split(", ")}
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "events"),
-    [
-        ("horsies_settle", ["settle"]),
-        ("horsies_release_claims", ["release"]),
-        ("horsies_claim", ["claim"]),
-        ("horsies_expire", ["expire"]),
-        ("horsies_release_expired_leases", ["lapse"]),
-        ("horsies_start", ["start", "refuse"]),
-        ("horsies_reap", ["rescue"]),
-    ],
-)
-def test_the_header_of_a_function_names_the_moves_of_the_state_machine(name: str, events: list[str]) -> None:
-    assert moves(name) == allowed(*events)
-
-
-def test_the_header_of_the_short_pass_names_some_of_the_moves_of_the_state_machine() -> None:
-    assert moves("horsies_short_pass") < allowed("claim", "settle")
-
-
-def allowed(*events: str) -> set[tuple[str, str]]:
-    """Return the moves that these events may be."""
-    return {(str(a), str(b)) for event in events for a in TRANSITIONS[event][0] for b in TRANSITIONS[event][1]}
-
-
 def explained(worker: Claimer) -> list[str]:
     """Have the plans of every statement that the worker runs from now on put into a list."""
     notices: list[str] = []
@@ -120,82 +83,95 @@ def fill(state: str, admin: Any, **columns: Any) -> None:
         admin.execute("ANALYZE horsies_tasks")
 
 
-@pytest.mark.parametrize("state", ["empty", "stale", "large"])
-def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
-    claimer: Any, connect: Connect, state: str
-) -> None:
-    worker = claimer()
-    fill(state, connect())
-    notices = explained(worker)
-    worker.run_pass(outcomes=complete(worker.run_pass(sync=4, async_=4).claims))
-    shown = "\n".join(notices)
-    assert "horsies_tasks_claim" in shown
-    assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    claiming = [
-        text for text in shown.split("duration:") if "t.queue_name = p_limits.queue_name AND t.lane = p_lane" in text
-    ]
-    assert claiming
-    for text in claiming:
-        assert "horsies_tasks_claim" in text.partition("plan:")[2]
-        assert "Sort" not in text.partition("plan:")[2].replace("Sort Key", "")
+def states(admin: Any, **columns: Any) -> Iterator[str]:
+    """Fill the table once, and give its states one after the other; each needs a session that has no plans yet."""
+    admin.execute("ANALYZE horsies_tasks")
+    yield "empty"
+    put(20_000, **columns)
+    yield "stale"
+    put(20_000, lane="async", **columns)
+    admin.execute("ANALYZE horsies_tasks")
+    yield "large"
 
 
-@pytest.mark.parametrize("state", ["empty", "stale", "large"])
+def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(claimer: Any, connect: Connect) -> None:
+    for state in states(connect()):
+        worker = claimer()
+        notices = explained(worker)
+        worker.run_pass(outcomes=complete(worker.run_pass(sync=4, async_=4).claims))
+        assert "horsies_tasks_claim" in "\n".join(notices), state
+        assert not [text for text in notices if re.search(r"Seq Scan on horsies_tasks\b", text)], state
+        claiming = [
+            text.partition("plan:")[2]
+            for text in notices
+            if "t.queue_name = p_limits.queue_name AND t.lane = p_lane" in text
+        ]
+        assert claiming, state
+        for plan in claiming:
+            assert "horsies_tasks_claim" in plan, state
+            assert "Sort" not in plan.replace("Sort Key", ""), state
+
+
 def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it_claimed(
-    claimer: Any, connect: Connect, state: str
+    claimer: Any, connect: Connect
 ) -> None:
-    worker = claimer()
-    fill(state, connect())
-    notices = explained(worker)
-    claims = worker.run_pass(sync=4, async_=4).claims or [Claim(uuid.uuid4(), 1, "sync", "gone", "{}")]
-    worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(4, 4), complete(claims))
-    settling, claiming = (
-        next(text.partition("plan:")[2] for text in notices if f"{name} AS MATERIALIZED" in text)
-        for name in ("fitting", "found")
-    )
-    assert settling.count("using horsies_tasks_pkey") == 2
-    assert claiming.count("using horsies_tasks_claim") == 1
-    assert claiming.count("using horsies_tasks_pkey") == 1
-    assert claiming.count("using horsies_workflows_pkey") == 1  # not by a call for each row
-    for plan, sorts in ((settling, 0), (claiming, 1)):
-        assert not re.search(r"Seq Scan on horsies_tasks\b", plan)
-        assert plan.count("Sort\n") + plan.count("Sort  (") <= sorts
+    for state in states(connect()):
+        worker = claimer()
+        notices = explained(worker)
+        claims = worker.run_pass(sync=4, async_=4).claims or [Claim(uuid.uuid4(), 1, "sync", "gone", "{}")]
+        worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(4, 4), complete(claims))
+        settling, claiming = (
+            next(text.partition("plan:")[2] for text in notices if f"{name} AS MATERIALIZED" in text)
+            for name in ("fitting", "found")
+        )
+        assert settling.count("using horsies_tasks_pkey") == 2, state
+        assert claiming.count("using horsies_tasks_claim") == 1, state
+        assert claiming.count("using horsies_tasks_pkey") == 1, state
+        assert claiming.count("using horsies_workflows_pkey") == 1, state  # not by a call for each row
+        for plan, sorts in ((settling, 0), (claiming, 1)):
+            assert not re.search(r"Seq Scan on horsies_tasks\b", plan), state
+            assert plan.count("Sort\n") + plan.count("Sort  (") <= sorts, state
 
 
-@pytest.mark.parametrize("state", ["empty", "stale", "large"])
 def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_that_of_the_parked(
-    claimer: Any, connect: Connect, state: str
+    claimer: Any, connect: Connect
 ) -> None:
     limit("mail", max_concurrency=3, partition_by_args=["tenant"], partition_max_concurrency=1)
     put(30, queue="mail", kwargs=['{"tenant": 2}', '{"tenant": 3}', '{"tenant": 4}'] * 10)
-    admin = connect()
-    fill(state, admin, queue="mail", kwargs=['{"tenant": 1}'] * 20_000)
-    other, worker = claimer(mail=1), claimer(mail=1)
-    other.run_pass(sync=1)
-    notices = explained(worker)
-    claims = worker.run_pass(sync=2).claims
-    assert claims
-    worker.run_pass(sync=2, outcomes=complete(claims), expired_leases=True)
-    QueueStore(worker.conn).request_sweep()
-    QueueStore(worker.conn).sweep("mail", 100)
-    WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
-    shown = "\n".join(notices)
-    assert not re.search(r"Seq Scan on horsies_tasks\b", shown)
-    counting = [text.partition("plan:")[2] for text in shown.split("duration:") if "horsies_holds_permit" in text]
-    assert counting
-    for plan in counting:
-        assert not re.search(r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks [a-z]\b", plan), plan
-    assert "horsies_tasks_parked" in shown
-    assert "horsies_tasks_deadline" in shown
+    other = claimer(mail=1)
+    assert other.run_pass(sync=1).claims
+    for state in states(connect(), queue="mail", kwargs=['{"tenant": 1}'] * 20_000):
+        worker = claimer(mail=1)
+        notices = explained(worker)
+        claims = worker.run_pass(sync=2).claims
+        assert claims, state
+        worker.run_pass(sync=2, outcomes=complete(claims), expired_leases=True)
+        QueueStore(worker.conn).request_sweep()
+        QueueStore(worker.conn).sweep("mail", 100)
+        WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
+        shown = "\n".join(notices)
+        assert not re.search(r"Seq Scan on horsies_tasks\b", shown), state
+        counting = [text.partition("plan:")[2] for text in notices if "horsies_holds_permit" in text]
+        assert counting, state
+        for plan in counting:
+            assert not re.search(r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks [a-z]\b", plan), plan
+        assert "horsies_tasks_parked" in shown, state
+        assert "horsies_tasks_deadline" in shown, state
+        worker.run_pass(outcomes=complete(worker.store.held(worker.id)))
 
 
 def entries(worker: Claimer, index: str, **owed: Any) -> int:
     """Run a pass and return how many entries of an index it read."""
+    return entries_read(worker.conn, index, lambda: worker.run_pass(**owed))
+
+
+def entries_read(conn: psycopg.Connection[Any], index: str, act: Callable[[], object]) -> int:
+    """Do something in one transaction, and return how many entries of an index that read."""
     query = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
-    with worker.conn.transaction():
-        ((before,),) = worker.conn.execute(query, [index]).fetchall()  # of passes that were not reported yet
-        worker.run_pass(**owed)
-        ((after,),) = worker.conn.execute(query, [index]).fetchall()
+    with conn.transaction():
+        ((before,),) = conn.execute(query, [index]).fetchall()  # of what was not reported yet
+        act()
+        ((after,),) = conn.execute(query, [index]).fetchall()
     return int(after - before)
 
 

@@ -1,35 +1,38 @@
-"""Waiting for results: never a hang, never a lost wake-up, one connection however many wait."""
+"""Waiting for results: never a hang, never a lost wake-up, one connection however many wait, told or told nonsense."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
 import os
-import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection, connections, transaction
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from horsies_django import (
-    TaskError,
-    TaskNotCommitted,
-    TaskResult,
-    get_handle,
-)
+from horsies_django import TaskError, TaskNotCommitted, TaskResult, get_handle
+from horsies_django.conf import config
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task, Waiter
+from horsies_django.store.tasks import Found
 from horsies_django.tasks import result_listener
+from horsies_django.tasks.result_listener import ResultListener, Update
 from tests.apps.project import tasks
 from tests.conftest import Claimer, put, wait_until
+from tests.support.payloads import HOSTILE, sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Claimers = Callable[..., Claimer]
+Wait = Callable[[Any], Future[TaskResult[Any]]]
 
 
 def finish(worker: Claimer, status: str = "COMPLETED", result: str = '{"ok": 3}') -> list[Claim]:
@@ -47,60 +50,53 @@ def connections_of(name: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-class Waiting(threading.Thread):
-    """A thread in get()."""
+@pytest.fixture
+def wait() -> Iterator[Wait]:
+    """Give a function that waits for a result in a thread."""
 
-    def __init__(self, handle: Any, timeout_ms: int | None = 60_000) -> None:
-        super().__init__(daemon=True)
-        self.handle, self.timeout_ms = handle, timeout_ms
-        self.result: TaskResult[Any] | None = None
-        self.start()
-
-    def run(self) -> None:
-        from django.db import connections
-
+    def get(handle: Any) -> TaskResult[Any]:
         try:
-            self.result = self.handle.get(self.timeout_ms)
+            return handle.get(60_000)
         finally:
             connections.close_all()
 
-    def answer(self) -> TaskResult[Any]:
-        self.join(30)
-        assert self.result is not None
-        return self.result
+    with ThreadPoolExecutor(20) as pool:
+        yield lambda handle: pool.submit(get, handle)
 
 
-@pytest.mark.promise("S3.13")
-def test_a_waiting_get_returns_when_the_task_is_settled(claimer: Claimers) -> None:
-    waiter = Waiting(tasks.add.send(1))
+@pytest.fixture
+def waiter(wait: Wait) -> Future[TaskResult[Any]]:
+    """Give what a thread will get that waits for a task, and says so."""
+    made = wait(tasks.add.send(1))
     wait_until(Waiter.objects.exists, "the process says that it waits")
-    finish(claimer())
-    assert waiter.answer() == TaskResult(ok=3)
+    return made
 
 
 @pytest.mark.promise("S3.13")
-def test_a_result_that_is_there_already_needs_no_waiting_connection(claimer: Claimers) -> None:
-    handle = tasks.add.send(1)
+def test_a_waiting_get_returns_when_the_task_is_settled(claimer: Claimers, waiter: Future[Any]) -> None:
     finish(claimer())
-    assert handle.get() == TaskResult(ok=3)
-    assert connections_of("horsies waiting") == 0
+    assert waiter.result(30) == TaskResult(ok=3)
 
 
 @pytest.mark.promise("S3.13")
-def test_a_final_result_is_kept_and_returned_without_the_database(
+def test_a_result_that_is_there_already_needs_no_waiting_connection_and_is_kept(
     claimer: Claimers, django_assert_num_queries: Any
 ) -> None:
     handle = tasks.add.send(1)
     finish(claimer())
-    handle.get()
+    assert handle.get() == TaskResult(ok=3)
+    assert connections_of("horsies waiting") == 0
     with django_assert_num_queries(0):
         assert handle.get() == TaskResult(ok=3)
 
 
-def test_a_timeout_is_an_error_that_is_not_kept(claimer: Claimers) -> None:
+def test_a_timeout_is_an_error_that_is_not_kept_and_nobody_waits_any_more(claimer: Claimers) -> None:
     handle = tasks.add.send(1)
-    assert handle.get(50).err_value.error_code == "WAIT_TIMEOUT"
-    assert handle.get(0).err_value.error_code == "WAIT_TIMEOUT"
+    for timeout in (50, 0, dt.timedelta(milliseconds=20)):
+        assert handle.get(timeout).err_value.error_code == "WAIT_TIMEOUT"
+        assert async_to_sync(handle.aget)(timeout).err_value.error_code == "WAIT_TIMEOUT"
+    wait_until(lambda: connections_of("horsies waiting") == 0, "the connection is closed")
+    assert not Waiter.objects.exists()
     finish(claimer())
     assert handle.get(0) == TaskResult(ok=3)
 
@@ -112,108 +108,75 @@ def test_an_id_that_does_not_exist_is_told_at_once(claimer: Claimers) -> None:
     assert handle.info() is None
 
 
-@pytest.mark.parametrize("bad", ["", "7", None, 12, "x" * 5000])
-def test_an_id_that_is_no_uuid_is_refused(bad: Any) -> None:
-    with pytest.raises(ValueError, match="is not a task id"):
-        get_handle(bad)
-
-
-@pytest.mark.parametrize(
-    ("timeout", "error"), [(-1, ValueError), (float("nan"), ValueError), (True, TypeError), ("1", TypeError)]
-)
-def test_a_timeout_that_is_no_time_is_refused(timeout: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="timeout_ms"):
-        get_handle(uuid.uuid4()).get(timeout)
-
-
-def test_a_timeout_may_be_a_timedelta() -> None:
-    assert tasks.add.send(1).get(dt.timedelta(milliseconds=20)).err_value.error_code == "WAIT_TIMEOUT"
+def test_an_id_that_is_no_uuid_and_a_timeout_that_is_no_time_are_refused() -> None:
+    for bad in ("", "7", None, 12, "x" * 5000):
+        with pytest.raises(ValueError, match="is not a task id"):
+            get_handle(bad)
+    for timeout, error in ((-1, ValueError), (float("nan"), ValueError), (True, TypeError), ("1", TypeError)):
+        with pytest.raises(error, match="timeout_ms"):
+            get_handle(uuid.uuid4()).get(timeout)
 
 
 def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None:
     with transaction.atomic():
         handle = tasks.add.send(1)
-        with pytest.raises(TaskNotCommitted, match=r"horsies_django\.testing\.drain\(\)"):
-            handle.get(None)
+        for get in (handle.get, async_to_sync(handle.aget)):
+            with pytest.raises(TaskNotCommitted, match=r"horsies_django\.testing\.drain\(\)"):
+                get(None)
     assert handle.get(20).err_value.error_code == "WAIT_TIMEOUT"
 
 
-def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer: Claimers) -> None:
-    waiters = [Waiting(tasks.add.send(number)) for number in range(20)]
+def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer: Claimers, wait: Wait) -> None:
+    waiters = [wait(tasks.add.send(number)) for number in range(20)]
     wait_until(lambda: len(result_listener.get_listener().callers) == 20, "all twenty wait")
     assert connections_of("horsies waiting") == 1
     worker = claimer()
     claims = worker.run_pass(sync=100).claims
+    results = [f'{{"ok": {index}}}' for index in range(20)]
     worker.run_pass(
-        outcomes=[Outcome(c.id, c.generation, "COMPLETED", f'{{"ok": {index}}}') for index, c in enumerate(claims)]
+        outcomes=[Outcome(c.id, c.generation, "COMPLETED", ok) for c, ok in zip(claims, results, strict=True)]
     )
-    assert [waiter.answer().ok_value for waiter in waiters] == list(range(20))
+    assert [waiter.result(30).ok_value for waiter in waiters] == list(range(20))
 
 
-def test_the_waiting_connection_and_row_go_when_nobody_waits_any_more() -> None:
-    tasks.add.send(1).get(50)
-    wait_until(lambda: connections_of("horsies waiting") == 0, "the connection is closed")
-    assert not Waiter.objects.exists()
-
-
-def test_a_result_whose_announcement_was_missed_is_found_by_the_poll(claimer: Claimers) -> None:
-    waiter = Waiting(tasks.add.send(1))
-    wait_until(Waiter.objects.exists, "the process says that it waits")
-    Waiter.objects.all().delete()  # no worker announces anything now
-    finish(claimer())
-    assert waiter.answer() == TaskResult(ok=3)
-
-
-def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(claimer: Claimers) -> None:
-    waiter = Waiting(tasks.add.send(1))
-    wait_until(Waiter.objects.exists, "the process says that it waits")
+def cut(condition: str) -> None:
+    """Cut connections, as a server does that ends."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND application_name = 'horsies waiting'"
-        )
-    finish(claimer())
-    assert waiter.answer() == TaskResult(ok=3)
-
-
-def cut_all_others() -> None:
-    """Cut every connection but this one, as a server does that ends."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+            f"AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND {condition}"
         )
 
 
-def test_a_server_that_goes_away_and_comes_back_is_no_end_of_waiting(claimer: Claimers) -> None:
-    waiter = Waiting(tasks.add.send(1))
-    wait_until(Waiter.objects.exists, "the process says that it waits")
-    cut_all_others()
+@pytest.mark.parametrize("which", ["application_name = 'horsies waiting'", "true"], ids=["waiting", "all others"])
+def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(
+    claimer: Claimers, waiter: Future[Any], which: str
+) -> None:
+    cut(which)
     finish(claimer())
-    assert waiter.answer() == TaskResult(ok=3)
+    assert waiter.result(30) == TaskResult(ok=3)
 
 
 def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transaction_is_lost() -> None:
-    handle, raised = tasks.add.send(1), []
+    handle = tasks.add.send(1)
 
-    def wait() -> None:
+    def give_up() -> None:
         try:
-            with pytest.raises(OperationalError), transaction.atomic():
-                raised.append(handle.get(60_000))
-            raised.append("OperationalError")
+            with transaction.atomic():
+                handle.get(60_000)
         finally:
             connection.close()
 
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    wait_until(Waiter.objects.exists, "the process says that it waits")
-    cut_all_others()
-    thread.join(30)
-    assert raised == ["OperationalError"]
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(give_up)
+        wait_until(Waiter.objects.exists, "the process says that it waits")
+        cut("true")
+        with pytest.raises(OperationalError):
+            waiting.result(30)
 
 
 def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
-    claimer: Claimers, monkeypatch: pytest.MonkeyPatch
+    claimer: Claimers, wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = psycopg.connect
 
@@ -223,9 +186,9 @@ def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
         return connect(**params)
 
     monkeypatch.setattr(psycopg, "connect", full_for_waiting)
-    waiter = Waiting(tasks.add.send(1))
+    waiting = wait(tasks.add.send(1))
     finish(claimer())
-    assert waiter.answer() == TaskResult(ok=3)
+    assert waiting.result(30) == TaskResult(ok=3)
     assert tasks.add.send(1).get(100).err_value.error_code == "WAIT_TIMEOUT"
 
 
@@ -247,14 +210,6 @@ def test_aget_waits_without_blocking_the_loop(claimer: Claimers) -> None:
     assert ticks >= 5
 
 
-def test_aget_times_out_and_knows_uncommitted_tasks() -> None:
-    assert async_to_sync(tasks.add.send(1).aget)(30).err_value.error_code == "WAIT_TIMEOUT"
-    with transaction.atomic():
-        handle = tasks.add.send(1)
-        with pytest.raises(TaskNotCommitted):
-            async_to_sync(handle.aget)()
-
-
 def test_get_on_a_running_loop_names_aget() -> None:
     handle = get_handle(uuid.uuid4())
 
@@ -266,10 +221,7 @@ def test_get_on_a_running_loop_names_aget() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimers) -> None:
-    handle = tasks.add.send(1)
-    waiter = Waiting(handle)
-    wait_until(Waiter.objects.exists, "the parent waits")
+def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimers, waiter: Future[Any]) -> None:
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
         os.write(write, b"0" if result_listener._listeners else b"1")
@@ -277,14 +229,18 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimer
     os.waitpid(pid, 0)
     assert os.read(read, 1) == b"1"
     finish(claimer())
-    assert waiter.answer() == TaskResult(ok=3)  # the parent's connection survived the child
+    assert waiter.result(30) == TaskResult(ok=3)  # the parent's connection survived the child
 
 
-def test_another_process_gets_a_typed_result_by_id(claimer: Claimers) -> None:
-    handle = tasks.mirror.send(tasks.Point(1, 2))
-    finish(claimer(), result='{"ok": {"x": 2, "y": 1}}')
+def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_is_an_error(claimer: Claimers) -> None:
+    handle, odd = tasks.mirror.send(tasks.Point(1, 2)), tasks.mirror.send(tasks.Point(1, 2))
+    worker = claimer()
+    one, other = worker.run_pass(sync=2).claims
+    results = ((one, '{"ok": {"x": 2, "y": 1}}'), (other, '{"ok": "not a point"}'))
+    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "COMPLETED", result) for claim, result in results])
     assert tasks.mirror.handle(str(handle.task_id)).get() == TaskResult(ok=tasks.Point(2, 1))
     assert get_handle(handle.task_id).get() == TaskResult(ok={"x": 2, "y": 1})
+    assert odd.get().err_value.error_code == "RESULT_DESERIALIZATION_ERROR"
 
 
 @pytest.mark.promise("S3.13")
@@ -293,12 +249,6 @@ def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers
     envelope = '{"err": {"error_code": "NO_ADDRESS", "message": "m", "data": {"to": "nobody"}, "exception": null}}'
     finish(claimer(mail=1), "FAILED", envelope)
     assert handle.get() == TaskResult(err=TaskError("NO_ADDRESS", "m", data={"to": "nobody"}))
-
-
-def test_a_stored_result_that_no_longer_fits_is_an_error_and_not_an_exception(claimer: Claimers) -> None:
-    handle = tasks.mirror.send(tasks.Point(1, 2))
-    finish(claimer(), result='{"ok": "not a point"}')
-    assert handle.get().err_value.error_code == "RESULT_DESERIALIZATION_ERROR"
 
 
 def test_an_expired_task_answers_with_task_expired(claimer: Claimers) -> None:
@@ -325,3 +275,69 @@ def test_outside_tests_the_connection_outlives_the_last_wait_by_a_minute(monkeyp
     assert result_listener.linger_seconds() == 0.0
     monkeypatch.delattr(_TestState, "saved_data")
     assert result_listener.linger_seconds() == 60.0
+
+
+FOR_EVER = 3_600.0
+
+
+@pytest.fixture
+def no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal looks at every task as well: none comes to help."""
+    monkeypatch.setattr(result_listener, "RENEW_SECONDS", FOR_EVER)
+
+
+def listening(poll_seconds: float) -> ResultListener:
+    resilience = replace(config().resilience, notify_poll_interval_ms=int(poll_seconds * 1000))
+    return ResultListener(replace(config(), resilience=resilience))
+
+
+def finish_one(worker: Claimer, id_: uuid.UUID) -> None:
+    (claim,) = (claim for claim in worker.run_pass(sync=1_000).claims if claim.id == id_)
+    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": 3}')])
+
+
+def has_looked_twice(news: list[Update]) -> None:
+    wait_until(lambda: len(news) >= 2, "it looks when somebody comes, and shortly after")
+    assert [item.status for item in news if isinstance(item, Found)] == ["PENDING"] * len(news)
+
+
+def has_an_answer(news: list[Update]) -> bool:
+    wait_until(lambda: isinstance(news[-1], Exception) or news[-1].status != "PENDING", "there is an answer")
+    return isinstance(news[-1], Found) and news[-1].status == "COMPLETED"
+
+
+@pytest.mark.usefixtures("no_renewal")
+@pytest.mark.promise("S3.9", "S3.13")
+def test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for(claimer: Claimers) -> None:
+    (id_,), news = put(), list[Update]()
+    with listening(FOR_EVER).expecting(id_, news.append):
+        has_looked_twice(news)
+        finish_one(claimer(), id_)
+        assert has_an_answer(news)
+
+
+@pytest.mark.usefixtures("no_renewal")
+@pytest.mark.promise("S3.13")
+def test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal(claimer: Claimers) -> None:
+    (id_,), news = put(), list[Update]()
+    with listening(0.2).expecting(id_, news.append):
+        has_looked_twice(news)
+        Waiter.objects.all().delete()  # no worker announces anything now
+        finish_one(claimer(), id_)
+        assert has_an_answer(news)
+
+
+@pytest.mark.usefixtures("no_renewal")
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example([text for text in HOSTILE if text.isprintable()])
+@given(st.lists(sendable, min_size=1, max_size=12))
+def test_whatever_is_said_of_finished_tasks_true_words_are_heard(claimer: Claimers, said: list[str]) -> None:
+    worker = claimer()
+    (id_,), news = put(), list[Update]()
+    with listening(FOR_EVER).expecting(id_, news.append):
+        has_looked_twice(news)
+        for payload in said:
+            worker.conn.execute("SELECT pg_notify(%s, %s)", [worker.channel + "_done", payload])
+        finish_one(worker, id_)
+        assert has_an_answer(news)
+    worker.conn.close()

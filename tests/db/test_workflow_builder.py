@@ -8,22 +8,12 @@ from typing import Any
 import pytest
 
 from horsies_django import Workflow, WorkflowDefinitionError, get_workflow
-from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.models import Task, WorkflowRun
 from horsies_django.testing import drain
 from tests.apps.project import flows
+from tests.db.test_workflows import run, statuses
 
 pytestmark = pytest.mark.django_db
-
-
-def statuses(handle: Any) -> dict[str, str]:
-    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
-    return {node.name: node.status for node in nodes}
-
-
-def run(flow: Workflow) -> Any:
-    handle = flow.send()
-    drain(raise_errors=False)
-    return handle
 
 
 def problems_of(flow: Workflow) -> list[str]:
@@ -80,26 +70,22 @@ def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs() -
     child.returns(child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)}))
     flow = Workflow("kwargs")
     first = flow.add(flows.planned, kwargs={"when": "tomorrow", "name": "ada"}, name="first")
-    second = flow.map(flows.planned, kwargs={"name": ["bob", "cyd"], "when": first}, after=first, name="second")
+    flow.map(flows.planned, kwargs={"name": ["bob", "cyd"], "when": first}, after=first, name="second")
     flow.add(child, kwargs={"name": first}, name="third")
-    flow.returns(second)
-    handle = run(flow)
-    assert handle.get(0).ok_value == ["tomorrow ada bob", "tomorrow ada cyd"]
-    third = handle.results()["third"]
-    assert third is not None
-    assert third.ok_value == "now tomorrow ada"
+    results = run(flow).results()
+    assert results["second"].ok_value == ["tomorrow ada bob", "tomorrow ada cyd"]
+    assert results["third"].ok_value == "now tomorrow ada"
 
 
-def test_an_input_that_add_takes_for_an_option_is_refused() -> None:
+@pytest.mark.parametrize("verb", ["add", "continue_as"])
+def test_an_input_that_add_takes_for_an_option_is_refused(verb: str) -> None:
     child = Workflow("child")
     child.add(flows.planned, "now", child.input("name", str))
-    for outer in (Workflow("outer"), Workflow("next")):
-        (outer.add if outer.name == "outer" else outer.continue_as)(child, name="ada")
-        (problem,) = problems_of(outer)
-        verb = "add" if outer.name == "outer" else "continue_as"
-        assert problem.startswith(
-            f"ada: name= is an option of {verb}(), and the workflow has an input 'name': give that in kwargs="
-        )
+    outer = Workflow("outer")
+    getattr(outer, verb)(child, name="ada")
+    (problem,) = problems_of(outer)
+    told = f"ada: name= is an option of {verb}(), and the workflow has an input 'name': give that in kwargs="
+    assert problem.startswith(told)
 
 
 def test_kwargs_that_are_none_or_given_twice_are_refused() -> None:

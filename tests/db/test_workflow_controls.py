@@ -1,144 +1,41 @@
-"""Pause, resume, cancel, retry and skip, what on_error does, and the cap on tasks in flight."""
+"""Stops, skips, caps and retries of runs, and what comes late: the end of a task, a deadline, new code."""
 
 from __future__ import annotations
 
-import uuid
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection
 
 from horsies_django import Workflow, WorkflowError, get_workflow
-from horsies_django.conf import config
-from horsies_django.core.records import Wanted
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
-from horsies_django.store.notify import channel_prefix
-from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.tasks import registry
+from horsies_django.tasks.definition import define
+from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
-from horsies_django.testing.draining import run_here
-from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
-from tests.db.test_workflows import run, statuses
+from tests.db.drives import Engine
+from tests.db.test_workflow_scenarios import Hand
+from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db
 
 
-def test_pause_withdraws_and_resume_sends_again() -> None:
-    flow = Workflow("pause")
-    first = flow.add(flows.number, 1)
-    flow.map(flows.plus, a=[1, 2, 3])
-    flow.add(flows.plus, first)
-    handle = flow.send()
-    assert handle.pause(reason="look")
-    assert not Task.objects.exists()
-    assert drain() == 0
-    assert handle.resume()
-    assert drain() == 5
-    assert handle.status() == "COMPLETED"
-    assert [change.action for change in handle.history()] == ["workflow.pause", "workflow.resume"]
+@pytest.fixture
+def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
+    return Hand(Engine(connect()))
 
 
-def test_cancel_ends_everything_and_retry_runs_it_again() -> None:
-    child = Workflow("child")
-    child.add(flows.number, 1)
-    flow = Workflow("cancel")
-    flow.add(flows.plus, flow.add(flows.number, 1))
-    flow.add(child)
-    handle = flow.send()
-    assert handle.cancel(reason="wrong book")
-    assert not handle.cancel()
-    assert drain() == 0
-    assert set(statuses(handle).values()) == {"CANCELLED"}
-    assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
-    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"CANCELLED"}
-    assert handle.get(0).err_value.error_code == "WORKFLOW_CANCELLED"
-    handle.retry()
-    drain()
-    assert handle.status() == "COMPLETED"
+def chain() -> Workflow:
+    flow = Workflow("chain")
+    flow.returns(flow.add(flows.plus, flow.add(flows.number, 1)))
+    return flow
 
 
-@pytest.mark.parametrize(
-    ("on_error", "status", "second"), [("stop", "FAILED", "CANCELLED"), ("pause", "PAUSED", "READY")]
-)
-def test_on_error(on_error: str, status: str, second: str) -> None:
-    flow = Workflow("error", on_error=on_error, max_in_flight=1)
-    flow.add(flows.broken)
-    flow.add(flows.number, 1, name="second")
-    handle = run(flow)
-    assert handle.status() == status
-    assert statuses(handle)["second"] == second
-    if status == "PAUSED":
-        handle.resume()
-        drain()
-        assert handle.status() == "FAILED"
-        assert statuses(handle)["second"] == "COMPLETED"
-
-
-def test_a_node_is_skipped_by_hand() -> None:
-    flow = Workflow("skip")
-    first = flow.add(flows.number, 1)
-    flow.add(flows.describe, first, allow_failed=True)
-    handle = flow.send()
-    handle.skip("number")
-    drain()
-    assert statuses(handle) == {"number": "SKIPPED", "describe": "COMPLETED"}
-    with pytest.raises(WorkflowError, match="has finished"):
-        handle.skip("number")
-
-
-def test_a_node_that_was_skipped_by_hand_stays_skipped_when_the_run_is_retried() -> None:
-    flow = Workflow("skip")
-    first = flow.add(flows.odd_fails, 1)
-    second = flow.add(flows.number, 2, after=first, name="second")
-    flow.add(flows.number, 3, after=second, name="third")
-    flow.add(flows.describe, second, allow_failed=True)
-    handle = flow.send()
-    handle.skip("second")
-    drain(raise_errors=False)
-    WorkflowNode.objects.filter(name="odd_fails").update(kwargs={"n": 2})
-    handle.retry()
-    drain()
-    expected = {"odd_fails": "COMPLETED", "second": "SKIPPED", "third": "SKIPPED", "describe": "COMPLETED"}
-    assert statuses(handle) == expected
-
-
-def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry() -> None:
-    flow = Workflow("capped", max_in_flight=2)
-    mapped = flow.map(flows.odd_fails, n=list(range(10)))
-    flow.add(flows.total, mapped, allow_failed=True)
-    handle = flow.send()
-    most = []
-
-    def in_flight() -> int:
-        return Task.objects.filter(workflow_id=handle.workflow_id, finished_at=None).count()
-
-    for place in range(40):
-        most.append(in_flight())
-        step()
-        if place == 2:
-            handle.pause()
-            handle.resume()
-        if handle.status() == "COMPLETED":
-            break
-    handle.results()
-    assert max(most) == 2
-    assert handle.results()["total"].ok_value == 20
-    assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="odd_fails").status == "FAILED"
-
-
-def step(meanwhile: Callable[[], Any] = lambda: None) -> None:
-    """Run one task, do something else before it is settled, and advance its workflow."""
-    conf = config()
-    store, channel = TaskStore(connection), channel_prefix(connection)
-    worker, served = uuid.uuid4(), Served(conf.queues)
-    passed = store.run_pass(worker, channel, served, Wanted(1, 0))
-    meanwhile()
-    passed = store.run_pass(worker, channel, served, outcomes=run_here(connection, worker, passed.claims))
-    advancer = Advancer(conf.max_payload_bytes)
-    advancer.owe(passed.in_runs)
-    while advancer.owed:
-        advancer.turn(advancer.store(connection, channel))
+# controls
 
 
 def test_a_run_that_stops_before_a_worker_took_a_task_ends_at_once() -> None:
@@ -152,29 +49,143 @@ def test_a_run_that_stops_before_a_worker_took_a_task_ends_at_once() -> None:
     assert statuses(handle)["later"] == statuses(handle)[other.name] == "CANCELLED"
 
 
-def test_a_retry_counts_upstream_nodes_again_for_nodes_that_ran_nevertheless() -> None:
-    flow = Workflow("counted")
-    bad = flow.add(flows.broken)
-    flow.add(flows.describe, bad, allow_failed=True)
-    flow.add(flows.plus, bad)
-    handle = run(flow)
-    handle.retry()
+def test_a_node_that_was_skipped_by_hand_stays_skipped_when_the_run_is_retried() -> None:
+    flow = Workflow("skip")
+    first = flow.add(flows.odd_fails, 1)
+    second = flow.add(flows.number, 2, after=first, name="second")
+    flow.add(flows.number, 3, after=second, name="third")
+    flow.add(flows.describe, second, allow_failed=True)
+    handle = flow.send()
+    handle.skip("second")
     drain(raise_errors=False)
-    counted = dict(WorkflowNode.objects.filter(workflow_id=handle.workflow_id).values_list("name", "open"))
-    assert counted == {"broken": 0, "describe": 0, "plus": 0}
+    with pytest.raises(WorkflowError, match="has finished"):
+        handle.skip("second")
+    WorkflowNode.objects.filter(name="odd_fails").update(kwargs={"n": 2})
+    handle.retry()
+    drain()
+    expected = {"odd_fails": "COMPLETED", "second": "SKIPPED", "third": "SKIPPED", "describe": "COMPLETED"}
+    assert statuses(handle) == expected
 
 
-def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried() -> None:
+def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry(hand: Hand) -> None:
+    flow = Workflow("capped", max_in_flight=2)
+    flow.map(flows.act, value=list(range(10)))
+    handle, most = flow.send(), []
+
+    def end(place: int, code: str | None = None) -> None:
+        most.append(Task.objects.filter(workflow_id=handle.workflow_id, finished_at=None).count())
+        hand.take()
+        hand.end(f"element {place}", code=code)
+
+    for place in range(10):
+        end(place, "BROKEN" if place % 2 else None)
+        if place == 2:
+            handle.pause()
+            handle.resume()
+    assert handle.status() == "FAILED"
+    handle.retry()
+    for place in range(1, 10, 2):
+        end(place)
+    assert (max(most), handle.status()) == (2, "COMPLETED")
+
+
+def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried(hand: Hand) -> None:
     child = Workflow("child")
-    child.add(flows.number, 1)
+    child.add(flows.number, 1, name="inside")
     flow = Workflow("parent")
     flow.add(flows.number, 2, after=flow.add(child))
     handle = flow.send()
-    step(lambda: get_workflow(WorkflowRun.objects.get(name="child").pk).pause())
-    assert WorkflowRun.objects.get(name="child").status == "PAUSED"
+    hand.take()
+    inside = WorkflowRun.objects.get(name="child")
+    get_workflow(inside.pk).pause()
+    hand.end("inside")
+    assert (get_workflow(inside.pk).status(), statuses(get_workflow(inside.pk))) == ("PAUSED", {"inside": "COMPLETED"})
     assert handle.cancel()
-    drain()
+    hand.engine.advance()
     assert set(statuses(handle).values()) == {"CANCELLED"}
     handle.retry()
-    drain()
+    hand.finish()
     assert handle.status() == "COMPLETED"
+
+
+# what comes late
+
+
+def test_a_task_that_completes_after_the_cancel_does_not_revive_its_run(hand: Hand) -> None:
+    handle = chain().send()
+    hand.take()
+    assert handle.cancel()
+    hand.end("number")
+    assert handle.status() == "CANCELLED"
+    assert statuses(handle) == {"number": "COMPLETED", "plus": "CANCELLED"}
+    assert Task.objects.count() == 1
+
+
+def test_what_completes_during_a_pause_is_an_argument_after_it(hand: Hand) -> None:
+    handle = chain().send()
+    hand.take()
+    assert handle.pause()
+    hand.end("number", value=41)
+    assert statuses(handle) == {"number": "COMPLETED", "plus": "READY"}
+    assert hand.take() == set()
+    assert handle.resume()
+    drain()
+    assert handle.get(0).ok_value == 42
+
+
+def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> None:
+    flow = Workflow("late", good_until=dt.timedelta(hours=1))
+    flow.add(flows.number, 1)
+    handle = flow.send()
+    assert handle.pause()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_workflows SET good_until = now() - interval '1 second'")
+    assert handle.resume()
+    assert drain() == 0
+    assert statuses(handle) == {"number": "EXPIRED"}
+    assert handle.status() == "FAILED"
+
+
+def test_a_result_or_an_element_that_was_erased_before_it_became_an_argument_fails_the_node(hand: Hand) -> None:
+    flow = chain()
+    flow.map(flows.anything, value=flow.map(flows.number, n=[1, 2]), name="over a map")
+    handle = flow.send()
+    hand.take()
+    assert handle.pause()
+    erased = [hand.claims["number"].id, hand.claims["element 1"].id]
+    hand.end("number", "element 0", "element 1")
+    for task in erased:
+        redact(task, actor="ada", reason="a request")
+    assert handle.resume()
+    assert (handle.status(), Task.objects.count()) == ("FAILED", 3)
+    assert handle.get(0).err_value.data == {"node": "plus", "error_code": "RESULT_REDACTED"}
+    assert WorkflowNode.objects.get(name="over a map").error_code == "RESULT_REDACTED"
+
+
+def plus_needs_more(a: int, c: str, b: int = 1) -> int:
+    return a + b
+
+
+def test_code_that_changed_under_a_waiting_run_fails_its_node_alone_until_it_is_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = Workflow("changed")
+    first = flow.add(flows.number, 1)
+    flow.returns(flow.add(flows.plus, first, b=4))
+    flow.map(flows.plus, a=[1, 2], after=first, name="all")
+    flow.add(flows.number, 2, after=first, name="other")
+    handle = flow.send()
+    with monkeypatch.context() as deployed:
+        deployed.setitem(registry._tasks, flows.plus.name, define(plus_needs_more, name=flows.plus.name))
+        drain(raise_errors=False)
+        assert statuses(handle) == {"number": "COMPLETED", "plus": "FAILED", "all": "FAILED", "other": "COMPLETED"}
+        nodes = {node.name: node for node in WorkflowNode.objects.all()}
+        message = handle.get(0).err_value.message
+        assert nodes["plus"].error_code == "WORKER_SERIALIZATION_ERROR"
+        assert "node plus failed: WORKER_SERIALIZATION_ERROR: " in message
+        for text in (message, nodes["plus"].error, nodes["all"].error):
+            assert "was sent without the required argument 'c'" in text
+    handle.retry()
+    assert drain() == 3, "what had completed is kept"
+    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 5)
+    assert handle.results()["all"].ok_value == [2, 3]

@@ -1,11 +1,16 @@
-"""Tasks that add nodes to their own run, also in a second attempt."""
+"""Maps, which run a task for each element of a list, and tasks that add nodes to their own run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
 import pytest
+from django.db import connection
 
 from horsies_django import Workflow
-from horsies_django.models import WorkflowNode
+from horsies_django.models import Task, WorkflowNode
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.db.test_workflows import run, statuses
@@ -13,19 +18,50 @@ from tests.db.test_workflows import run, statuses
 pytestmark = pytest.mark.django_db
 
 
-def test_a_running_task_adds_nodes() -> None:
-    flow = Workflow("grows")
-    flow.add(flows.grows, 3)
+def values(handle: Any) -> dict[str, Any]:
+    return {name: result.ok_value for name, result in handle.results().items()}
+
+
+@pytest.mark.parametrize("many", [0, 450])
+def test_a_map_runs_a_task_per_element(many: int) -> None:
+    flow = Workflow("map")
+    parts = flow.add(flows.numbers, many)
+    mapped = flow.map(flows.plus, a=parts, b=10)
+    again = flow.map(flows.plus, a=mapped)
+    flow.add(flows.total, mapped, name="lazy")
+    flow.returns(flow.add(flows.total_list, again))
     handle = run(flow)
-    assert handle.status() == "COMPLETED"
-    assert WorkflowNode.objects.filter(workflow_id=handle.workflow_id, status="COMPLETED").count() == 4
+    assert handle.get(0).ok_value == sum(n + 11 for n in range(many))
+    assert handle.results()["lazy"].ok_value == sum(n + 10 for n in range(many))
+    assert handle.results()["plus"].ok_value == [n + 10 for n in range(many)]
+    assert handle.progress().total == 3 + 2 * many
+
+
+def test_a_map_is_over_plain_values_or_nodes_and_over_anything_else_it_fails() -> None:
+    flow = Workflow("maps")
+    nodes = [flow.add(flows.number, n) for n in (1, 2)]
+    flow.map(flows.plus, a=[5, 6], name="values")
+    flow.map(flows.plus, a=nodes, name="nodes")
+    flow.map(flows.plus, a=flow.add("tests.apps.project.flows.anything", "text"), name="text")
+    results = run(flow).results()
+    assert (results["values"].ok_value, results["nodes"].ok_value) == ([6, 7], [2, 3])
+    node = WorkflowNode.objects.get(name="text")
+    assert (node.status, node.error_code) == ("FAILED", "MAP_WITHOUT_LIST")
+
+
+def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -> None:
+    flow = Workflow("one by one", max_in_flight=1)
+    flow.map(flows.odd_fails, n=[0, 1, 2])
+    handle = run(flow)
+    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id)
+    assert node.error == "1 of 3 tasks did not complete; one of them: UNHANDLED_ERROR: ValueError: 1 is odd"
+    assert "ValueError: 1 is odd" in handle.get(0).err_value.message
 
 
 def test_async_tasks_grow_and_read_results() -> None:
     flow = Workflow("async")
     flow.add(flows.grows_async, 10)
-    mapped = flow.map(flows.plus, a=[1, 2, 3])
-    flow.returns(flow.add(flows.total_async, mapped))
+    flow.returns(flow.add(flows.total_async, flow.map(flows.plus, a=[1, 2, 3])))
     handle = run(flow)
     assert handle.get(0).ok_value == 9
     assert handle.results()["sum"].ok_value == 23
@@ -36,20 +72,18 @@ def test_results_leave_out_no_node_although_tasks_added_some_of_one_name() -> No
     flow = Workflow("one name")
     for n in (1, 2):
         flow.add(flows.grows_async, n)
-    results = run(flow).results()
-    firsts = {name: result.ok_value for name, result in results.items() if name.startswith("first")}
+    found = values(run(flow))
     numbers = WorkflowNode.objects.filter(name="first").order_by("number").values_list("number", flat=True)
+    firsts = {name: value for name, value in found.items() if name.startswith("first")}
     assert firsts.keys() == {"first", f"first ({numbers[1]})"}
     assert sorted(firsts.values()) == [1, 2]
-    assert len(results) == WorkflowNode.objects.count()
+    assert len(found) == WorkflowNode.objects.count()
 
 
 def test_a_second_attempt_adds_no_node_twice() -> None:
     flow = Workflow("again")
     flow.add(flows.grows_and_fails, 4)
-    handle = run(flow)
-    assert statuses(handle) == {"grows_and_fails": "COMPLETED", "number": "COMPLETED", "plus": "COMPLETED"}
-    assert handle.results()["plus"].ok_value == 5
+    assert values(run(flow)) == {"grows_and_fails": 4, "number": 4, "plus": 5}
 
 
 @pytest.mark.parametrize("what", ["same", "graph", "argument", "task", "input", "list", "key"])
@@ -69,11 +103,35 @@ def test_a_second_attempt_that_adds_another_node_under_a_name_is_told_on_the_run
     assert (told[0].actor, told[0].action) == (flows.grows_anew.name, "workflow.keep")
     assert "attempt 2 adds 'node" in str(told[0].reason)
     assert str(told[0].reason).endswith("with other arguments: the node of an earlier attempt stays")
-    assert [message for message in caplog.messages if "attempt 2 adds" in message][0].startswith(
-        f"workflow run {handle.workflow_id}"
-    )
+    logged = [message for message in caplog.messages if "attempt 2 adds" in message]
+    assert logged[0].startswith(f"workflow run {handle.workflow_id}")
     if what == "argument":
         assert handle.results()["node 0"].ok_value == 1
+
+
+def test_what_a_task_added_before_an_outage_stays_and_its_next_attempt_adds_the_rest(
+    connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outage() -> None:
+        with connection.cursor() as cursor:
+            pid = cursor.execute("SELECT pg_backend_pid()").fetchone()[0]
+        connect().execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+
+    monkeypatch.setattr(flows, "outage", outage)
+    flow = Workflow("outage")
+    flow.add(flows.grows_through_an_outage, 3, name="grows")
+    handle = run(flow)
+    assert handle.status() == "COMPLETED"
+    assert Task.objects.get(task_name=flows.grows_through_an_outage.name).retry_count == 1
+    assert values(handle) == {"grows": 3, "number": 0, "number-2": 1, "number-3": 2}
+
+
+def test_what_a_task_added_runs_although_the_task_failed_for_good() -> None:
+    flow = Workflow("grows")
+    flow.add(flows.grows_and_fails_for_good, name="grows")
+    handle = run(flow)
+    assert statuses(handle) == {"grows": "FAILED", "number": "COMPLETED"}
+    assert handle.status() == "FAILED"
 
 
 def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:

@@ -1,9 +1,11 @@
-"""What a join with "any" or a quorum counts, and what it only waits for."""
+"""What joins count and what they only wait for, what conditions decide, and which node takes a failure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from horsies_django import Workflow, WorkflowDefinitionError, current_task, explain_node, quorum, task
@@ -11,8 +13,15 @@ from horsies_django.models import WorkflowNode
 from horsies_django.testing import drain
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
+from tests.db.drives import Engine
+from tests.db.test_workflow_scenarios import Hand, statuses
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
+    return Hand(Engine(connect()))
 
 
 def run(flow: Workflow) -> Any:
@@ -21,34 +30,70 @@ def run(flow: Workflow) -> Any:
     return handle
 
 
-def status(handle: Any, name: str = "end") -> str:
-    return WorkflowNode.objects.get(workflow_id=handle.workflow_id, name=name).status
-
-
 @task
 def label(text: Any = "none") -> str:
     return str(text)
 
 
-def test_the_node_of_a_condition_does_not_count_in_a_quorum() -> None:
-    """Naive: it completes, so a node runs although the only branch that it needs failed."""
-    flow = Workflow("condition")
-    page = flow.add(flows.number, 1)
-    flow.add(flows.number, 1, after=flow.add(flows.broken), join="any", when=page.matches("$ == 1"), name="end")
-    handle = run(flow)
-    assert (status(handle), handle.status()) == ("SKIPPED", "FAILED")
-    assert explain_node(handle.workflow_id, "end").reasons[0].code == "UPSTREAM_NOT_COMPLETED"
+# a quorum
 
 
-@pytest.mark.parametrize("take", ["value", "map"])
-def test_an_argument_does_not_count_in_a_quorum(take: str) -> None:
-    """Naive: it completes, so a node runs although the only branch that it needs failed."""
-    flow = Workflow("argument")
-    given = flow.add(flows.number, 1) if take == "value" else flow.map(flows.number, n=[1])
-    how = {"after": flow.add(flows.broken), "join": "any", "name": "end"}
-    flow.add(label, given, **how) if take == "value" else flow.add(flows.total_list, given, **how)
+def test_a_quorum_counts_its_branches_and_no_other_nodes() -> None:
+    """Naive: an argument or the node of a condition completes, so a node runs although the only branch that it needs failed.
+    Or nodes that are arguments never count, so a quorum of prices is none."""
+    flow = Workflow("branches")
+    page, mapped, bad = flow.add(flows.number, 1), flow.map(flows.number, n=[1], name="map"), flow.add(flows.broken)
+    one = page.matches("$ == 1")
+    flow.add(flows.number, 1, after=bad, join="any", when=one, name="condition")
+    flow.add(label, page, after=bad, join="any", name="argument")
+    flow.add(flows.total_list, mapped, after=bad, join="any", name="list argument")
+    flow.add(label, page, after=[page, bad], join="any", when=one, name="argument that is a branch")
+    prices = [flow.add(flows.number, 4), bad, flow.signal("never")]
+    flow.add(flows.total_list, prices, join=quorum(2), name="list")
+    flow.add(flows.total_list, prices, join=quorum(2), allow_failed=True, name="list that allows failures")
     handle = run(flow)
-    assert (status(handle), handle.status()) == ("SKIPPED", "FAILED")
+    found = statuses(handle)
+    assert [name for name, status in found.items() if status == "SKIPPED"] == ["condition", "argument", "list argument"]
+    assert (found["argument that is a branch"], found["list"]) == ("COMPLETED", "PENDING")
+    assert found["list that allows failures"] == "COMPLETED"
+    assert explain_node(handle.workflow_id, "condition").reasons[0].code == "UPSTREAM_NOT_COMPLETED"
+
+
+@task
+def grows_a_quorum() -> None:
+    flow = current_task().workflow
+    page, bad = flow.add(flows.number, 1), flow.add(flows.broken)
+    flow.add(flows.number, 1, after=bad, join="any", when=page.matches("$ == 1"), name="end")
+    flow.add(label, page, after=page, join="any", when=page.matches("$ == 1"), name="other")
+
+
+def test_a_quorum_of_a_node_that_a_task_adds_counts_branches() -> None:
+    flow = Workflow("grows")
+    flow.add(grows_a_quorum)
+    found = statuses(run(flow))
+    assert (found["end"], found["other"]) == ("SKIPPED", "COMPLETED")
+
+
+def test_a_retry_counts_branches_only() -> None:
+    flow = Workflow("again")
+    page, bad = flow.add(flows.number, 1), flow.add(flows.broken)
+    flow.add(label, page, after=[bad, flow.add(flows.number, 2)], join="any", when=bad.matches("$ == 1"), name="end")
+    flow.add(label, page, after=[bad, flow.add(flows.number, 2)], join="any", name="ran")
+    run(flow).retry()
+    drain(raise_errors=False)
+    counted = {node.name: (node.branches, node.open, node.ok, node.bad) for node in WorkflowNode.objects.all()}
+    assert (counted["ran"], counted["end"]) == ((2, 0, 1, 1), (2, 0, 1, 1))
+
+
+def test_an_input_never_counts_in_a_quorum() -> None:
+    """Naive: it is there from the start, so the quorum is met before anything has run."""
+    child = Workflow("child")
+    a = child.input("a", int)
+    child.returns(child.add(label, a, after=[a, child.add(flows.broken)], join="any", name="end"))
+    flow = Workflow("parent")
+    flow.add(child, a=1)
+    assert statuses(run(flow)) == {"child": "FAILED"}
+    assert WorkflowNode.objects.get(name="end").status == "SKIPPED"
 
 
 def test_a_quorum_waits_for_its_arguments_and_its_condition() -> None:
@@ -57,21 +102,21 @@ def test_a_quorum_waits_for_its_arguments_and_its_condition() -> None:
     branch, argument, condition = flow.signal("branch"), flow.signal("argument"), flow.signal("condition")
     flow.returns(flow.add(label, argument, after=branch, join="any", when=condition.matches("$ == 1"), name="end"))
     handle = flow.send()
-    for signal, before in (("condition", "PENDING"), ("branch", "PENDING"), ("argument", "COMPLETED")):
+    for signal, others in (("condition", False), ("branch", True)):
         handle.signal(signal, 1)
         drain()
-        assert status(handle) == before, signal
-        if before == "PENDING":
-            text = explain_node(handle.workflow_id, "end").reasons[0].text
-            assert "WAITING" in text
-            assert ("1 did, 0 open; and for 1 other upstream nodes" in text) == (signal == "branch"), text
+        assert statuses(handle)["end"] == "PENDING", signal
+        text = explain_node(handle.workflow_id, "end").reasons[0].text
+        assert "WAITING" in text
+        assert ("1 did, 0 open; and for 1 other upstream nodes" in text) == others, text
+    handle.signal("argument", 1)
+    drain()
     assert handle.get(0).ok_value == "1"
 
 
-def test_an_argument_that_failed_does_not_keep_a_quorum_from_running() -> None:
-    """It is left out, as of any node that may run without it."""
+def test_a_quorum_runs_without_an_argument_that_failed() -> None:
     flow = Workflow("missing")
-    flow.returns(flow.add(label, flow.add(flows.broken), after=flow.add(flows.number, 1), join="any", name="end"))
+    flow.returns(flow.add(label, flow.add(flows.broken), after=flow.add(flows.number, 1), join="any"))
     handle = run(flow)
     assert (handle.get(0).ok_value, handle.status()) == ("none", "COMPLETED")
 
@@ -84,79 +129,92 @@ def test_an_argument_that_failed_is_not_why_a_quorum_was_not_met() -> None:
     flow.add(flows.describe, bad, allow_failed=True)
     flow.add(label, bad, after=branch, join="any", name="end")
     handle = run(flow)
-    assert (status(handle), handle.status()) == ("SKIPPED", "COMPLETED")
+    assert (statuses(handle)["end"], handle.status()) == ("SKIPPED", "COMPLETED")
 
 
-def test_a_node_that_is_also_a_branch_counts() -> None:
-    """``after=`` says so, whatever else the node is given for."""
-    flow = Workflow("both")
-    page = flow.add(flows.number, 1)
-    flow.add(label, page, after=[page, flow.add(flows.broken)], join="any", name="end", when=page.matches("$ == 1"))
-    handle = run(flow)
-    assert (status(handle), handle.status()) == ("COMPLETED", "COMPLETED")
+def test_with_failures_allowed_a_quorum_counts_nodes_that_ended_in_any_way(hand: Hand) -> None:
+    flow = Workflow("any end")
+    members = [flow.add(flows.act, name=name) for name in "abc"]
+    flow.add(flows.act, after=members, join=quorum(2), allow_failed=True, name="node")
+    handle = flow.send()
+    hand.take()
+    hand.end("a", code="BROKEN")
+    assert statuses(handle)["node"] == "PENDING"
+    hand.end("b", code="TASK_SKIPPED")
+    assert statuses(handle)["node"] == "ENQUEUED"
+    hand.finish()
+    assert handle.status() == "COMPLETED"
 
 
-@pytest.mark.parametrize("allow_failed", [False, True])
-def test_a_quorum_counts_the_nodes_of_a_list(allow_failed: bool) -> None:
-    """Naive: nodes that are arguments never count, so a quorum of prices is none."""
-    flow = Workflow("list")
-    nodes = [flow.add(flows.number, 4), flow.add(flows.broken), flow.signal("never")]
-    flow.returns(flow.add(flows.total_list, nodes, join=quorum(2), allow_failed=allow_failed, name="end"))
-    handle = run(flow)
-    assert status(handle) == ("COMPLETED" if allow_failed else "PENDING")
-
-
-def test_an_input_never_counts_in_a_quorum() -> None:
-    """Naive: it is there from the start, so the quorum is met before anything has run."""
-    child = Workflow("child")
-    a = child.input("a", int)
-    child.returns(child.add(label, a, after=[a, child.add(flows.broken)], join="any", name="end"))
-    flow = Workflow("parent")
-    flow.add(child, a=1)
-    handle = run(flow)
-    assert status(handle, "child") == "FAILED"
-    assert WorkflowNode.objects.get(name="end").status == "SKIPPED"
-
-
-@pytest.mark.parametrize("join", ["any", quorum(1), quorum(3)])
-def test_a_quorum_of_more_than_its_branches_is_refused(join: Any) -> None:
-    """Naive: arguments and the node of the condition make up the number."""
+@pytest.mark.parametrize(("join", "needs", "branches"), [("any", 1, 0), (quorum(1), 1, 0), (quorum(3), 3, 2)])
+def test_a_quorum_of_more_than_its_branches_is_refused(join: Any, needs: int, branches: int) -> None:
     flow = Workflow("refused")
     page = flow.add(flows.number, 1)
-    after: list[Node] = [page, flow.add(flows.number, 2)] if join == quorum(3) else []
+    after: list[Node] = [page, flow.add(flows.number, 2)][:branches]
     flow.add(label, flow.add(flows.number, 3), after=after, join=join, when=page.matches("$ == 1"), name="end")
     with pytest.raises(WorkflowDefinitionError) as raised:
         flow.send()
-    needs = 3 if after else 1
-    assert raised.value.problems[0].startswith(
-        f"end: a quorum of {needs} of {len(after)} branches is impossible: it counts"
-    )
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"end: a quorum of {needs} of {branches} branches is impossible: it counts")
 
 
-@task
-def grows_a_quorum() -> None:
-    flow = current_task().workflow
-    page, bad = flow.add(flows.number, 1), flow.add(flows.broken)
-    flow.add(flows.number, 1, after=bad, join="any", when=page.matches("$ == 1"), name="end")
-    flow.add(label, page, after=page, join="any", when=page.matches("$ == 1"), name="other")
+# conditions
 
 
-def test_a_quorum_of_a_node_that_a_task_adds_counts_branches() -> None:
-    """Naive: nodes that are admitted later count their upstream nodes otherwise."""
-    flow = Workflow("grows")
-    flow.add(grows_a_quorum)
+@pytest.mark.parametrize("allow_failed", [False, True])
+def test_a_condition_on_a_node_that_did_not_complete_is_false_also_if_failures_are_allowed(allow_failed: bool) -> None:
+    """So the node does not run, and takes no failure."""
+    flow = Workflow("false")
+    asked = flow.add(flows.broken, name="asked")
+    flow.add(flows.act, when=asked.matches("true"), allow_failed=allow_failed, name="node")
     handle = run(flow)
-    assert (status(handle), status(handle, "other")) == ("SKIPPED", "COMPLETED")
+    assert (statuses(handle)["node"], handle.status()) == ("SKIPPED", "FAILED")
 
 
-def test_a_retry_counts_branches_only() -> None:
-    """Naive: the counters of a node that ran nevertheless are counted again over all upstream nodes."""
-    flow = Workflow("again")
-    page, bad = flow.add(flows.number, 1), flow.add(flows.broken)
-    flow.add(label, page, after=[bad, flow.add(flows.number, 2)], join="any", when=bad.matches("$ == 1"), name="end")
-    flow.add(label, page, after=[bad, flow.add(flows.number, 2)], join="any", name="ran")
+# who takes a failure
+
+
+@pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])
+def test_a_handler_whose_condition_is_false_takes_no_failure(on_error: Any) -> None:
+    """The run neither stops nor pauses: when the failure came, it was not known that the handler would be skipped."""
+    flow = Workflow("handler", on_error=on_error)
+    bad = flow.add(flows.broken, name="bad")
+    asked = flow.add(flows.act, 0, name="asked", after=flow.add(flows.act, name="before"))
+    flow.add(flows.act, after=bad, when=asked.matches("$ == 1"), allow_failed=True, name="handler")
     handle = run(flow)
-    handle.retry()
+    assert statuses(handle) == {"bad": "FAILED", "before": "COMPLETED", "asked": "COMPLETED", "handler": "SKIPPED"}
+    assert (handle.status(), handle.get(0).err_value.data["node"]) == ("FAILED", "bad")
+
+
+def test_only_a_node_with_an_edge_to_the_failed_one_takes_its_failure() -> None:
+    """A node farther down runs, after a skipped one, and the run fails nevertheless."""
+    flow = Workflow("edges")
+    middle = flow.add(flows.act, after=flow.add(flows.broken, name="bad"), name="middle")
+    flow.add(flows.act, after=middle, allow_failed=True, name="farther down")
+    handle = run(flow)
+    assert statuses(handle) == {"bad": "FAILED", "middle": "SKIPPED", "farther down": "COMPLETED"}
+    assert (handle.status(), handle.get(0).err_value.data["node"]) == ("FAILED", "bad")
+
+
+@pytest.mark.parametrize(
+    ("handler", "status", "node"),
+    [
+        ("act", "COMPLETED", None),
+        ("broken", "FAILED", "handler"),
+        ("skips", "FAILED", "bad"),
+        ("by hand", "FAILED", "bad"),
+    ],
+)
+def test_a_handler_takes_a_failure_by_running_whatever_becomes_of_it_but_a_skip(
+    handler: str, status: str, node: str | None
+) -> None:
+    flow = Workflow("handled")
+    bad = flow.add(flows.broken, name="bad")
+    flow.add(getattr(flows, handler, flows.act), after=bad, allow_failed=True, name="handler")
+    handle = flow.send()
+    if handler == "by hand":
+        handle.skip("handler")
     drain(raise_errors=False)
-    counted = {node.name: (node.branches, node.open, node.ok, node.bad) for node in WorkflowNode.objects.all()}
-    assert (counted["ran"], counted["end"]) == ((2, 0, 1, 1), (2, 0, 1, 1))
+    assert handle.status() == status
+    if node is not None:
+        assert handle.get(0).err_value.data["node"] == node

@@ -1,8 +1,10 @@
-"""Random workflows, driven in random order by engines that die and forget, end as the pure model says."""
+"""Random workflows and sagas, driven in random order by engines that die and forget, end as the pure model says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -10,10 +12,19 @@ import pytest
 
 from tests.db.conftest import Parts
 from tests.db.drives import LIMIT, Drive
+from tests.db.sagas import Saga
 from tests.support.sizes import examples
 
 SEEDS = examples(40, 3_000)
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(240, 2 * SEEDS))]
+SAGAS = examples(60, 3_000)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(max(240, 2 * SAGAS)),
+    pytest.mark.thorough,
+    pytest.mark.parametrize("part", [1_000, 2]),
+]
+
+Connect = Callable[[], psycopg.Connection[Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -21,55 +32,79 @@ def limit(settings: Any) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": LIMIT}
 
 
-@pytest.mark.promise("S3.1", "S4.24")
-@pytest.mark.thorough
-@pytest.mark.parametrize("part", [1_000, 2])
-def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
-    connect: Callable[[], psycopg.Connection[Any]], parts: Parts, part: int
-) -> None:
-    """Naive, in parts of 2: a node is decided about before all that it waits for is to run again, or stays skipped."""
+@pytest.fixture(autouse=True)
+def in_parts(parts: Parts, part: int) -> None:
     parts(part)
+
+
+@contextmanager
+def noted(drive: Drive | Saga, seed: int, size: int) -> Iterator[None]:
+    """Note in an error with which seed the drive began, and what it has done."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"seed {seed}, {size} nodes, {len(drive.done)} steps: {drive.done}")
+        raise
+
+
+def step(drive: Drive | Saga, *many: int) -> None:
+    """Take one of so many steps."""
+    for _ in range(drive.dice.choice(many)):
+        drive.step()
+
+
+@pytest.mark.promise("S3.1", "S4.24")
+def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(connect: Connect) -> None:
+    """Naive, in parts of 2: a node is decided about before all that it waits for is to run again, or stays skipped."""
     drive = Drive(connect)
     for seed in range(SEEDS):
         size = 1 + seed % 60
-        try:
+        with noted(drive, seed, size):
             drive.begin(seed, size)
-            for _ in range(drive.dice.choice([0, 10, 40, 40 + 2 * size])):
-                drive.step()
+            step(drive, 0, 10, 40, 40 + 2 * size)
             drive.finish()
             drive.judge()
             if drive.handle.status() == "FAILED" and seed % 2:
                 drive.retry()
-                for _ in range(drive.dice.choice([0, 10, 40])):
-                    drive.step()
+                step(drive, 0, 10, 40)
                 drive.finish()
                 drive.judge()
-        except Exception as error:
-            error.add_note(f"seed {seed}, {size} nodes, {len(drive.done)} steps: {drive.done}")
-            raise
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("part", [1_000, 2])
 @pytest.mark.parametrize("how", ["stop", "cancel"])
 def test_what_is_stopped_or_cancelled_leaves_nothing_open_whatever_the_order_and_whoever_dies(
-    connect: Callable[[], psycopg.Connection[Any]], parts: Parts, how: str, part: int
+    connect: Connect, how: str
 ) -> None:
-    parts(part)
     drive = Drive(connect)
     for seed in range(SEEDS // 2):
         size = 1 + seed % 60
-        try:
+        with noted(drive, seed, size):
             drive.begin(seed, size, on_error="stop" if how == "stop" else None)
-            for _ in range(drive.dice.choice([3, 10, 40, size])):
-                drive.step()
+            step(drive, 3, 10, 40, size)
             if how == "cancel":
                 drive.cancel()
-                for _ in range(10):
-                    drive.step()
+                step(drive, 10)
             drive.finish()
             drive.judge_broken_off()
             assert drive.handle.status() in ("FAILED" if how == "stop" else "CANCELLED", drive.run.status())
-        except Exception as error:
-            error.add_note(f"seed {seed}, {size} nodes, {len(drive.done)} steps: {drive.done}")
-            raise
+
+
+def test_what_began_is_undone_once_and_after_what_depends_on_it_whoever_dies(connect: Connect) -> None:
+    saga, ends = Saga(connect), Counter[str]()
+    for seed in range(SAGAS):
+        size = 1 + seed % 25
+        with noted(saga, seed, size):
+            saga.begin(seed, size)
+            step(saga, 0, 10, 40, 40 + 2 * size)
+            if saga.dice.chance(0.2):
+                saga.cancel(saga.engines[0])
+            saga.finish()
+            saga.judge()
+            ends[saga.handle.status()] += 1
+            while any(saga.undone.values()) and saga.dice.chance(0.7):
+                ends["retried"] += 1
+                saga.retry_undos()
+                step(saga, 0, 10)
+                saga.finish()
+                saga.judge()
+    assert min(ends[each] for each in ("COMPLETED", "FAILED", "CANCELLED", "retried")) > 0, ends

@@ -1,4 +1,4 @@
-"""A retry of a large run, and the skips below a failed node, are done in parts; between two of them anything may happen."""
+"""Large runs are ended, paused, resumed and retried in parts; between two of them anything may happen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from django.db.models import Count
 from django.utils import timezone
 
 from horsies_django import Batch, Workflow, WorkflowError, quorum
+from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.workflows import operations
 from horsies_django.workflows.handle import WorkflowHandle
@@ -22,8 +24,13 @@ from tests.db.drives import MISCOUNTED, Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PART = 1_000  # see horsies_part
-MANY = 2_500
+PART = 20  # instead of a thousand, see horsies_part
+MANY = 50
+
+
+@pytest.fixture(autouse=True)
+def small_parts(parts: Parts) -> None:
+    parts(PART)
 
 
 @pytest.fixture
@@ -31,41 +38,40 @@ def engine(connect: Callable[[], psycopg.Connection[Any]]) -> Engine:
     return Engine(connect())
 
 
-def chain(many: int = MANY, **how: Any) -> Workflow:
-    flow = Workflow("chain", **how)
+def chain(many: int = MANY, **options: Any) -> Workflow:
+    flow = Workflow("chain", **options)
     node: Any = ()
     for _ in range(many):
         node = flow.add(flows.number, 1, after=node)
     return flow
 
 
-def fan(many: int = MANY, **how: Any) -> Workflow:
-    flow = Workflow("fan", **how)
+def fan() -> Workflow:
+    flow = Workflow("fan")
     first = flow.add(flows.number, 1)
-    for _ in range(many - 1):
+    for _ in range(MANY - 1):
         flow.add(flows.number, 1, after=first)
     return flow
 
 
-def backwards(many: int = MANY) -> Workflow:
+def backwards() -> Workflow:
     """Return a chain whose first node has the greatest number."""
-    flow = Workflow("backwards")
-    nodes = [flow.add(flows.number, 1) for _ in range(many)]
-    for one, other in zip(nodes, nodes[1:], strict=False):
+    flow = flat()
+    for one, other in zip(flow.nodes, flow.nodes[1:], strict=False):
         one.after(other)
     return flow
 
 
-def flat(many: int = MANY, **how: Any) -> Workflow:
-    flow = Workflow("flat", **how)
-    for _ in range(many):
+def flat() -> Workflow:
+    flow = Workflow("flat")
+    for _ in range(MANY):
         flow.add(flows.number, 1)
     return flow
 
 
-def mapped(many: int = MANY) -> Workflow:
+def mapped() -> Workflow:
     flow = Workflow("map")
-    flow.map(flows.number, n=list(range(many)), name="map")
+    flow.map(flows.number, n=list(range(MANY)), name="map")
     return flow
 
 
@@ -73,6 +79,25 @@ def counted(model: Any, handle: WorkflowHandle) -> dict[str, int]:
     """Return how many tasks or nodes of a run have each status."""
     rows = model.objects.filter(workflow_id=handle.workflow_id).values_list("status").annotate(Count("status"))
     return dict(rows)
+
+
+def skipped(handle: WorkflowHandle) -> int:
+    return counted(WorkflowNode, handle).get("SKIPPED", 0)
+
+
+def ended(handle: WorkflowHandle) -> int:
+    """Return how many tasks of a run, and nodes without a task, are CANCELLED."""
+    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id, status="CANCELLED", task_id=None)
+    return max(counted(Task, handle).get("CANCELLED", 0), nodes.count())
+
+
+def largest_part(engine: Engine, handle: WorkflowHandle, count: Callable[[WorkflowHandle], int]) -> int:
+    """Advance a run until nothing is left; return by how much a count changed at most in one transaction."""
+    found, more = [count(handle)], True
+    while more:
+        more = engine.advance_run(handle.workflow_id).more
+        found.append(count(handle))
+    return max(abs(new - old) for old, new in zip(found, found[1:], strict=False))
 
 
 def fail(engine: Engine, many: int = 1, *, complete: int = 0) -> None:
@@ -84,21 +109,181 @@ def fail(engine: Engine, many: int = 1, *, complete: int = 0) -> None:
     engine.advance()
 
 
-def steps(engine: Engine, handle: WorkflowHandle) -> list[dict[str, int]]:
-    """Advance a run until nothing is left; return the statuses of its nodes before each transaction and at the end."""
-    found = [counted(WorkflowNode, handle)]
-    while engine.advance_run(handle.workflow_id).more:
-        found.append(counted(WorkflowNode, handle))
-    return [*found, counted(WorkflowNode, handle)]
+def retried(engine: Engine, flow: Workflow, fails: int = 1) -> WorkflowHandle:
+    """Send a run, let so many of its tasks fail, and retry it."""
+    handle = flow.send()
+    engine.advance()
+    fail(engine, fails)
+    handle.retry()
+    return handle
 
 
-def largest(found: list[dict[str, int]], status: str) -> int:
-    """Return how many nodes got, or lost, a status at most in one transaction."""
-    return max(abs(new.get(status, 0) - old.get(status, 0)) for old, new in zip(found, found[1:], strict=False))
+def take(engine: Engine) -> dict[str, Claim]:
+    """Return the tasks that an engine takes, by the names of their nodes."""
+    return {WorkflowNode.objects.get(task_id=claim.id).name: claim for claim in engine.take()}
+
+
+def status(name: str) -> str:
+    return WorkflowNode.objects.get(name=name).status
 
 
 def miscounted(engine: Engine) -> list[Any]:
     return engine.conn.execute(MISCOUNTED).fetchall()  # type: ignore[arg-type]
+
+
+# a cancel and a stop
+
+
+@pytest.mark.parametrize("build", [mapped, flat, chain])
+def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
+    engine: Engine, build: Callable[[], Workflow]
+) -> None:
+    """Naive: one statement that takes a minute for 80,000 tasks, and during which the worker loses its connection."""
+    handle = build().send()
+    engine.advance()
+    assert (handle.cancel(), handle.cancel()) == (True, False)
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("CANCELLED", "WORKFLOW_CANCELLED")
+    assert ended(handle) == PART
+    with pytest.raises(WorkflowError, match="still"):
+        handle.retry()
+    assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [handle.workflow_id]
+    assert largest_part(engine, handle, ended) <= PART
+    assert counted(Task, handle).keys() == {"CANCELLED"} == counted(WorkflowNode, handle).keys()
+    assert engine.workflows.owed(None, 9) == []
+    assert handle.progress().open == 0
+    handle.retry()
+    assert handle.status() == "RUNNING"
+
+
+def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_others_ended(engine: Engine) -> None:
+    """Naive: all of them in the statement that takes the failed task into account; or callbacks that end with the others."""
+    flow = Batch("stop", on_error="stop")
+    flow.add(flows.number, 1)
+    second = flow.add(flows.number, 1)
+    for _ in range(MANY):
+        flow.add(flows.number, 1)
+        flow.add(flows.number, 1, after=second)
+    flow.on_failure(flows.number, 1, name="told")
+    handle = flow.send()
+    claims = engine.take(2)
+    engine.settle(claims[0], code="BROKEN")
+    halts = engine.advance_run(handle.workflow_id, [claims[0].id])
+    assert (halts.halted, halts.more) == ("stop", True)
+    assert handle.pause()
+    assert handle.resume()
+    assert largest_part(engine, handle, ended) <= PART
+    assert status("told") == "PENDING", "one task still runs"
+    assert counted(Task, handle) == {"FAILED": 1, "RUNNING": 1, "CANCELLED": MANY}
+    engine.settle(claims[1])
+    engine.run_all()
+    assert counted(WorkflowNode, handle) == {"FAILED": 1, "COMPLETED": 2, "CANCELLED": 2 * MANY}
+    assert handle.status() == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("most", "begun", "end", "expected"),
+    [
+        (None, 0, None, ("CANCELLED", "TASK_CANCELLED", 0)),
+        (None, 1, "TASK_CANCELLED", ("FAILED", "MAP_FAILED", 0)),
+        (3, 2, None, ("CANCELLED", "WORKFLOW_CANCELLED", 2)),
+    ],
+)
+def test_a_stopped_run_waits_for_the_tasks_of_a_map_in_any_state(
+    engine: Engine, most: int | None, begun: int, end: str | None, expected: tuple[str, str, int]
+) -> None:
+    """Naive: a map whose tasks were not all sent has ended at once, and the run with it, while some of its tasks run. Or it has
+    FAILED, though nothing of it was tried."""
+    flow = Workflow("stop", on_error="stop", max_in_flight=most)
+    flow.add(flows.number, 1)
+    flow.map(flows.number, n=[1, 2, 3], name="map")
+    handle = flow.send()
+    first, *others = engine.take(1 + begun)
+    engine.settle(first, code="BROKEN")
+    engine.advance()
+    assert (handle.status(), status("map") == "ENQUEUED") == (("RUNNING", True) if begun else ("FAILED", False))
+    engine.settle(*others, code=end)
+    engine.advance()
+    node = WorkflowNode.objects.get(name="map")
+    assert (handle.status(), (node.status, node.error_code, node.items_ok)) == ("FAILED", expected)
+    assert handle.progress() == (4, node.items_ok, 4 - node.items_ok, 0, 0)
+
+
+def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sent(engine: Engine) -> None:
+    flow = Workflow("map", max_in_flight=2)
+    first = flow.map(flows.number, n=[0, 1, 2], name="first")
+    flow.map(flows.number, n=first, name="second")
+    handle = flow.send()
+    for _ in range(2):
+        engine.settle(*engine.take())
+        engine.advance()
+    redact(Task.objects.get(node=0, node_index=2).id, actor="ada", reason="a request")
+    one, other = engine.take()
+    engine.settle(one)
+    engine.advance()
+    node = WorkflowNode.objects.get(name="second")
+    assert (handle.status(), node.status, node.error_code) == ("RUNNING", "ENQUEUED", "RESULT_REDACTED")
+    handle.cancel()
+    assert Task.objects.filter(cancel_requested_at__isnull=False).count() == 1
+    engine.settle(other)
+    engine.advance()
+    node.refresh_from_db()
+    assert (node.status, node.error_code, node.items_ok) == ("FAILED", "RESULT_REDACTED", 2)
+
+
+# a pause and a resume
+
+
+@pytest.mark.parametrize("build", [mapped, flat])
+def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
+    engine: Engine, build: Callable[[], Workflow]
+) -> None:
+    handle = build().send()
+    engine.advance()
+    assert handle.pause()
+    assert counted(Task, handle) == {"PENDING": MANY - PART}
+    assert engine.advance_run(handle.workflow_id).more
+    assert counted(Task, handle) == {"PENDING": MANY - 2 * PART}
+    assert handle.resume()
+    engine.advance()
+    assert counted(Task, handle) == {"PENDING": MANY}
+    assert handle.pause()
+    engine.advance()
+    assert counted(Task, handle) == {}
+    assert WorkflowRun.objects.get().owed_at is None
+    assert handle.resume()
+    engine.advance()
+    assert counted(Task, handle) == {"PENDING": MANY}
+
+
+def test_a_resume_lets_go_in_parts_what_a_pause_held_back(
+    engine: Engine, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    """Naive: one statement for all of them; or those after the first part stay due in the year 9999; or each part reads all, to
+    wake workers; or a pause before all was let go does not stop the parts, and a second resume does not finish them."""
+    listener = connect()
+    handle = flat().send()
+    engine.advance()
+    due = timezone.now() + dt.timedelta(hours=1)
+    Task.objects.update(retry_count=1, next_retry_at=due, enqueued_at=due)
+    held = Task.objects.filter(enqueued_at__year=9999)
+    listener.execute(f'LISTEN "{engine.channel}_new"')
+    for _ in range(2):
+        assert handle.pause()
+        engine.advance()
+        assert held.count() == MANY
+        assert handle.resume()
+        assert held.count() == MANY - PART
+    while left := held.count():
+        listener.execute("NOTIFY nobody")  # what was said before has arrived
+        assert not list(listener.notifies(timeout=0))
+        assert engine.advance_run(handle.workflow_id).more == (left > PART)
+        assert left - held.count() <= PART
+    (woken,) = listener.notifies(timeout=10, stop_after=1)
+    assert woken.payload.endswith(" default")
+    assert abs(float(woken.payload.split()[0]) - due.timestamp()) < 1
+    assert set(Task.objects.values_list("enqueued_at", flat=True)) == {due}
+    engine.advance()
+    assert (WorkflowRun.objects.get().resuming, engine.workflows.owed(None, 9)) == (False, [])
 
 
 # a retry
@@ -113,9 +298,9 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Callab
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": MANY - 1}
     handle.retry()
     assert handle.status() == "RUNNING"
-    assert counted(WorkflowNode, handle)["SKIPPED"] >= MANY - 2 * PART
+    assert skipped(handle) >= MANY - 2 * PART
     assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [handle.workflow_id] * 2
-    assert largest(steps(engine, handle), "SKIPPED") <= 1.5 * PART
+    assert largest_part(engine, handle, skipped) <= 1.5 * PART
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
     assert WorkflowRun.objects.get().retrying is None
     assert miscounted(engine) == []
@@ -124,15 +309,14 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Callab
     assert counted(WorkflowNode, handle)["COMPLETED"] == 1
 
 
-def test_a_retry_of_a_thousand_nodes_is_one_part(engine: Engine) -> None:
-    handle = chain(PART).send()
-    fail(engine)
-    handle.retry()
+def test_a_retry_of_as_many_nodes_as_a_part_has_is_one_part(engine: Engine) -> None:
+    handle = retried(engine, chain(PART))
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": PART - 1}
 
 
-def test_no_task_is_sent_before_all_failed_nodes_were_found(engine: Engine) -> None:
-    """Naive: the first of them run again, and what waits for all of them is decided about, while others have still failed."""
+def test_no_task_is_sent_before_all_failed_nodes_were_found_nor_during_a_pause(engine: Engine) -> None:
+    """Naive: the first of them run again, and what waits for all of them is decided about, while others have still failed. Or
+    the last part lets a paused run go on; or it stays between failed and retried until it is resumed."""
     flow = flat()
     flow.add(flows.anything, 1, after=flow.nodes[:], join=quorum(2), name="two")
     handle = flow.send()
@@ -143,6 +327,15 @@ def test_no_task_is_sent_before_all_failed_nodes_were_found(engine: Engine) -> N
     while WorkflowRun.objects.get().retrying is not None:
         assert counted(Task, handle).keys() == {"FAILED"}
         assert engine.advance_run(handle.workflow_id).more
+    engine.advance()
+    assert counted(WorkflowNode, handle) == {"ENQUEUED": MANY, "PENDING": 1}
+    fail(engine, MANY)
+    handle.retry()
+    assert handle.pause()
+    engine.advance()
+    assert counted(WorkflowNode, handle) == {"READY": MANY, "PENDING": 1}
+    assert (handle.status(), WorkflowRun.objects.get().retrying) == ("PAUSED", None)
+    assert handle.resume()
     engine.advance()
     assert counted(WorkflowNode, handle) == {"ENQUEUED": MANY, "PENDING": 1}
 
@@ -162,40 +355,19 @@ def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_
     engine.advance()
     assert set(Task.objects.filter(node=0, status="COMPLETED").values_list("id", flat=True)) == done
     assert counted(Task, handle) == {"COMPLETED": 7, "FAILED": MANY - 7, "PENDING": MANY - 7}
-    while claims := engine.take(1_000):
-        engine.settle(*claims)
-        engine.advance()
+    engine.run_all()
     node = WorkflowNode.objects.get()
     assert (handle.status(), node.items_ok, node.items_bad, node.in_flight) == ("COMPLETED", MANY, 0, 0)
 
 
-def test_another_worker_goes_on_with_a_retry_after_one_died(engine: Engine, parts: Parts) -> None:
-    """Naive: where the retry was is known to the process that began it."""
-    parts(3)
-    handle = chain(40).send()
-    fail(engine)
-    handle.retry()
+def test_another_worker_and_drain_go_on_with_a_retry_after_a_worker_died(engine: Engine) -> None:
+    handle = retried(engine, chain())
     with engine.conn.transaction(force_rollback=True):
         assert engine.advance_run(handle.workflow_id).more
-    engine.start()
-    engine.run_all()
-    assert counted(WorkflowNode, handle) == {"COMPLETED": 40}
+    assert Engine(engine.conn).advance_run(handle.workflow_id).more
+    drain()
+    assert counted(WorkflowNode, handle) == {"COMPLETED": MANY}
     assert handle.status() == "COMPLETED"
-
-
-def test_drain_does_all_parts_of_a_retry(parts: Parts) -> None:
-    parts(2)
-    flow = chain(30)
-    flow.nodes[0].delay = None
-    handle = flow.send()
-    Task.objects.update(
-        status="FAILED", finished_at="2020-01-01T00:00Z", started_at="2020-01-01T00:00Z", error_code="X"
-    )
-    drain()
-    assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": 29}
-    handle.retry()
-    drain()
-    assert counted(WorkflowNode, handle) == {"COMPLETED": 30}
 
 
 @pytest.mark.parametrize("build", [chain, flat])
@@ -203,10 +375,7 @@ def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
     engine: Engine, build: Callable[..., Workflow]
 ) -> None:
     """Naive: nodes that the retry had reached stay ADDED for ever, or the cancelled run goes on being retried."""
-    handle = build(MANY).send()
-    engine.advance()
-    fail(engine, 1 if build is chain else MANY)
-    handle.retry()
+    handle = retried(engine, build(), 1 if build is chain else MANY)
     assert engine.advance_run(handle.workflow_id).more
     assert handle.cancel()
     engine.advance()
@@ -221,7 +390,6 @@ def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
 
 
 def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, parts: Parts) -> None:
-    """Naive: it is undone while nodes that the retry had reached seem to be open, or not at all."""
     parts(5)
     flow = Workflow("undone")
     flow.add(flows.number, 1, undo=flows.note_undo, name="first")
@@ -247,31 +415,14 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
     assert (handle.status(), [*undos.values_list("name", "status")]) == ("CANCELLED", [("undo first", "COMPLETED")])
 
 
-def test_a_pause_during_a_retry_lets_it_end_and_sends_nothing(engine: Engine) -> None:
-    """Naive: the last part lets the run go on; or the run stays between failed and retried until it is resumed."""
-    handle = flat().send()
-    engine.advance()
-    fail(engine, MANY)
-    handle.retry()
-    assert handle.pause()
-    engine.advance()
-    assert counted(WorkflowNode, handle) == {"READY": MANY}
-    assert (handle.status(), WorkflowRun.objects.get().retrying) == ("PAUSED", None)
-    assert handle.resume()
-    engine.advance()
-    assert counted(WorkflowNode, handle) == {"ENQUEUED": MANY}
-
-
-def test_a_second_retry_goes_on_with_the_first_and_resumes_the_run(engine: Engine) -> None:
-    """Naive: it begins anew, or says that no node has failed."""
-    handle = chain().send()
-    fail(engine)
-    handle.retry()
-    left = counted(WorkflowNode, handle)["SKIPPED"]
+def test_a_second_retry_goes_on_with_the_first_and_resumes_the_run(engine: Engine, parts: Parts) -> None:
+    parts(PART // 2)
+    handle = retried(engine, chain())
+    left = skipped(handle)
     assert handle.pause()
     handle.retry()
     assert handle.status() == "RUNNING"
-    assert left - 3 * PART <= counted(WorkflowNode, handle).get("SKIPPED", 0) < left
+    assert left - 1.5 * PART <= skipped(handle) < left
     engine.advance()
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
     engine.settle(*engine.take(1))
@@ -282,51 +433,33 @@ def test_a_second_retry_goes_on_with_the_first_and_resumes_the_run(engine: Engin
 
 def test_what_ends_during_a_retry_is_told_after_it_and_what_fails_runs_again(engine: Engine, parts: Parts) -> None:
     """Naive: a node runs because one that has failed is counted, though that one is to run again. Or one that failed meanwhile
-    lets the run fail."""
+    lets the run fail. Or a gate that is decided meanwhile opens before the retry is over."""
     parts(2)
-    flow = Workflow("mixed", on_error="fail")
-    bad = flow.add(flows.number, 1, name="bad")
-    node = bad
-    for place in range(20):
-        node = flow.add(flows.number, 1, after=node, name=f"skipped {place}")
+    flow = chain(21)
+    bad, *_, last = flow.nodes
     slow, late = flow.add(flows.number, 1, name="slow"), flow.add(flows.number, 1, name="late")
-    flow.add(flows.anything, 1, after=[node, slow], allow_failed=True, name="both")
+    gate = flow.gate("gate")
+    flow.add(flows.anything, 1, after=[last, slow], allow_failed=True, name="both")
+    flow.add(flows.anything, 1, after=[last, gate], allow_failed=True, name="decided")
     flow.add(flows.anything, 1, after=late, name="after late")
     flow.add(flows.anything, 1, after=slow, name="after slow")
     handle = flow.send()
-    claims = {WorkflowNode.objects.get(task_id=claim.id).name: claim for claim in engine.take()}
-    engine.settle(claims["bad"], code="BROKEN")
+    claims = take(engine)
+    engine.settle(claims[bad.name], code="BROKEN")
     engine.advance()
-    assert WorkflowNode.objects.get(name="skipped 19").status == "SKIPPED"
+    assert status(last.name) == "SKIPPED"
     handle.retry()
     engine.settle(claims["slow"])
     engine.settle(claims["late"], code="BROKEN")
     engine.advance_run(handle.workflow_id, [claims["slow"].id, claims["late"].id])
-    assert WorkflowRun.objects.get().retrying is not None
-    engine.advance()
-    found = dict(WorkflowNode.objects.values_list("name", "status"))
-    assert (found["bad"], found["late"], found["slow"]) == ("ENQUEUED", "ENQUEUED", "COMPLETED")
-    assert (found["both"], found["after late"], found["skipped 19"]) == ("PENDING", "PENDING", "PENDING")
-    assert found["after slow"] == "ENQUEUED"
-    assert miscounted(engine) == []
-    engine.run_all()
-    assert handle.status() == "COMPLETED"
-
-
-def test_a_gate_that_is_decided_during_a_retry_opens_after_it(engine: Engine, parts: Parts) -> None:
-    parts(2)
-    flow = chain(20)
-    gate = flow.gate("gate")
-    flow.add(flows.anything, 1, after=[gate, flow.nodes[19]], allow_failed=True, name="both")
-    handle = flow.send()
-    fail(engine)
-    handle.retry()
     handle.approve("gate", actor="ada")
-    assert WorkflowNode.objects.get(name="both").status in ("ADDED", "PENDING")
+    assert WorkflowRun.objects.get().retrying is not None
+    assert status("decided") in ("ADDED", "PENDING")
     engine.advance()
-    assert (WorkflowNode.objects.get(name="both").status, WorkflowNode.objects.get(name="gate").status) == (
-        "PENDING", "COMPLETED",
-    )  # fmt: skip
+    assert (status(bad.name), status("late"), status("slow")) == ("ENQUEUED", "ENQUEUED", "COMPLETED")
+    assert (status("both"), status("after late"), status(last.name)) == ("PENDING", "PENDING", "PENDING")
+    assert (status("after slow"), status("gate"), status("decided")) == ("ENQUEUED", "COMPLETED", "PENDING")
+    assert miscounted(engine) == []
     engine.run_all()
     assert handle.status() == "COMPLETED"
 
@@ -337,8 +470,7 @@ def test_runs_inside_are_retried_in_parts_and_those_whose_inputs_may_change_begi
     """Naive: all of them in the transaction of the caller. Or a node keeps its run because the failed one before it, whose number
     is greater, was not found yet."""
     parts(2)
-    inner = Workflow("inner")
-    inner.add(flows.number, 1)
+    inner = chain(1)
     flow = Workflow("outer")
     tolerant = flow.add(inner, name="tolerant", allow_failed=True)
     for place in range(7):
@@ -360,14 +492,11 @@ def test_runs_inside_are_retried_in_parts_and_those_whose_inputs_may_change_begi
 
 
 def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_running(engine: Engine) -> None:
-    """Naive: the run inside runs its node again while the first task of that still runs."""
-    inner = Workflow("inner")
-    inner.add(flows.number, 1)
     flow = Workflow("outer")
-    flow.add(inner)
+    flow.add(chain(1))
     handle = flow.send()
     (claim,) = engine.take()
-    operations.control(WorkflowRun.objects.get(name="inner").pk, "cancel")
+    operations.control(WorkflowRun.objects.get(name="chain").pk, "cancel")
     engine.advance()
     assert handle.status() == "FAILED"
     with pytest.raises(WorkflowError, match="still run"):
@@ -377,59 +506,6 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
     handle.retry()
     engine.run_all()
     assert handle.status() == "COMPLETED"
-
-
-# a resume
-
-
-def test_a_resume_lets_go_in_parts_what_a_pause_held_back(
-    engine: Engine, connect: Callable[[], psycopg.Connection[Any]]
-) -> None:
-    """Naive: one statement for all of them; or those after the first part stay due in the year 9999. Or each part reads all of
-    them, to wake workers."""
-    listener = connect()
-    handle = flat().send()
-    engine.advance()
-    due = timezone.now() + dt.timedelta(hours=1)
-    Task.objects.update(retry_count=1, next_retry_at=due, enqueued_at=due)
-    held = Task.objects.filter(enqueued_at__year=9999)
-    assert handle.pause()
-    engine.advance()
-    assert held.count() == MANY
-    listener.execute(f'LISTEN "{engine.channel}_new"')
-    assert handle.resume()
-    assert held.count() == MANY - PART
-    while left := held.count():
-        listener.execute("NOTIFY nobody")  # what was said before has arrived
-        assert not list(listener.notifies(timeout=0))
-        assert engine.advance_run(handle.workflow_id).more == (left > PART)
-        assert left - held.count() <= PART
-    (woken,) = listener.notifies(timeout=10, stop_after=1)
-    assert woken.payload.endswith(" default")
-    assert abs(float(woken.payload.split()[0]) - due.timestamp()) < 1
-    assert set(Task.objects.values_list("enqueued_at", flat=True)) == {due}
-    engine.advance()
-    assert (WorkflowRun.objects.get().resuming, engine.workflows.owed(None, 9)) == (False, [])
-
-
-def test_a_pause_before_all_was_let_go_holds_it_back_again(engine: Engine, parts: Parts) -> None:
-    """Naive: the parts of the resume go on during the pause; or a second resume does not finish what the first one began."""
-    parts(2)
-    handle = flat(9).send()
-    engine.advance()
-    due = timezone.now() + dt.timedelta(hours=1)
-    Task.objects.update(retry_count=1, next_retry_at=due, enqueued_at=due)
-    held = Task.objects.filter(enqueued_at__year=9999)
-    handle.pause()
-    engine.advance()
-    handle.resume()
-    assert 0 < held.count() < 9
-    handle.pause()
-    engine.advance()
-    assert held.count() == 9
-    handle.resume()
-    engine.advance()
-    assert held.count() == 0
 
 
 # the skips below a failed node
@@ -444,9 +520,9 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
     engine.settle(claim, code="BROKEN")
     assert engine.advance_run(handle.workflow_id, [claim.id]).more
     assert handle.status() == "RUNNING"
-    assert 0 < counted(WorkflowNode, handle)["SKIPPED"] <= PART
+    assert 0 < skipped(handle) <= PART
     assert [owed.workflow for owed in engine.workflows.owed(None, 9)] == [handle.workflow_id] * 2
-    assert largest(steps(engine, handle), "SKIPPED") <= PART
+    assert largest_part(engine, handle, skipped) <= PART
     assert miscounted(engine) == []
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": MANY - 1, "ENQUEUED": 1}
     engine.run_all()
@@ -458,44 +534,38 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(engine: Engin
     """Naive: what is left is skipped only after a resume; or after a stop, what runs when others ended is cancelled, too."""
     parts(3)
     flow = Batch("halts", on_error=on_error)
-    bad = node = flow.add(flows.number, 1, name="bad")
+    node = flow.add(flows.number, 1, name="bad")
     for _ in range(20):
         node = flow.add(flows.number, 1, after=node)
     flow.add(flows.number, 1, after=flow.add(flows.number, 1, name="other"), name="after other")
     flow.on_finish(flows.number, 1, name="told")
     handle = flow.send()
-    claims = {WorkflowNode.objects.get(task_id=claim.id).name: claim for claim in engine.take()}
+    claims = take(engine)
     engine.settle(claims["bad"], code="BROKEN")
     halts = engine.advance_run(handle.workflow_id, [claims["bad"].id])
-    assert (halts.halted, halts.more, bad.name) == (on_error, True, "bad")
+    assert (halts.halted, halts.more) == (on_error, True)
     engine.advance()
     engine.settle(claims["other"], code="TASK_CANCELLED" if on_error == "stop" else None)
     engine.advance()
     assert miscounted(engine) == []
     if on_error == "pause":
-        assert (handle.status(), counted(WorkflowNode, handle).get("SKIPPED")) == ("PAUSED", 20)
+        assert (handle.status(), skipped(handle), status("after other")) == ("PAUSED", 20, "READY")
         handle.resume()
     else:
         assert counted(WorkflowNode, handle).keys() == {"FAILED", "SKIPPED", "CANCELLED", "ENQUEUED"}
     engine.run_all()
-    assert WorkflowNode.objects.get(name="told").status == "COMPLETED"
+    assert status("told") == "COMPLETED"
     assert handle.status() == "FAILED"
 
 
 def test_a_quorum_that_cannot_be_met_halts_the_run_also_in_a_later_part(engine: Engine, parts: Parts) -> None:
-    """Naive: only the first part of the skips sees that. The run goes on."""
     parts(2)
-    flow = Workflow("quorum", on_error="pause")
-    bad = flow.add(flows.number, 1, name="bad")
-    end = bad
-    for _ in range(8):
-        end = flow.add(flows.number, 1, after=end)
-    flow.add(flows.anything, 1, after=[bad, end], join="any", name="any")
+    flow = chain(9, on_error="pause")
+    bad, *_, last = flow.nodes
+    flow.add(flows.anything, 1, after=[bad, last], join="any", name="any")
     flow.add(flows.number, 1, name="other")
     flow.send()
-    claims = {WorkflowNode.objects.get(task_id=claim.id).name: claim for claim in engine.take()}
-    engine.settle(claims["bad"], code="BROKEN")
+    engine.settle(take(engine)[bad.name], code="BROKEN")
     engine.advance()
     run = WorkflowRun.objects.get()
-    assert WorkflowNode.objects.get(name="any").status == "SKIPPED"
-    assert (run.status, run.error_code) == ("PAUSED", "QUORUM_NOT_MET")
+    assert (status("any"), run.status, run.error_code) == ("SKIPPED", "PAUSED", "QUORUM_NOT_MET")

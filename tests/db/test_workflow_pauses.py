@@ -30,7 +30,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Claimers = Callable[..., Claimer]
 Connect = Callable[[], psycopg.Connection[Any]]
-LEASE = dt.timedelta(minutes=5)
 EVERYWHERE = [{"low": 1, "high": 32_767}]
 
 
@@ -45,7 +44,7 @@ def short(worker: Claimer) -> list[Claim]:
 
 
 def ahead(worker: Claimer) -> list[Claim]:
-    return worker.run_pass(wanted=Wanted(prefetch=9, lease=LEASE)).prefetched
+    return worker.run_pass(wanted=Wanted(prefetch=9, lease=dt.timedelta(minutes=5))).prefetched
 
 
 def one(name: str = "one", **options: Any) -> WorkflowHandle[Any]:
@@ -61,13 +60,12 @@ def again(worker: Claimer, *claims: Claim) -> None:
     worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "FAILED", error, "AGAIN") for claim in claims])
 
 
-def left_over(worker: Claimer, **options: Any) -> WorkflowHandle[Any]:
+def left_over(worker: Claimer) -> WorkflowHandle[Any]:
     """Return a paused run whose task came back: the child process died before it began the task."""
-    handle = one(**options)
-    claims = worker.run_pass(sync=9).claims
+    handle = one()
+    claims = whole(worker)
     assert handle.pause()
     worker.run_pass(releases=claims)
-    assert Task.objects.get(workflow_id=handle.workflow_id).status == "PENDING"
     return handle
 
 
@@ -82,46 +80,29 @@ def heard(listener: psycopg.Connection[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("claim", [whole, short, ahead])
-def test_a_task_that_its_worker_gives_back_during_a_pause_starts_after_the_resume(
-    claimer: Claimers, claim: Callable[[Claimer], list[Claim]]
+@pytest.mark.parametrize("how", ["locked", "given back", "failed before", "failed during"])
+def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
+    claimer: Claimers, connect: Connect, how: str, claim: Callable[[Claimer], list[Claim]]
 ) -> None:
-    worker, other = claimer(default=100), claimer()
-    handle = left_over(worker)
+    worker, other, holder = claimer(default=100), claimer(default=100), connect()
+    handle = one(retry_policy=AGAIN)
+    claims = [] if how == "locked" else whole(worker)
+    if how == "failed before":
+        again(worker, *claims)
+    with holder.transaction():
+        if how == "locked":
+            holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
+        assert handle.pause()
+    if how == "given back":
+        worker.run_pass(releases=claims)
+    elif how == "failed during":
+        again(worker, *claims)
+    assert not handle.pause()
+    assert Task.objects.get().status == "PENDING"
     assert claim(other) == []
     assert handle.resume()
-    assert [found.id for found in claim(other)] == [Task.objects.get().pk]
-
-
-@pytest.mark.parametrize("claim", [whole, short, ahead])
-def test_a_task_whose_row_was_locked_at_the_pause_starts_after_the_resume(
-    claimer: Claimers, connect: Connect, claim: Callable[[Claimer], list[Claim]]
-) -> None:
-    handle, other, worker = one(), connect(), claimer(default=100)
-    with other.transaction():
-        other.execute("SELECT FROM horsies_tasks FOR UPDATE")
-        assert handle.pause()
-    assert claim(worker) == []
-    assert handle.resume()
-    assert len(claim(worker)) == 1
-
-
-@pytest.mark.parametrize("claim", [whole, short, ahead])
-@pytest.mark.parametrize("fails", ["before", "during"])
-def test_a_retry_that_is_due_during_a_pause_starts_after_the_resume(
-    claimer: Claimers, fails: str, claim: Callable[[Claimer], list[Claim]]
-) -> None:
-    worker = claimer(default=100)
-    handle = one(retry_policy=AGAIN)
-    (first,) = whole(worker)
-    if fails == "before":
-        again(worker, first)
-    assert handle.pause()
-    if fails == "during":
-        again(worker, first)
-    assert Task.objects.get().next_retry_at <= dt.datetime.now(dt.UTC)
-    assert claim(worker) == []
-    assert handle.resume()
-    assert [found.attempt for found in claim(worker)] == [2]
+    assert not handle.resume()
+    assert [found.attempt for found in claim(other)] == [2 if how.startswith("failed") else 1]
 
 
 def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(claimer: Claimers) -> None:
@@ -138,24 +119,21 @@ def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_
     assert [claim.id for claim in whole(worker)] == [paused.id]
 
 
-def test_what_its_dead_worker_had_prefetched_does_not_start_during_a_pause(claimer: Claimers) -> None:
-    handle, dead = one(), claimer()
-    assert len(ahead(dead)) == 1
+@pytest.mark.parametrize("how", ["its worker dies", "its lease ends"])
+def test_a_prefetched_task_that_is_taken_from_its_worker_does_not_start_during_a_pause(
+    claimer: Claimers, how: str
+) -> None:
+    handle, worker = one(), claimer()
+    assert len(ahead(claimer())) == 1
     assert handle.pause()
-    WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=9)
+    if how == "its worker dies":
+        WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=9)
+    else:
+        Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
+    assert worker.run_pass(sync=9, expired_leases=how == "its lease ends").claims == []
     assert Task.objects.get().status == "PENDING"
-    assert whole(claimer()) == []
     handle.resume()
     assert drain() == 1
-
-
-def test_a_lease_that_ends_during_a_pause_starts_nothing(claimer: Claimers) -> None:
-    handle, dead, worker = one(), claimer(), claimer()
-    assert len(ahead(dead)) == 1
-    assert handle.pause()
-    Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
-    assert worker.run_pass(sync=9, expired_leases=True).claims == []
-    assert Task.objects.get().status == "PENDING"
 
 
 def test_an_element_of_a_map_that_comes_back_during_a_pause_starts_after_the_resume(claimer: Claimers) -> None:
@@ -206,15 +184,19 @@ def test_scans_do_not_meet_the_retries_of_a_paused_run(claimer: Claimers) -> Non
     assert (task.enqueued_at, task.parked, task.retry_count) == (task.next_retry_at, False, 1)
 
 
-def test_a_resume_wakes_workers_for_what_came_back_before(claimer: Claimers, connect: Connect) -> None:
+def test_a_resume_wakes_workers_for_what_came_back_before_and_was_no_long_wait(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Naive: the task lies behind their scan cursors, and waits for the next poll."""
-    worker, listener = claimer(), connect()
+    worker, listener, store = claimer(), connect(), HealthStore(connection)
     handle = left_over(worker)
+    assert store.waits(["default"]) == {}
     listener.execute(f"LISTEN {worker.channel}_new")
     handle.resume()
     (said,) = heard(listener)
     moment, queue = said.split(" ")
     assert (float(moment), queue) == (Task.objects.get().enqueued_at.timestamp(), "default")
+    assert [*store.waits(["default"])] == ["default"]
 
 
 @pytest.mark.parametrize("cursors", [None, json.dumps({"default": {"sync": EVERYWHERE, "async": EVERYWHERE}})])
@@ -232,15 +214,6 @@ def test_the_task_of_a_paused_run_wakes_nobody(claimer: Claimers, connect: Conne
     assert (heard(listener), team.pass_on()) == ([], None)
     handle.resume()
     assert team.pass_on() == 1
-
-
-def test_the_task_of_a_paused_run_is_no_long_wait(claimer: Claimers) -> None:
-    worker = claimer()
-    handle = left_over(worker)
-    store = HealthStore(connection)
-    assert store.waits(["default"]) == {}
-    handle.resume()
-    assert [*store.waits(["default"])] == ["default"]
 
 
 def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
@@ -295,17 +268,15 @@ def test_after_a_stop_the_callbacks_start(claimer: Claimers, rule: str) -> None:
 def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers) -> None:
     worker = claimer()
     left = left_over(worker)
-    text = str(explain(Task.objects.get().pk))
-    assert (
-        f"RUN_PAUSED: Its run, one {left.workflow_id}, is paused. None of its tasks start until it is resumed." in text
-    )
+    said = f"RUN_PAUSED: Its run, one {left.workflow_id}, is paused. None of its tasks start until it is resumed."
+    assert said in str(explain(Task.objects.get().pk))
     assert left.cancel()
     later = one("later", retry_policy=AGAIN)
     again(worker, *whole(worker))
+    assert later.pause()
     due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     task = Task.objects.filter(workflow_id=later.workflow_id)
-    task.update(next_retry_at=due, enqueued_at=due)
-    assert later.pause()
+    task.update(next_retry_at=due)
     reasons = explain(task.get().pk).reasons
     assert [reason.code.value for reason in reasons] == ["RUN_PAUSED", "NO_LIVE_WORKER", "RETRY_WAITING"]
     assert dt.datetime.fromisoformat(reasons[-1].details["due_at"]) == due
@@ -314,42 +285,36 @@ def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers
 # delays
 
 
-def delayed() -> Workflow:
+def delayed() -> WorkflowHandle[Any]:
+    """Send a run of four tasks that are delayed."""
     flow = Workflow("delayed")
     flow.add(flows.number.with_options(delay=3_600), 1, name="node")
     flow.map(flows.plus.with_options(delay=3_600), a=[1, 2, 3], name="map")
-    return flow
+    return flow.send()
 
 
 def moments() -> set[dt.datetime]:
-    return set(Task.objects.values_list("enqueued_at", flat=True))
+    return set(Task.objects.filter(status="PENDING").values_list("enqueued_at", flat=True))
 
 
-def test_a_pause_does_not_begin_a_delay_anew() -> None:
-    handle = delayed().send()
+def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does() -> None:
+    handle = delayed()
     (before,) = moments()
     assert handle.pause()
     assert not Task.objects.exists()
     assert handle.resume()
     assert moments() == {before}
     assert Task.objects.count() == 4
+    assert handle.cancel()
+    handle.retry()
+    assert min(moments()) > before
 
 
 def test_a_delay_that_ended_during_a_pause_is_over() -> None:
-    handle = delayed().send()
+    handle = delayed()
     assert handle.pause()
     WorkflowNode.objects.update(due_at=dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
     resumed = dt.datetime.now(dt.UTC)
     assert handle.resume()
     assert min(moments()) >= resumed  # not earlier, where scans do not look any more
     assert drain() == 4
-
-
-def test_a_retry_of_the_run_begins_a_delay_anew() -> None:
-    flow = Workflow("again", on_error="stop")
-    flow.add(flows.number.with_options(delay=3_600), 1)
-    handle = flow.send()
-    (before,) = moments()
-    assert handle.cancel()
-    handle.retry()
-    assert Task.objects.get(status="PENDING").enqueued_at > before

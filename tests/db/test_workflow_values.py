@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.workflows import results
 from tests.apps.project import flows
+from tests.db.test_workflows import run, statuses
 
 pytestmark = pytest.mark.django_db
 
@@ -53,17 +55,6 @@ def make_of(text: str) -> Invoice:
 @task
 def read(values: Results[int]) -> list[int]:
     return [len(values), *values]
-
-
-def run(flow: Workflow) -> Any:
-    handle = flow.send()
-    drain(raise_errors=False)
-    return handle
-
-
-def statuses(handle: Any) -> dict[str, str]:
-    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
-    return {node.name: node.status for node in nodes}
 
 
 def values(handle: Any) -> dict[str, Any]:
@@ -107,26 +98,19 @@ def test_failed_elements_are_failures_in_progress_and_passed_over_ones_are_not()
     assert (handle.progress(), handle.status()) == ((8, 7, 1, 0, 0), "FAILED")
 
 
-def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress() -> None:
-    """Naive: its elements count as failed, because it knew how many they are."""
-    flow = Workflow("skipped")
+def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel_kept_back_a_failure() -> None:
+    """Naive: skipped elements count as failed, because it is known how many they are; or what was not sent as completed."""
+    flow = Workflow("skipped", max_in_flight=1)
     flow.map(flows.plus, a=[1, 2, 3], name="map")
     flow.add(flows.number, 1)
-    handle = flow.send()
+    cancelled, handle = flow.send(), flow.send()
+    cancelled.cancel()
+    assert cancelled.progress() == (4, 0, 4, 0, 0)
     handle.pause()
     handle.skip("map")
     handle.resume()
     drain()
     assert (handle.progress(), handle.status()) == ((4, 1, 0, 3, 0), "COMPLETED")
-
-
-def test_elements_that_a_cancel_kept_from_being_sent_are_failures_in_progress() -> None:
-    """Naive: what was not sent looks passed over, so it counts as completed."""
-    flow = Workflow("cancelled", max_in_flight=1)
-    flow.map(flows.plus, a=[1, 2, 3])
-    handle = flow.send()
-    handle.cancel()
-    assert handle.progress() == (3, 0, 3, 0, 0)
 
 
 # lists that contain maps
@@ -142,12 +126,12 @@ def mixed(flow: Workflow) -> list[Any]:
     ]
 
 
-def test_a_map_in_a_list_gives_its_elements_in_order() -> None:
-    """Naive: the place of the map is None in the list, and is left out of Results."""
+def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naive: its place is None, and left out of Results; a page ends with a node, or an empty page ends the list."""
     flow = Workflow("mixed")
     nodes = mixed(flow)
     flow.add(gather, nodes)
-    flow.add(read, nodes)
+    reader = flow.add(read, nodes)
     flow.map(flows.plus, a=nodes, b=1000)
     flow.map(flows.plus, a=[nodes[1], nodes[3]], b=2000, name="maps")
     handle = run(flow)
@@ -156,6 +140,9 @@ def test_a_map_in_a_list_gives_its_elements_in_order() -> None:
     assert values(handle)["read"] == [6, *expected]
     assert values(handle)["plus"] == [1000 + n for n in expected]
     assert values(handle)["maps"] == [2000, 2002, 2004, 2101, 2102]
+    for size in range(1, 10):
+        monkeypatch.setattr(results, "CHUNK", size)
+        assert [*Results(handle.workflow_id, reader.number, "values", shape_of(int, "it"))] == expected
 
 
 def test_a_map_over_a_list_with_maps_is_sent_in_parts() -> None:
@@ -168,17 +155,6 @@ def test_a_map_over_a_list_with_maps_is_sent_in_parts() -> None:
     assert (node.total, node.items_ok, handle.status()) == (8, 6, "COMPLETED")
 
 
-def test_results_of_a_list_with_maps_are_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Naive: a page ends with a node, begins anew in a map, or an empty page in the middle ends the list."""
-    flow = Workflow("pages")
-    flow.add(read, mixed(flow))
-    handle = run(flow)
-    node = WorkflowNode.objects.get(workflow_id=handle.workflow_id, name="read").number
-    for size in range(1, 10):
-        monkeypatch.setattr(results, "CHUNK", size)
-        assert [*Results(handle.workflow_id, node, "values", shape_of(int, "it"))] == [100, 0, 2, 4, 101, 102]
-
-
 def test_a_list_with_a_map_that_failed_contains_what_completed() -> None:
     flow = Workflow("failed map")
     nodes = [flow.map(flows.odd_fails, n=[0, 1, 2]), flow.add(flows.broken), flow.add(flows.number, 5)]
@@ -187,22 +163,22 @@ def test_a_list_with_a_map_that_failed_contains_what_completed() -> None:
     assert (values(handle)["gather"], handle.status()) == ([0, 2, 5], "COMPLETED")
 
 
-def test_a_redacted_element_of_a_map_in_a_list_fails_what_takes_it() -> None:
+def test_a_redacted_result_or_element_of_a_map_fails_what_takes_it() -> None:
     """Naive: only results of plain nodes are looked at, and None takes the place of the element."""
     flow = Workflow("redacted")
-    nodes = mixed(flow)
+    nodes, plain = mixed(flow), flow.add(flows.number, 1, name="one")
     gate = flow.gate("go")
     flow.add(gather, nodes, after=gate)
     flow.map(flows.plus, a=nodes, after=gate)
     flow.map(flows.plus, a=nodes[1], after=gate, name="map over map")
+    flow.add(flows.plus, plain, after=gate, name="plain")
     handle = run(flow)
-    redact(
-        Task.objects.get(workflow_id=handle.workflow_id, node=nodes[1].number, node_index=2).pk, actor="x", reason="y"
-    )
+    for row in ({"node": nodes[1].number, "node_index": 2}, {"node": plain.number}):
+        redact(Task.objects.get(**row).pk, actor="x", reason="y")
     handle.approve("go", actor="ada")
     drain(raise_errors=False)
     found = handle.results()
-    for name in ("gather", "plus", "map over map"):
+    for name in ("gather", "plus", "map over map", "plain"):
         assert found[name].err_value.error_code == "RESULT_REDACTED", name
 
 
@@ -244,17 +220,33 @@ def code_of(handle: Any) -> str:
 
 
 @pytest.fixture
-def small_payloads(settings: Any) -> None:
-    settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
+def small_payloads(settings: Any) -> Callable[[], None]:
+    """Allow values of 2,000 bytes; give a function that allows larger ones again."""
+    usual = settings.HORSIES
+    settings.HORSIES = {**usual, "MAX_PAYLOAD_BYTES": 2_000}
+
+    def lift() -> None:
+        settings.HORSIES = usual
+
+    return lift
 
 
-@pytest.mark.usefixtures("small_payloads")
-def test_a_run_whose_value_is_too_large_has_failed_and_keeps_what_completed() -> None:
-    """Naive: it is COMPLETED, and only get() says that there is no value."""
-    handle = run(large())
-    assert (handle.status(), code_of(handle), statuses(handle)) == ("FAILED", "PAYLOAD_TOO_LARGE", {"map": "COMPLETED"})
+def test_a_run_whose_value_is_too_large_has_failed_and_is_retried_with_a_higher_limit(
+    small_payloads: Callable[[], None],
+) -> None:
+    """Naive: it is COMPLETED, and only get() says that there is no value; or all that completed is undone."""
+    flow = large()
+    flow.add(flows.charge, 1, undo=flows.refund)
+    handle = run(flow)
+    assert (handle.status(), code_of(handle)) == ("FAILED", "PAYLOAD_TOO_LARGE")
+    assert statuses(handle) == {"map": "COMPLETED", "charge": "COMPLETED"}
     assert "handle.results() reads them one by one" in handle.get(0).err_value.message
     assert handle.results()["map"].ok_value == ["x" * 500] * 9
+    handle.retry()
+    assert handle.status() == "FAILED"
+    small_payloads()
+    handle.retry()
+    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", ["x" * 500] * 9)
 
 
 @pytest.mark.usefixtures("small_payloads")
@@ -268,71 +260,56 @@ def test_the_values_of_a_map_are_as_large_as_their_json(element: Any, many: int,
     assert run(flow).status() == status
 
 
-@pytest.mark.usefixtures("small_payloads")
-def test_a_child_whose_value_is_too_large_fails_its_node_with_its_code() -> None:
-    """Naive: the node is COMPLETED, and None is its value."""
+def test_a_child_whose_value_is_too_large_fails_its_node_with_its_code(small_payloads: Callable[[], None]) -> None:
+    """Naive: the node is COMPLETED, and None is its value; or the run cannot be retried, as no task of its has failed."""
     handle = run(inside(large()))
     assert statuses(handle) == {"child": "FAILED", "taker": "SKIPPED"}
     error = handle.results()["child"].err_value
     assert (error.error_code, "MAX_PAYLOAD_BYTES" in error.message) == ("PAYLOAD_TOO_LARGE", True)
     assert handle.get(0).err_value.data == {"node": "child", "error_code": "PAYLOAD_TOO_LARGE"}
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_run_whose_value_was_too_large_is_retried_with_a_higher_limit(settings: Any, nested: bool) -> None:
-    """Naive: none of its nodes has failed, so it cannot be retried, nor can the run that it is a node of."""
-    before = settings.HORSIES
-    settings.HORSIES = {**before, "MAX_PAYLOAD_BYTES": 2_000}
-    handle = run(inside(large()) if nested else large())
-    assert handle.status() == "FAILED"
     handle.retry()
     drain(raise_errors=False)
     assert handle.status() == "FAILED"
-    settings.HORSIES = before
+    small_payloads()
     handle.retry()
     drain()
     assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", ["x" * 500] * 9)
 
 
 @pytest.mark.usefixtures("small_payloads")
-def test_a_value_that_is_too_large_undoes_nothing() -> None:
-    """Naive: all that completed is undone, because the run has failed."""
-    flow = large()
-    flow.add(flows.charge, 1, undo=flows.refund)
-    handle = run(flow)
-    assert (handle.status(), code_of(handle)) == ("FAILED", "PAYLOAD_TOO_LARGE")
-    assert statuses(handle) == {"map": "COMPLETED", "charge": "COMPLETED"}
+def test_a_result_that_is_too_large_to_pass_fails_one_node() -> None:
+    flow = Workflow("large")
+    parts = [flow.add(flows.anything, "x" * 1_000) for _ in range(3)]
+    flow.add(flows.lengths, parts, name="list")
+    flow.add(flows.lazy_lengths, parts, name="lazy")
+    found = run(flow).results()
+    assert found["list"].err_value.error_code == "PAYLOAD_TOO_LARGE"
+    assert found["lazy"].ok_value == 3_000
 
 
 @pytest.mark.parametrize("how", ["condition", "itself", "timeout", "map", "child"])
 def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
-    """Naive: the node is COMPLETED, and None is its value."""
-    child = Workflow("skipped")
+    """Naive: the node is COMPLETED, and None is its value; a map that never ran is an empty list."""
+    child, inner = Workflow("skipped"), Workflow("skips")
+    inner.returns(inner.add(flows.skips))
     no = child.add(flows.number, 1).matches("$ == 2")
     output = {
         "condition": lambda: child.add(flows.number, 1, when=no),
         "itself": lambda: child.add(flows.skips),
         "timeout": lambda: child.signal("never", timeout=0, on_timeout="skip"),
         "map": lambda: child.map(flows.number, n=[1], when=no),
-        "child": lambda: child.add(inside(child_of_skips())),
+        "child": lambda: child.add(inside(inner)),
     }[how]()
     child.returns(output)
-    handle = run(inside(child))
+    handle, alone = run(inside(child)), run(child)
     drain()
+    code = "TASK_SKIPPED" if how == "itself" else "UPSTREAM_SKIPPED"
+    assert (alone.status(), code_of(alone)) == ("COMPLETED", code)
     assert statuses(handle) == {"child": "SKIPPED", "taker": "SKIPPED"}
     assert (handle.status(), code_of(handle)) == ("COMPLETED", "UPSTREAM_SKIPPED")
-    alone = run(child)
-    assert (alone.status(), alone.get(0).is_err()) == ("COMPLETED", True)
     reason = explain_node(handle.workflow_id, "child").reasons[0]
-    assert (reason.code, reason.text) == (
-        "SKIPPED_ITSELF", "It was skipped because the node that its run returns was skipped."
-    )  # fmt: skip
-
-
-def child_of_skips() -> Workflow:
-    child = Workflow("skips")
-    child.returns(child.add(flows.skips))
-    return child
+    said = "It was skipped because the node that its run returns was skipped."
+    assert (reason.code, reason.text) == ("SKIPPED_ITSELF", said)
 
 
 def test_a_run_whose_output_failed_has_failed_although_the_failure_was_handled() -> None:
@@ -371,9 +348,8 @@ def test_a_child_that_failed_says_with_which_code() -> None:
     child = Workflow("fails")
     child.add(flows.broken)
     error = run(inside(child)).results()["child"].err_value
-    assert (error.error_code, error.message) == (
-        "SUBWORKFLOW_FAILED", "node broken failed: UNHANDLED_ERROR: ValueError: broken 0"
-    )  # fmt: skip
+    said = "node broken failed: UNHANDLED_ERROR: ValueError: broken 0"
+    assert (error.error_code, error.message) == ("SUBWORKFLOW_FAILED", said)
 
 
 # types
@@ -386,41 +362,25 @@ def nested(depth: int) -> Workflow:
 
 
 def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None:
-    """Naive: only tasks and maps have types, and what comes from a run inside the run is plain JSON."""
-    handle = run(nested(2))
-    assert handle.get(0).ok_value == [INVOICE]
-    assert values(handle) == {"inner": [INVOICE]}
+    """By the id alone, only tasks and maps have types: the database does not know what the workflow of a node was."""
+    flow = nested(2)
+    flow.add(make, 7)
+    handle = run(flow)
+    assert (handle.get(0).ok_value, values(handle)) == ([INVOICE], {"inner": [INVOICE], "make": INVOICE})
+    by_id, stored = get_workflow(handle.workflow_id), {"number": 7, "due": "2026-11-24"}
+    assert (by_id.get(0).ok_value, values(by_id)) == ([stored], {"inner": [stored], "make": INVOICE})
 
 
 def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
-    """Naive: a date that was sent is a str as the value of the run and in results()."""
-    flow = Workflow("waiting")
+    """Naive: a date that was sent is a str as the value of the run; or get() raises if the type has changed since."""
+    flow, changed = Workflow("waiting"), Workflow("waiting")
     flow.returns(flow.signal("due", annotation=dt.date))
     flow.signal("never", annotation=dt.date, timeout=0, on_timeout="complete")
+    changed.returns(changed.signal("due", annotation=int))
     handle = flow.send()
     handle.signal("due", INVOICE.due)
     drain()
     assert handle.get(0).ok_value == INVOICE.due
     assert values(handle) == values(flow.handle(handle.workflow_id)) == {"due": INVOICE.due, "never": None}
-
-
-def test_by_id_only_tasks_and_maps_have_types() -> None:
-    """The database does not know what a signal or the workflow of a node was declared as."""
-    flow = Workflow("by id")
-    flow.returns(flow.add(nested(0)))
-    flow.add(make, 7)
-    handle = get_workflow(run(flow).workflow_id)
-    stored = {"number": 7, "due": "2026-11-24"}
-    assert (handle.get(0).ok_value, values(handle)) == ([stored], {"child 0": [stored], "make": INVOICE})
-
-
-def test_a_value_that_does_not_fit_its_declared_type_is_an_error_in_the_result() -> None:
-    """Naive: get() raises, or gives a value of another type."""
-    sent, changed = Workflow("changes"), Workflow("changes")
-    sent.returns(sent.signal("due", annotation=dt.date))
-    changed.returns(changed.signal("due", annotation=int))
-    handle = sent.send()
-    handle.signal("due", INVOICE.due)
-    drain()
     assert changed.handle(handle.workflow_id).get(0).err_value.error_code == "RESULT_DESERIALIZATION_ERROR"
     assert get_workflow(handle.workflow_id).get(0).ok_value == "2026-11-24"

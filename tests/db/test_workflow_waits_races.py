@@ -1,8 +1,8 @@
-"""Two sessions and one wait: each signal is taken once, one of a signal and a timeout wins, and nothing is lost in between."""
+"""Two sessions and one wait: each signal is taken once, one of a signal and a timeout wins; and what sleeps costs nothing."""
 
 from __future__ import annotations
 
-import threading
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +10,20 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from horsies_django import Workflow, get_workflow
+from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowSignal
+from horsies_django.store.base import text_of
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows
 from horsies_django.workflows.advancer import WAKING, Advancer
+from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
+from tests.conftest import Claimer
 from tests.db.conftest import Aside, wait_for_waiting
 from tests.db.drives import MAX_BYTES, MISCOUNTED, Engine
+from tests.db.test_statements import explained
+from tests.db.test_workflows import statuses
+from tests.db.test_workflows_plans import full_scans
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,11 +37,6 @@ def engine(connect: Connect) -> Engines:
     return lambda: Engine(connect())
 
 
-def statuses(handle: Any) -> dict[str, str]:
-    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
-    return {node.name: node.status for node in nodes}
-
-
 def waiting(**options: Any) -> Any:
     """Send a run with a node that waits for a signal, and one that takes its value."""
     flow = Workflow("waits")
@@ -44,31 +46,36 @@ def waiting(**options: Any) -> Any:
 
 def let_time_pass() -> None:
     """Let the time of everything that waits be over."""
+    WorkflowNode.objects.exclude(due_at=None).update(due_at=dt.datetime.now(dt.UTC))
+
+
+def miscounted() -> list[Any]:
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_workflow_nodes SET due_at = clock_timestamp() WHERE due_at IS NOT NULL")
+        cursor.execute(MISCOUNTED)
+        return list(cursor.fetchall())
 
 
-def in_thread(action: Callable[[], object]) -> None:
-    """Do something in another session of Django's, and commit it."""
-
-    def act() -> None:
-        try:
-            action()
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    thread.join()
+def sleeping(many: int) -> list[Any]:
+    flow = Workflow("sleeps")
+    flow.add(flows.act, after=flow.sleep(1_000))
+    return [flow.send() for _ in range(many)]
 
 
-def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engine: Engines) -> None:
+def signal_elsewhere(handle: Any, data: int) -> None:
+    """Send a signal in another session of Django's, and commit it."""
+    try:
+        handle.signal("go", data)
+    finally:
+        connection.close()
+
+
+def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engine: Engines, aside: Aside) -> None:
     """Naive: each engine gives its signal to the node, and the second value replaces the first, or both are marked as taken."""
     one, two = engine(), engine()
     handle = waiting()
     with transaction.atomic():
         handle.signal("go", 1)
-        in_thread(lambda: handle.signal("go", 2))
+        aside(signal_elsewhere, handle, 2).result()
         with one.conn.transaction():
             assert not one.advance_run(handle.workflow_id, [], [], 9).busy
     assert two.advance_run(handle.workflow_id, [], [], 9).many == 0
@@ -123,33 +130,17 @@ def test_of_a_timeout_and_a_signal_at_the_same_moment_exactly_one_wins(engine: E
         assert not one.advance_run(handle.workflow_id, [], [], 9).busy
         assert two.advance_run(handle.workflow_id, [], [], 9).busy
     two.advance()
-    used = WorkflowSignal.objects.filter(used_at__isnull=False).count()
-    if in_time:
-        assert (statuses(handle), used) == ({"go": "COMPLETED", "after": "ENQUEUED"}, 1)
-    else:
-        assert (statuses(handle), used) == ({"go": "FAILED", "after": "SKIPPED"}, 0)
+    assert [*statuses(handle).values()] == (["COMPLETED", "ENQUEUED"] if in_time else ["FAILED", "SKIPPED"])
+    assert (WorkflowSignal.objects.get().used_at is not None) == in_time
 
 
-def test_an_advance_that_is_killed_leaves_the_signal_to_another(engine: Engines, connect: Connect) -> None:
-    """Naive: the signal is marked as taken in a transaction of its own."""
-    one, two, watcher = engine(), engine(), connect()
-    handle = waiting()
-    handle.signal("go", 1)
-    with pytest.raises(psycopg.OperationalError), one.conn.transaction():
-        assert not one.advance_run(handle.workflow_id, [], [], 9).busy
-        watcher.execute("SELECT pg_terminate_backend(%s)", [one.conn.info.backend_pid])
-    assert statuses(handle)["go"] == "WAITING"
-    two.advance()
-    assert (statuses(handle)["after"], Task.objects.count()) == ("ENQUEUED", 1)
-
-
-def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engine: Engines) -> None:
+def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engine: Engines, aside: Aside) -> None:
     """Naive: the signal wakes a node of a run that has ended, or is looked for for ever."""
     one = engine()
     handle = waiting()
     with transaction.atomic():
         handle.cancel()
-        in_thread(lambda: get_workflow(handle.workflow_id).signal("go", 1))
+        aside(signal_elsewhere, handle, 1).result()
     one.advance()
     assert statuses(handle) == {"go": "CANCELLED", "after": "CANCELLED"}
     assert one.workflows.owed(None, 9) == []
@@ -157,15 +148,6 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engine: Engines)
 
 
 # many that wake together
-
-
-def sleeping(many: int) -> list[Any]:
-    handles = []
-    for _ in range(many):
-        flow = Workflow("sleeps")
-        flow.add(flows.act, after=flow.sleep(1_000))
-        handles.append(flow.send())
-    return handles
 
 
 def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(engine: Engines) -> None:
@@ -179,97 +161,77 @@ def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(engi
         assert len(two.workflows.wake(WAKING, 9)) == 10
     assert two.workflows.wake(WAKING, 9) == []
     assert Task.objects.count() == len(handles)
-    with connection.cursor() as cursor:
-        cursor.execute(MISCOUNTED)
-        assert cursor.fetchall() == []
+    assert miscounted() == []
 
 
-def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engine: Engines, connect: Connect) -> None:
+def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engine: Engines) -> None:
     """Naive: one error rolls back all that wake together, each second again."""
-    one = engine()
     handles = sleeping(5)
     let_time_pass()
-    bad = handles[2].workflow_id
-    admin = connect()
-    admin.execute("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$")
-    admin.execute(f"""
-        CREATE TRIGGER refuse BEFORE UPDATE ON horsies_workflow_nodes FOR EACH ROW WHEN (new.workflow_id = '{bad}')
-        EXECUTE FUNCTION refuse()""")
-    try:
-        OverdueWorkflows(Advancer(MAX_BYTES)).tick(one.conn)
-        woken = [statuses(handle)["sleep"] for handle in handles]
-        assert woken == ["COMPLETED", "COMPLETED", "WAITING", "COMPLETED", "COMPLETED"]
-    finally:
-        admin.execute("DROP FUNCTION refuse CASCADE")
+    with refused("horsies_workflow_nodes", f"new.workflow_id = '{handles[2].workflow_id}'"):
+        OverdueWorkflows(Advancer(MAX_BYTES)).tick(engine().conn)
+    woken = [statuses(handle)["sleep"] for handle in handles]
+    assert woken == ["COMPLETED", "COMPLETED", "WAITING", "COMPLETED", "COMPLETED"]
 
 
-def test_a_child_run_whose_parent_was_stopped_by_a_timeout_is_ended(engine: Engines) -> None:
-    """Naive: what was woken together is not told on, and the child waits for months in a run that has ended."""
-    one = engine()
-    child = Workflow("child")
-    child.gate("approve")
-    flow = Workflow("parent", on_error="stop")
-    flow.add(child)
-    flow.signal("go", timeout=1_000)
-    handle = flow.send()
+def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engine: Engines) -> None:
+    """Naive: what was woken together is not told on, and one of them waits for months."""
+    child, waits = Workflow("child"), Workflow("waits")
+    child.sleep(1_000)
+    waits.gate("approve")
+    goes_on, stops = Workflow("goes on"), Workflow("stops", on_error="stop")
+    goes_on.add(flows.act, after=goes_on.add(child), name="after")
+    stops.add(waits)
+    stops.signal("go", timeout=1_000)
+    first, second = goes_on.send(), stops.send()
     let_time_pass()
-    overdue = OverdueWorkflows(Advancer(MAX_BYTES))
-    for _ in range(3):
+    one, overdue = engine(), OverdueWorkflows(Advancer(MAX_BYTES))
+    overdue.tick(one.conn)
+    assert statuses(first) == {"child": "COMPLETED", "after": "ENQUEUED"}
+    for _ in range(2):
         overdue.tick(one.conn)
-    assert handle.status() == "FAILED"
+    assert second.status() == "FAILED"
     assert WorkflowNode.objects.get(name="approve").status == "CANCELLED"
 
 
-def test_a_run_inside_another_that_ends_by_its_timer_is_told_to_its_parent(engine: Engines) -> None:
-    one = engine()
-    child = Workflow("child")
-    child.sleep(1_000)
-    flow = Workflow("parent")
-    flow.add(flows.act, after=flow.add(child), name="after")
-    handle = flow.send()
-    let_time_pass()
-    OverdueWorkflows(Advancer(MAX_BYTES)).tick(one.conn)
-    assert statuses(handle) == {"child": "COMPLETED", "after": "ENQUEUED"}
+def never(flow: Workflow) -> Node:
+    return flow.gate("never")
+
+
+def go(flow: Workflow, **how: Any) -> Node:
+    return flow.signal("go", timeout=1_000, **how)
+
+
+def bad(flow: Workflow) -> Node:
+    return flow.add(flows.act, name="bad")
+
+
+# What waits in a run with a timer, and two tasks beside it, and perhaps one that fails.
+WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
+    lambda flow, timer, one, two: [flow.add(flows.act, one, after=timer, name=name) for name in "ab"],  # paused
+    lambda flow, timer, one, two: [flow.add(flows.act, one, after=timer, name=name) for name in "ab"],  # one at a time
+    lambda flow, timer, one, two: flow.add(flows.act, after=[timer, never(flow)], join="any"),
+    lambda flow, timer, one, two: flow.add(flows.act, after=timer, when=one.matches("$ == 2")),
+    lambda flow, timer, one, two: flow.add(flows.act, after=[timer, flow.sleep(1_000)]),
+    lambda flow, timer, one, two: flow.add(flows.act, after=[timer, never(flow)]),
+    lambda flow, timer, one, two: flow.add(flows.act, after=[timer, go(flow)], allow_failed=True),
+    lambda flow, timer, one, two: flow.map(flows.act, value=[1, 2], after=timer),
+    lambda flow, timer, one, two: flow.add(flows.act, go(flow, after=timer, on_timeout="complete")),
+    lambda flow, timer, one, two: flow.add(flows.act, [one, two], after=[timer, bad(flow)], allow_failed=True),
+    lambda flow, timer, one, two: flow.add(flows.act, after=[timer, bad(flow)]),
+    lambda flow, timer, one, two: None,
+]
 
 
 def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(engine: Engines) -> None:
     """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node that only waits."""
 
-    def built(number: int) -> Workflow:
-        flow = Workflow(f"wakes {number}", max_in_flight=1 if number == 1 else None)
-        timer, first, second = flow.sleep(1_000), flow.add(flows.act, name="first"), flow.add(flows.act, name="second")
-        if number < 2:
-            for name in "ab":
-                flow.add(flows.act, first, after=timer, name=name)
-        elif number == 2:
-            flow.add(flows.act, after=[timer, flow.gate("never")], join="any", name="end")
-        elif number == 3:
-            flow.add(flows.act, after=timer, when=first.matches("$ == 2"), name="end")
-        elif number == 4:
-            flow.add(flows.act, after=[timer, flow.sleep(1_000)], name="end")
-        elif number == 5:
-            flow.add(flows.act, after=[timer, flow.gate("never")], name="end")
-        elif number == 6:
-            flow.add(flows.act, after=[timer, flow.signal("go", timeout=1_000)], name="end", allow_failed=True)
-        elif number == 7:
-            flow.map(flows.act, value=[1, 2], after=timer)
-        elif number == 8:
-            flow.add(flows.act, flow.signal("go", after=timer, timeout=1_000, on_timeout="complete"), name="told")
-        elif number == 9:
-            flow.add(
-                flows.act,
-                [first, second],
-                after=[timer, flow.add(flows.act, name="bad")],
-                name="end",
-                allow_failed=True,
-            )
-        elif number == 10:
-            flow.add(flows.act, after=[timer, flow.add(flows.act, name="bad")], name="end")
-        return flow
-
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
-        one = engine()
-        handles = [built(number).send() for number in range(12)]
+        one, handles = engine(), []
+        for number, build in enumerate(WOKEN):
+            flow = Workflow(f"wakes {number}", max_in_flight=1 if number == 1 else None)
+            build(flow, flow.sleep(1_000), flow.add(flows.act, name="first"), flow.add(flows.act, name="second"))
+            handles.append(flow.send())
         for claim in one.take():
             name = WorkflowNode.objects.get(task_id=claim.id).name
             one.settle(claim, value=1, code="BROKEN" if name == "bad" else None)
@@ -278,15 +240,13 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(eng
         let_time_pass()
         wake(one)
         before = [statuses(handle) for handle in handles]
-        assert not WorkflowNode.objects.filter(status="WAITING", kind="timer", workflow_id__in=[
-            handle.workflow_id for handle in handles]).exists()  # fmt: skip
+        runs = [handle.workflow_id for handle in handles]
+        assert not WorkflowNode.objects.filter(status="WAITING", kind="timer", workflow_id__in=runs).exists()
         handles[0].resume()
         one.run_all()
         let_time_pass()
         one.run_all()
-        with connection.cursor() as cursor:
-            cursor.execute(MISCOUNTED)
-            assert cursor.fetchall() == []
+        assert miscounted() == []
         return [before, [(statuses(handle), handle.status()) for handle in handles]]
 
     def together(one: Engine) -> None:
@@ -310,3 +270,81 @@ def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_h
         assert not one.advance_run(handle.workflow_id, [], [], 9).busy
         two.advancer.turn(two.workflows)
         assert (two.advancer.owed, two.advancer.signalled) == ({}, set())
+
+
+# what sleeps costs nothing
+
+
+SLEEPING = """
+INSERT INTO horsies_workflows (id, name, status, on_error, sent_at)
+SELECT md5(run::text)::uuid, 'sleeps', 'RUNNING', 'fail', now() FROM generate_series(1, {many}) AS run;
+INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name, queue_name, lane, priority, on_timeout,
+                                    signal, due_at)
+SELECT md5(run::text)::uuid, n, n::text, CASE n WHEN 0 THEN 'timer' ELSE 'signal' END, 'WAITING', '', '', '', 100, 'complete',
+       CASE n WHEN 0 THEN NULL ELSE 'go' END, CASE WHEN n < 2 THEN now() + interval '1 hour' + run * interval '1 s' END
+FROM generate_series(1, {many}) AS run, generate_series(0, 2) AS n;
+INSERT INTO horsies_workflow_signals (id, workflow_id, name, data, actor, seen_at)
+SELECT horsies_uuid7(run), md5(run::text)::uuid, 'other', '1', 'test', now() FROM generate_series(1, {many}) AS run
+"""
+
+
+def put_to_sleep(connect: Connect, many: int, *, analyze: bool = True) -> None:
+    """Insert runs that wait for time and for signals, with signals that nobody takes."""
+    admin = connect()
+    for statement in SLEEPING.format(many=many).split(";"):
+        admin.execute(statement)
+    if analyze:
+        admin.execute("ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_signals")
+
+
+def idle(connect: Connect) -> list[int]:
+    """Return how many buffers each of the two looks of an idle tick reads when it runs for the third time."""
+    conn, found = connect(), []
+    shared = {"many": 1_000, "now": None}
+    waking = {"limit": 200, "max_bytes": MAX_BYTES, "channel": "x", **shared}
+    for name, params in (("horsies_owed", {"age": None, **shared}), ("horsies_wake", waking)):
+        for _ in range(3):
+            query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + text_of(name, params)
+            (((plan,),),) = conn.execute(query.encode(), params).fetchall()
+        found.append(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+    return found
+
+
+def test_an_idle_tick_reads_as_little_with_thousands_of_sleeping_runs_as_with_none(connect: Connect) -> None:
+    empty = idle(connect)
+    put_to_sleep(connect, 3_000)
+    many = idle(connect)
+    assert all(more - less <= 8 for more, less in zip(many, empty, strict=True)), (empty, many)
+
+
+@pytest.mark.parametrize("analyze", [True, False], ids=["large", "stale"])
+def test_waits_are_begun_found_and_ended_through_indexes(
+    claimer: Callable[..., Claimer], connect: Connect, analyze: bool
+) -> None:
+    put_to_sleep(connect, 3_000, analyze=analyze)
+    worker = claimer()
+    engine = Engine(worker.conn)
+    notices = explained(worker)
+    flow = Workflow("waits")
+    first = flow.add(flows.act)
+    flow.sleep(0, after=first)
+    flow.signal("go", after=first)
+    flow.signal("go", key="k", after=first)
+    flow.signal("go", key="late", name="late")
+    flow.gate("approve", after=first)
+    handle = flow.send()
+    handle.signal("go", 1)
+    handle.signal("go", 2, key="k")
+    engine.run_all()
+    handle.signal("go", 3, key="late")
+    engine.run_all()
+    handle.approve("approve", actor="ada")
+    while engine.workflows.wake(50, 200) or engine.advancer.find(engine.workflows, None, 100):
+        engine.advance()
+    assert {node.status for node in WorkflowNode.objects.filter(workflow_id=handle.workflow_id)} == {"COMPLETED"}
+    shown = "\n".join(notices)
+    for index in ("nodes_due", "nodes_waits", "nodes_signal"):
+        assert f"using horsies_workflow_{index}" in shown
+    for index in ("unseen", "unused", "keyed"):
+        assert f"using horsies_signals_{index}" in shown
+    assert full_scans(notices) == set()

@@ -70,11 +70,9 @@ def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(claim
 
 def test_a_task_that_the_database_sends_has_the_priority_retries_and_options_of_its_node(claimer: Claimers) -> None:
     worker = claimer(default=1)
-    policy = RetryPolicy.fixed([5, 60])
-    plus = flows.plus.with_options(priority=3, retry_policy=policy, timeout_ms=7_000)
+    plus = flows.plus.with_options(priority=3, retry_policy=RetryPolicy.fixed([5, 60]), timeout_ms=7_000)
     flow = Workflow("options")
-    one = flow.add(flows.number, 1)
-    flow.add(plus, one)
+    flow.add(plus, flow.add(flows.number, 1))
     flow.map(plus, a=flow.add(flows.numbers, 1))
     flow.send()
     expected = plus.send(4)

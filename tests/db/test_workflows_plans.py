@@ -5,41 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from horsies_django import Workflow
-from horsies_django.core.records import Outcome
-from horsies_django.models import Task
+from horsies_django.models import Task, WorkflowRun
 from horsies_django.store.retention import RetentionStore
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 from tests.conftest import Claimer
+from tests.db.drives import ended
 from tests.db.test_statements import explained
 from tests.db.test_workflows_limits import settle
+from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TABLES = (
-    "horsies_tasks",
-    "horsies_task_attempts",
-    "horsies_workflows",
-    "horsies_workflow_nodes",
-    "horsies_workflow_edges",
-)
-
+TABLES = [f"horsies_{name}" for name in ("tasks", "task_attempts", "workflows", "workflow_nodes", "workflow_edges")]
 POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
 ADVANCE = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_advance(%s, ARRAY[%s], '{}', 200, 1000000, %s, NULL)"""
-
 RETRY = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_retry_run(%s, false, 1000000, %s, NULL)"""
 CANCEL = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_control_run(%s, 'cancel', 1000000, %s, NULL)"""
-BROKEN = '{"err": {"error_code": "BROKEN", "message": "broken"}}'
 PRUNE = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_prune_runs(interval '1 day', 100)"
+Claimers = Callable[..., Claimer]
+Connect = Callable[[], Any]
 
 
 def fill(state: str, admin: Any) -> None:
@@ -51,8 +45,7 @@ def fill(state: str, admin: Any) -> None:
         for table in TABLES:
             admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     if state in ("empty", "stale", "large"):
-        for table in TABLES:
-            admin.execute(f"ANALYZE {table}")
+        admin.execute(f"ANALYZE {', '.join(TABLES)}")
     if state in ("grown", "stale", "large"):
         admin.execute("""
             INSERT INTO horsies_workflows (id, name, status, on_error, sent_at, finished_at)
@@ -73,8 +66,7 @@ def fill(state: str, admin: Any) -> None:
                    '{"ok": 1}', md5(run::text)::uuid, n, 0, now()
             FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""")
     if state == "large":
-        for table in TABLES:
-            admin.execute(f"ANALYZE {table}")
+        admin.execute(f"ANALYZE {', '.join(TABLES)}")
 
 
 def full_scans(notices: list[str]) -> set[str]:
@@ -85,7 +77,7 @@ def full_scans(notices: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("state", ["empty", "stale", "large"])
 def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+    claimer: Claimers, connect: Connect, state: str
 ) -> None:
     fill(state, connect())
     worker = claimer()
@@ -111,24 +103,15 @@ def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
     for verb in ("pause", "resume", "cancel"):
         store.control(again.workflow_id, verb)
     assert store.retry(again.workflow_id, nested=False) == "RETRIED"
-    assert sum(calls.nodes for calls in store.open_calls([again.workflow_id])) == 6, (
-        "also of the child, not yet started"
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE horsies_workflows SET finished_at = now() - interval '2 days' WHERE id = %s", [handle.workflow_id]
-        )
+    calls = store.open_calls([again.workflow_id])
+    assert sum(each.nodes for each in calls) == 6, "also of the child, not yet started"
+    WorkflowRun.objects.filter(pk=handle.workflow_id).update(finished_at=now() - timedelta(days=2))
     before = Task.objects.count()
     assert RetentionStore(worker.conn).prune_runs(timedelta(days=1), 100)[0] == 1
     assert Task.objects.count() < before
     shown = "\n".join(notices)
-    for index in (
-        "horsies_tasks_unadvanced",
-        "horsies_workflows_finished",
-        "horsies_workflow_nodes_open",
-        "horsies_tasks_node",
-    ):
-        assert f"using {index}" in shown
+    for index in ("tasks_unadvanced", "workflows_finished", "workflow_nodes_open", "tasks_node"):
+        assert f"using horsies_{index}" in shown
     assert full_scans(notices) == set()
 
 
@@ -160,7 +143,7 @@ def pages(worker: Claimer, length: int) -> int:
 
 @pytest.mark.parametrize("state", ["new", "stale", "large"])
 def test_an_advance_reads_no_more_in_a_large_run_among_many_unfinished_ones(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+    claimer: Claimers, connect: Connect, state: str
 ) -> None:
     """Naive: a join whose plan reads all nodes of the run, or all unfinished nodes there are, for each finished task."""
     fill(state, connect())
@@ -173,7 +156,7 @@ def test_an_advance_reads_no_more_in_a_large_run_among_many_unfinished_ones(
 
 
 def test_an_advance_reads_no_more_among_many_tasks_that_finished_since_it_was_planned(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any]
+    claimer: Claimers, connect: Connect
 ) -> None:
     """Naive: while none has finished, the index of all finished tasks will do, and the plan stays when they are many."""
     admin, worker = connect(), claimer()
@@ -187,26 +170,7 @@ def test_an_advance_reads_no_more_among_many_tasks_that_finished_since_it_was_pl
     assert pages(worker, 10) < small + 50
 
 
-@pytest.mark.parametrize("state", ["new", "stale", "large"])
-def test_a_retry_of_a_chain_twice_as_long_reads_twice_as_much(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
-) -> None:
-    """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the run for each node."""
-    fill(state, connect())
-    worker = claimer()
-    found = []
-    for length in (300, 600):
-        run = chain(length).send()
-        settle(worker, worker.run_pass(sync=1).claims, [None], code="BROKEN")
-        assert run.status() == "FAILED"
-        found.append(read(worker, RETRY, [run.workflow_id, worker.channel]))
-        worker.conn.execute(POSTPONE)
-    assert found[1] < 2.5 * found[0]
-
-
-def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any]
-) -> None:
+def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(claimer: Claimers, connect: Connect) -> None:
     """Naive: each batch reads the tasks that are left, to see that none of them runs."""
     admin, worker = connect(), claimer()
     fill("new", admin)
@@ -228,70 +192,71 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
     assert found[1] < 1.5 * found[0]
 
 
-@pytest.mark.parametrize("state", ["new", "stale", "large"])
-def test_a_failure_above_twice_as_many_nodes_and_its_retry_read_twice_as_much(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
-) -> None:
+def retry_of_a_chain(worker: Claimer, many: int) -> list[int]:
+    """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the run for each node."""
+    run = chain(many).send()
+    settle(worker, worker.run_pass(sync=1).claims, [None], code="BROKEN")
+    assert run.status() == "FAILED"
+    return [read(worker, RETRY, [run.workflow_id, worker.channel])]
+
+
+def failure_and_retry_of_a_fan(worker: Claimer, many: int) -> list[int]:
     """Naive: whether a node below runs nevertheless, or was skipped, is asked by reading all nodes of the run for each edge."""
-    fill(state, connect())
-    worker = claimer()
-    found = []
-    for many in (300, 600):
-        flow = Workflow(f"fan of {many}")
-        first = flow.add(flows.number, 1)
-        for _ in range(many):
-            flow.add(flows.number, 1, after=first)
-        run = flow.send()
-        (claim,) = worker.run_pass(sync=1).claims
-        worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "FAILED", BROKEN, "BROKEN")])
-        pages = read(worker, ADVANCE, [run.workflow_id, claim.id, worker.channel])
-        assert run.status() == "FAILED"
-        found.append((pages, read(worker, RETRY, [run.workflow_id, worker.channel])))
-        worker.conn.execute(POSTPONE)
-    assert found[1][0] < 2.5 * found[0][0]
-    assert found[1][1] < 2.5 * found[0][1]
+    flow = Workflow(f"fan of {many}")
+    first = flow.add(flows.number, 1)
+    for _ in range(many):
+        flow.add(flows.number, 1, after=first)
+    run = flow.send()
+    (claim,) = worker.run_pass(sync=1).claims
+    worker.run_pass(outcomes=[ended(claim, None, "BROKEN")])
+    found = [read(worker, ADVANCE, [run.workflow_id, claim.id, worker.channel])]
+    assert run.status() == "FAILED"
+    return [*found, read(worker, RETRY, [run.workflow_id, worker.channel])]
 
 
-@pytest.mark.parametrize("state", ["new", "stale", "large"])
-def test_a_cancel_of_a_run_with_twice_as_many_undos_reads_twice_as_much(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
-) -> None:
+def cancel_with_undos(worker: Claimer, many: int) -> list[int]:
     """Naive: the nodes that its task added are looked for among all nodes of the run, for each node. 10,000 took a minute."""
-    fill(state, connect())
-    worker = claimer()
-    found = []
-    for many in (300, 600):
-        flow = Workflow(f"{many} undos")
-        for place in range(many):
-            flow.add(flows.number, place, undo=flows.unact)
-        flow.gate("open")
-        run = flow.send()
-        while claims := worker.run_pass(sync=many).claims:
-            settle(worker, claims, [1] * len(claims))
-        assert run.status() == "RUNNING"
-        found.append(read(worker, CANCEL, [run.workflow_id, worker.channel]))
-        assert run.status() == "COMPENSATING"
-        worker.conn.execute(POSTPONE)
-    assert found[1] < 2.5 * found[0]
+    flow = Workflow(f"{many} undos")
+    for place in range(many):
+        flow.add(flows.number, place, undo=flows.unact)
+    flow.gate("open")
+    run = flow.send()
+    while claims := worker.run_pass(sync=many).claims:
+        settle(worker, claims, [1] * len(claims))
+    assert run.status() == "RUNNING"
+    found = [read(worker, CANCEL, [run.workflow_id, worker.channel])]
+    assert run.status() == "COMPENSATING"
+    return found
 
 
-@pytest.mark.parametrize("state", ["new", "large"])
-def test_a_retry_of_twice_as_many_failed_undos_reads_twice_as_much(
-    claimer: Callable[..., Claimer], connect: Callable[[], Any], state: str
+def retry_of_undos(worker: Claimer, many: int) -> list[int]:
+    flow = Workflow(f"{many // 2} undos")
+    bad = flow.add(flows.number, 1)
+    for place in range(many // 2):
+        bad = flow.add(flows.number, place, undo=flows.unact, after=bad if place % 50 == 0 else ())
+    run = flow.send()
+    settle(worker, (claims := worker.run_pass(sync=many).claims), [1] * len(claims))
+    while claims := worker.run_pass(sync=many).claims:
+        settle(worker, claims, [1] * len(claims), code="BROKEN")
+    assert run.get(0).err_value.error_code == "COMPENSATION_FAILED"
+    return [read(worker, RETRY, [run.workflow_id, worker.channel])]
+
+
+@pytest.mark.parametrize(
+    ("act", "state"),
+    [
+        *product((retry_of_a_chain, failure_and_retry_of_a_fan), ("new", "stale", "large")),
+        *product((cancel_with_undos, retry_of_undos), ("new", "large")),
+    ],
+)
+def test_what_acts_on_twice_as_many_nodes_reads_twice_as_much(
+    claimer: Claimers, connect: Connect, act: Callable[[Claimer, int], list[int]], state: str
 ) -> None:
     fill(state, connect())
     worker = claimer()
     found = []
-    for many in (150, 300):
-        flow = Workflow(f"{many} undos")
-        bad = flow.add(flows.number, 1)
-        for place in range(many):
-            bad = flow.add(flows.number, place, undo=flows.unact, after=bad if place % 50 == 0 else ())
-        run = flow.send()
-        settle(worker, (claims := worker.run_pass(sync=2 * many).claims), [1] * len(claims))
-        while claims := worker.run_pass(sync=2 * many).claims:
-            settle(worker, claims, [1] * len(claims), code="BROKEN")
-        assert run.get(0).err_value.error_code == "COMPENSATION_FAILED"
-        found.append(read(worker, RETRY, [run.workflow_id, worker.channel]))
+    for many in (300, 600):
+        found.append(act(worker, many))
         worker.conn.execute(POSTPONE)
-    assert found[1] < 2.5 * found[0]
+    for once, twice in zip(*found, strict=True):
+        assert twice < 2.5 * once

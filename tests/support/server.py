@@ -196,6 +196,13 @@ class Lingering:
         Path(f"{self.path}.go").touch()
         wait_until(lambda: len(self.lines) == 2, "the task's code ends")
 
+    def completes_once(self) -> dict[str, Any]:
+        """See its outcome written, by one attempt of one process, and return its row."""
+        row = self.server.becomes(self.id, "COMPLETED")
+        assert row["attempts"] == 1
+        assert self.ran_once()
+        return row
+
     def ran_once(self) -> bool:
         """Whether one process ran it from its beginning to its end, and nobody else."""
         return [line[0] for line in self.lines] == ["began", "ended"] and len({line[1] for line in self.lines}) == 1

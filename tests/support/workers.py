@@ -21,9 +21,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from example_project.postgres import private_cluster, stop_server
 from example_project.postgres_binaries import PostgresError
-from tests.conftest import wait_until
+from horsies_django.models import Task
+from tests.conftest import KEPT, wait_until
 from tests.support.forwarder import Forwarder
-from tests.support.server import Server
+from tests.support.server import Lingering, Server
 from tests.support.starter import Started, Starter
 
 DEVELOPMENT = ["-X", "dev"] if os.environ.get("HORSIES_TEST_DEV") else []  # slower by a quarter
@@ -88,7 +89,7 @@ class WorkerProcess:
         ignoring_hangups: bool = False,
         **environment: str,
     ) -> None:
-        self.log_path = log
+        self.log_path, self.log_begins = log, 0
         variables = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -116,7 +117,7 @@ class WorkerProcess:
 
     @property
     def log(self) -> str:
-        return self.log_path.read_text(errors="replace")
+        return self.log_path.read_bytes()[self.log_begins :].decode(errors="replace")
 
     def ready(self) -> Self:
         """Wait until it says that it has started."""
@@ -146,6 +147,9 @@ class WorkerProcess:
         print(f"the end of {self.log_path.name}:", *self.log.splitlines()[-100:], sep="\n")
 
 
+Start = Callable[..., WorkerProcess]  # what the fixture ``worker`` gives
+
+
 class SchedulerProcess(WorkerProcess):
     """A running ``horsies_scheduler`` and its log."""
 
@@ -169,7 +173,7 @@ def scheduler(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., 
 
 
 @pytest.fixture
-def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., WorkerProcess]]:
+def worker(transactional_db: None, tmp_path: Path) -> Iterator[Start]:
     """Give a function that starts workers; all of them are ended afterwards."""
     started: list[WorkerProcess] = []
 
@@ -184,8 +188,55 @@ def worker(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., Wor
         item.end()
 
 
+class Standing:
+    """The worker that one test leaves to the next; it ends before a test that starts its own, whose tasks it would take."""
+
+    worker: WorkerProcess | None = None
+    stays = False  # the next test uses it, too: the hooks in conftest.py say so
+
+
+standing = Standing()
+OF_WORKERS = ("horsies_workers", "horsies_heartbeats", "horsies_worker_states", "horsies_queues", "horsies_limits")
+
+
+def uses_shared_worker(item: pytest.Item | None) -> bool:
+    return "shared_worker" in getattr(item, "fixturenames", ())
+
+
 @pytest.fixture
-def script(worker: Callable[..., WorkerProcess], tmp_path: Path) -> Callable[..., WorkerProcess]:
+def shared_worker(transactional_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """Give a worker with one child process that runs for all tests of a file that use this fixture; they come first in it.
+
+    It is for tests that look at what becomes of tasks. They may kill the child, and read what they caused in ``log``, which
+    begins with the test. A test starts a worker of its own with ``worker`` if it kills, stops, freezes or starves the worker,
+    gives it options or an environment, changes a queue, counts workers, connections or lines of the log, needs tasks that were
+    sent before the worker began, or leaves a task that does not end. Queues and workers are as the test before left them.
+    """
+    if standing.worker is None:
+        log = tmp_path_factory.mktemp("shared") / "worker.log"
+        standing.worker = WorkerProcess(log, "--processes=1").ready()
+    shared = standing.worker
+    shared.log_begins = shared.log_path.stat().st_size
+    KEPT.update(OF_WORKERS)
+    yield shared
+    Group.objects.all().delete()
+    try:
+        running = Task.objects.filter(status="RUNNING")
+        wait_until(lambda: not running.exists() or shared.process.poll() is not None, "the test leaves nothing running")
+        assert shared.process.poll() is None, "the test ended the worker of all"
+    except BaseException:
+        standing.stays = False
+        raise
+    finally:
+        print(f"the log of the worker that tests share:\n{shared.log}")
+        if not standing.stays:
+            standing.worker = None
+            KEPT.clear()
+            shared.end()
+
+
+@pytest.fixture
+def script(worker: Start, tmp_path: Path) -> Start:
     """Give a function that runs a text as a script, which finds the project; each run of it is a line of the file ``runs``."""
 
     def start(text: str, *options: str, **environment: str) -> WorkerProcess:
@@ -226,6 +277,22 @@ def server(standing_server: Server) -> Iterator[Server]:
     standing_server.refresh()
     yield standing_server
     standing_server.restore()
+
+
+Busy = Callable[..., tuple[WorkerProcess, Lingering]]
+
+
+@pytest.fixture
+def busy(worker: Start, server: Server, tmp_path: Path) -> Busy:
+    """Give a function that starts a worker of that server and has it run a ``linger`` task; it returns both."""
+
+    def start(*options: str, name: str = "linger", **environment: str) -> tuple[WorkerProcess, Lingering]:
+        process = worker(*(options or ["--processes=1"]), **{**server.environment, **environment}).ready()
+        task = Lingering(server, tmp_path / "one", name)
+        task.runs()
+        return process, task
+
+    return start
 
 
 def held_by(name: str) -> int:

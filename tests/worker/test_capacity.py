@@ -1,16 +1,45 @@
-"""What a worker asks of a pass, and the buffer it fills in soft mode."""
+"""The small rules of a worker: its options and slots, what it asks of a pass, when a child is replaced, and its pauses."""
 
 from __future__ import annotations
 
+import inspect
+import os
+import subprocess
+import sys
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import MISSING, fields
 from datetime import timedelta
+from typing import Any
 
+import psycopg
 import pytest
 
-from horsies_django.conf import Config
+from horsies_django.conf import Config, Resilience
+from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.records import Claim, Wanted
+from horsies_django.management.commands.horsies_scheduler import Command as SchedulerCommand
+from horsies_django.management.commands.horsies_worker import Command
+from horsies_django.store.tasks import Served
+from horsies_django.tasks.context import CurrentTask
+from horsies_django.worker import run, run_scheduler
+from horsies_django.worker.child.executor import AsyncLane, SyncLane
+from horsies_django.worker.child.interrupts import CANCEL, LONG_OVER, Control, SyncRun
 from horsies_django.worker.engine.capacity import Capacity, Prefetched, capacity
-from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.engine.outage import (
+    UNFIT,
+    UNFIT_TRIES,
+    DatabaseGaveUp,
+    Outage,
+)
+from horsies_django.worker.ipc.channel import memory_pair
+from horsies_django.worker.pool.process import MOST, STANDING_SECONDS, PoolProcess, RunAhead
+from horsies_django.worker.pool.recycling import Recycling
+from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
+from horsies_django.worker.process.backoff import Backoff
+from horsies_django.worker.process.memory import Gauge
+from horsies_django.worker.process.options import WorkerOptions, refuse_impossible
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)
 LEASE = timedelta(seconds=5)
@@ -21,6 +50,12 @@ def claims(*lanes: str) -> list[Claim]:
     return [Claim(uuid.uuid4(), 1, lane, "tests.nothing", "{}") for lane in lanes]
 
 
+def wanted(of: Capacity, sync: int, async_: int = 0, **counts: int) -> Wanted:
+    """Return what is asked for with so many free slots."""
+    none = dict.fromkeys(("standing", "ahead", "prefetched", "starting"), 0)
+    return of.wanted({"sync": sync, "async": async_}, **none | counts)
+
+
 @pytest.mark.promise("S0.33", "S1.41", "S2.11")
 def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_too() -> None:
     assert capacity(Config(), OPTIONS) == Capacity(max_claim_per_worker=20)
@@ -28,49 +63,28 @@ def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_to
 
 
 def test_claims_need_not_be_durable_if_the_settings_say_so_and_their_tasks_can_be_ended() -> None:
-    config, free = Config(durable_claims=False), {"sync": 1, "async": 0}
-    wanted = {
-        processes: capacity(config, WorkerOptions(("default",), processes=processes))
-        .wanted(free, standing=0, ahead=0, prefetched=0, starting=0)
-        .durable
-        for processes in (0, 1)
-    }
-    assert wanted == {0: True, 1: False}
+    for processes in (0, 1):
+        options = WorkerOptions(("default",), processes=processes)
+        assert wanted(capacity(Config(durable_claims=False), options), 1).durable == (processes == 0)
 
 
 @pytest.mark.promise("S0.31", "S0.32", "S1.40", "S2.11")
 def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_claims_of_a_queue() -> None:
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
     hungry = capacity(Config(), options)
-    wanted = hungry.wanted({"sync": 2, "async": 100}, standing=0, ahead=0, prefetched=0, starting=0)
-    assert wanted == Wanted(2, 100, total=10, batch=2)
-    assert hungry.wanted({"sync": 1, "async": 91}, standing=3, ahead=9, prefetched=8, starting=2).total == 1
-    assert hungry.wanted({"sync": 1, "async": 91}, standing=2, ahead=9, prefetched=8, starting=0).total == 0
+    assert wanted(hungry, 2, 100) == Wanted(2, 100, total=10, batch=2)
+    assert wanted(hungry, 1, 91, standing=3, ahead=9, prefetched=8, starting=2).total == 1
+    assert wanted(hungry, 1, 91, standing=2, ahead=9, prefetched=8).total == 0
 
 
-@pytest.mark.promise("S0.38", "S1.2", "S1.38", "S1.43")
-def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer() -> None:
+@pytest.mark.promise("S0.21", "S0.38", "S1.2", "S1.38", "S1.43")
+def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer_and_in_hard_mode_slots_alone() -> None:
     soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
-    assert soft.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, prefetched=0, starting=0) == Wanted(
-        2, 0, 4, 6, 0, LEASE
-    )
-    assert soft.wanted({"sync": 1, "async": 0}, standing=0, ahead=0, prefetched=3, starting=0) == Wanted(
-        1, 0, 1, 3, 0, LEASE
-    )
-    refilled = soft.wanted({"sync": 0, "async": 0}, standing=0, ahead=0, prefetched=4, starting=1)
-    assert refilled == Wanted(0, 0, 1, 3, 0, LEASE)
-
-
-@pytest.mark.promise("S0.21")
-def test_in_hard_mode_nothing_is_asked_beyond_the_free_slots() -> None:
-    hard = capacity(Config(), OPTIONS)
-    assert hard.wanted({"sync": 2, "async": 0}, standing=0, ahead=0, prefetched=0, starting=0) == Wanted(2, 0, 0, 20)
-
-
-def test_a_full_buffer_asks_for_nothing_while_no_slot_is_free() -> None:
-    soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
-    wanted = soft.wanted({"sync": 0, "async": 0}, standing=0, ahead=0, prefetched=2, starting=0)
-    assert (wanted.sync, wanted.async_, wanted.prefetch) == (0, 0, 0)
+    assert wanted(soft, 2) == Wanted(2, 0, 4, 6, 0, LEASE)
+    assert wanted(soft, 1, prefetched=3) == Wanted(1, 0, 1, 3, 0, LEASE)
+    assert wanted(soft, 0, prefetched=4, starting=1) == Wanted(0, 0, 1, 3, 0, LEASE)
+    assert wanted(soft, 0, prefetched=2)[:3] == (0, 0, 0), "a buffer waits for a free slot"
+    assert wanted(capacity(Config(), OPTIONS), 2) == Wanted(2, 0, 0, 20)
 
 
 def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
@@ -84,3 +98,271 @@ def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
     assert list(buffer.snapshot()) == [second, fourth]
     assert buffer.clear() == [second, fourth]
     assert len(buffer) == 0
+
+
+def learned(prefetch: int, slots: int, *durations: float) -> RunAhead:
+    line = RunAhead(prefetch, slots)
+    for seconds in durations:
+        line.learn(seconds)
+    return line
+
+
+def test_a_line_is_as_long_as_tasks_are_short_and_the_buffer_of_the_settings_allows() -> None:
+    assert RunAhead(1_000, 1).depth == 0
+    assert learned(1_000, 1, 2 * STANDING_SECONDS).depth == 0
+    assert learned(1_000, 1, STANDING_SECONDS / 5).depth == 5
+    assert learned(0, 2, 1e-5).depth == 0
+    assert learned(7, 2, 1e-5).depth == 3
+    assert learned(100_000, 2, 1e-7).depth == MOST
+    line = learned(1_000, 1, 1e-4)
+    line.limited = True
+    assert line.depth == 0, "a cap leaves tasks behind"
+
+
+def test_one_long_task_among_short_ones_shortens_the_line_and_many_short_ones_lengthen_it_again() -> None:
+    line = learned(1_000, 1, *[1e-4] * 100)
+    assert line.depth >= 90
+    line.learn(1.0)
+    assert line.depth == 0
+    for _ in range(1_000):
+        line.learn(1e-4)
+    assert line.depth >= 90
+
+
+@pytest.mark.parametrize(
+    ("lane", "count", "told"),
+    [("sync", 3, False), ("sync", 1, True), ("async", 3, True)],
+    ids=["in line", "in a slot", "behind a blocked event loop"],
+)
+def test_the_time_of_a_task_does_not_run_while_it_stands_in_line_and_runs_everywhere_else(
+    lane: str, count: int, told: bool
+) -> None:
+    member = PoolProcess(WorkerOptions(queues=(), processes=1))
+    ours = [memory_pair() for _ in range(3)]
+    member.channels = {"sync": ours[0][0], "async": ours[1][0]}
+    member.control, heard, member.started = ours[2][0], ours[2][1], [0, 0]
+    handed = claims(*[lane] * count)
+    member.dispatch(lane, handed)
+    timeouts = Timeouts([member], TimeLimits(default=10.0))
+    timeouts.watch(member, lane, 1, handed)
+    timeouts.enforce(time.monotonic() + 11)
+    assert bool(heard.receive()) == told
+    assert timeouts.next > time.monotonic() + 11  # they are told later, or killed after the grace
+
+
+def a_run() -> SyncRun:
+    return SyncRun(CurrentTask("1", "tests.nothing"))
+
+
+def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> None:
+    control, others, mine = Control(memory_pair()[0]), a_run(), a_run()
+    control.hear(CANCEL, "sync", 7)
+    control.enter("sync", 6, others)
+    control.enter("sync", 7, mine)
+    assert (others.current.cancel_requested, mine.current.cancel_requested) == (False, True)
+    control.hear(CANCEL, "sync", 8)
+    control.enter("async", 9 + LONG_OVER, a_run())
+    assert control.early
+    control.enter("sync", 9 + LONG_OVER, a_run())
+    assert not control.early
+
+
+START = 1_000.0
+
+
+def pool(processes: int, chosen: int | None = None) -> tuple[Recycling, list[PoolProcess]]:
+    """Return the rules of a worker and its children, all of them ready at the same moment."""
+    options = WorkerOptions(queues=("default",), processes=processes, max_tasks_per_child=chosen)
+    recycling = Recycling(options)
+    return recycling, [child(recycling, options, START) for _ in range(processes)]
+
+
+def child(recycling: Recycling, options: WorkerOptions, ready_at: float) -> PoolProcess:
+    made = PoolProcess(options)
+    made.lifetime, made.ready, made.ready_at = recycling.lifetime(), True, ready_at
+    return made
+
+
+@pytest.mark.promise("S1.10")
+def test_without_the_option_a_child_is_replaced_after_a_hundred_tasks_and_not_before_it_is_a_minute_old() -> None:
+    recycling, (one,) = pool(1)
+    one.taken = 99
+    assert recycling.due([one], START + 3_600) == []
+    one.taken = 100
+    assert recycling.due([one], START + 59.9) == []
+    assert one.free("sync") == 1
+    assert recycling.due([one], START + 60) == [one]
+    one.ready = False
+    one.ready_at = PoolProcess(WorkerOptions(queues=("default",), processes=1)).ready_at
+    assert recycling.due([one], START + 3_600) == [], "it has not begun"
+
+
+@pytest.mark.promise("S1.13")
+def test_without_the_option_children_are_replaced_one_after_the_other_though_all_have_had_their_tasks() -> None:
+    recycling, children = pool(4)
+    for one in children:
+        one.taken = 1_000
+    moments = []
+    for second in range(61, 181):
+        for one in recycling.due(children, START + second):
+            moments.append(second)
+            children.remove(one)
+    assert moments == [61, 76, 91, 106]
+
+
+def test_a_count_that_was_chosen_is_exact_however_young_the_child_is() -> None:
+    recycling, (one,) = pool(1, chosen=100)
+    one.taken = 99
+    assert one.free("sync") == 1
+    assert recycling.due([one], START) == []
+    one.taken = 100
+    assert one.free("sync") == 0
+    assert recycling.due([one], START) == [one]
+
+
+@pytest.mark.parametrize(("processes", "chosen"), [(0, 0), (1, 0), (0, None)])
+def test_a_count_of_zero_and_a_worker_without_children_replace_nobody(processes: int, chosen: int | None) -> None:
+    recycling, _ = pool(processes, chosen)
+    one = child(recycling, WorkerOptions(queues=("default",), processes=processes), START)
+    one.taken = 1_000_000
+    assert recycling.due([one], START + 86_400) == []
+
+
+@pytest.mark.parametrize("chosen", [None, 100])
+def test_while_many_children_run_their_last_tasks_the_others_get_another_life(chosen: int | None) -> None:
+    recycling, (one,) = pool(1, chosen)
+    retired = [child(recycling, WorkerOptions(queues=("default",), processes=1), START) for _ in range(5)]
+    for other in retired:
+        other.replaced = True
+    one.taken = 100
+    assert recycling.due([one, *retired], START + 3_600) == []
+    assert one.free("sync") == 1
+    one.taken = 200
+    assert recycling.due([one, *retired[1:]], START + 3_600) == [one]
+
+
+@pytest.mark.promise("S1.28")
+@pytest.mark.parametrize(
+    ("lane", "name", "reply"), [(SyncLane, "add", "ran"), (AsyncLane, "anoop", "done")], ids=["sync", "async"]
+)
+def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_send_it_another_task(
+    lane: Any, name: str, reply: str
+) -> None:
+    (ours, theirs), (_, control) = memory_pair(), memory_pair()
+    full = lane(theirs, [0, 0], Control(control), Gauge(1))
+    kwargs = '{"a": 1}' if name == "add" else "{}"
+    ours.send([(1, kwargs, ("0", f"tests.apps.project.tasks.{name}", 1, "default", "", 1, None))])
+    ours.send(None)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(full.serve).result(30)
+    assert [kind for kind, _ in ours.receive()] == ["full", reply]
+
+
+@pytest.mark.promise("S2.18", "S2.20")
+def test_the_pause_doubles_up_to_its_cap_with_jitter_and_tries_end_where_the_settings_say_so() -> None:
+    backoff = Backoff(Resilience(db_retry_initial_ms=100, db_retry_max_ms=1_000))
+    pauses = [backoff.failed() for _ in range(8)]
+    for pause, middle in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
+        assert middle * 0.75 <= pause <= middle * 1.25
+    backoff.succeeded()
+    assert backoff.failed() <= 0.125
+    together = {Backoff(Resilience(db_retry_initial_ms=100)).failed() for _ in range(20)}
+    assert len(together) > 10
+    assert max(together) - min(together) > 0.005
+    forever, thrice = Backoff(Resilience()), Backoff(Resilience(db_retry_max_attempts=3))
+    for _ in range(3):
+        assert not thrice.exhausted
+        thrice.failed()
+        forever.failed()
+    assert (thrice.exhausted, forever.exhausted) == (True, False)
+
+
+def test_the_names_of_queues_survive_the_array() -> None:
+    served = Served(["b", 'odd"\\{name}', "a"])
+    assert served.queues == ["a", "b", 'odd"\\{name}']
+    assert served.queues_array == '{"a","b","odd\\"\\\\{name}"}'
+
+
+@pytest.mark.promise("S0.8", "S2.3")
+def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
+    options = WorkerOptions(queues=("default",), processes=3, threads=2, async_concurrency=10)
+    assert (options.sync_slots, options.async_slots) == (6, 30)
+    inside = WorkerOptions(queues=("default",), processes=0, threads=2, async_concurrency=10)
+    assert (inside.sync_slots, inside.async_slots) == (2, 10)
+
+
+def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_cannot_pass() -> None:
+    outage = Outage(Resilience())
+    for error in vars(psycopg.errors).values():
+        if not (isinstance(error, type) and issubclass(error, psycopg.Error)):
+            continue
+        for _ in range(UNFIT_TRIES - 1):
+            outage.begin(error("a message"), 3)
+        if (error.sqlstate or "")[:2] in UNFIT:
+            with pytest.raises(DatabaseGaveUp, match="the outcomes of 3 task"):
+                outage.begin(error("a message"), 3)
+        else:
+            outage.begin(error("a message"), 3)
+        outage.over()
+    assert outage.backoff.failures == 0
+
+
+def defaults(function: Any) -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+
+
+def parsed(command: Any, *given: str) -> dict[str, Any]:
+    """Return the options of our own that a command line comes to."""
+    known = {"verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks", "version"}
+    options = vars(command.create_parser("manage.py", "horsies").parse_args(given))
+    return {name: value for name, value in options.items() if name not in known}
+
+
+@pytest.mark.promise("S3.11")
+def test_run_takes_the_options_of_the_command_with_the_same_names_and_defaults() -> None:
+    assert {**defaults(run), "reload": False} == parsed(Command())  # which runs the command line again
+    assert defaults(run_scheduler) == parsed(SchedulerCommand())
+    record = {field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING}
+    assert {name: value for name, value in parsed(Command()).items() if name in record} == record
+
+
+@pytest.mark.promise("S1.20")
+def test_without_the_option_a_child_has_no_memory_limit() -> None:
+    assert parsed(Command())["max_memory_per_child_mb"] is None
+    assert WorkerOptions(queues=(), processes=1).max_memory_per_child_mb is None
+    assert parsed(Command(), "--max-memory-per-child-mb=0.5")["max_memory_per_child_mb"] == 0.5
+
+
+def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_the_machine() -> None:
+    one = min(os.sched_getaffinity(0))
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{one}}}); "
+        "from horsies_django.worker.process.options import usable_cpus; print(usable_cpus())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"processes": -1}, "--processes: -1 is not a whole number of at least 0"),
+        ({"threads": 0}, "--threads: 0 is not a whole number of at least 1"),
+        ({"async_concurrency": 1.5}, "--async-concurrency: 1.5 is not"),
+        ({"max_claim_batch": None}, "--max-claim-batch: None is not"),
+        ({"max_tasks_per_child": True}, "--max-tasks-per-child: True is not"),
+        ({"shutdown_timeout": -1}, "--shutdown-timeout: -1 is not a number of seconds"),
+        ({"max_memory_per_child_mb": 0}, "--max-memory-per-child-mb: 0 is not a number of megabytes"),
+        ({"start_method": "fork"}, "--start-method: 'fork' is not one of forkserver, spawn"),
+        ({"loglevel": "LOUD"}, "--loglevel: 'LOUD' is not one of DEBUG"),
+        ({"health_port": 70_000}, "--health-port: 70000 is not a port"),
+        ({"processes": 0, "max_memory_per_child_mb": 500}, "--processes=0 has no children"),
+        ({"processes": 0, "max_tasks_per_child": 5}, "--processes=0 has no children"),
+    ],
+)
+def test_values_that_the_command_line_would_not_take_are_refused_from_code_too(
+    wrong: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(WorkerStartError) as caught:
+        refuse_impossible(WorkerOptions(**{"queues": ("default",), "processes": 1, **wrong}))
+    assert words in str(caught.value)

@@ -1,46 +1,312 @@
-"""The engine, one turn of its loop at a time."""
+"""The engine, one turn of its loop at a time, and what the probes say of it over real HTTP.
+
+The comparison after a reconnect meets a database that has lost claims: their rows are changed to what they were before.
+"""
 
 from __future__ import annotations
 
+import http.client
+import json
 import math
+import socket
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from django.db import connection
 
+from horsies_django import Workflow
 from horsies_django.conf import config
+from horsies_django.core.errors import WorkerStartError
 from horsies_django.models import Task
+from horsies_django.worker.engine.outage import ClaimsLost
+from horsies_django.worker.maintenance import health_server
+from horsies_django.worker.maintenance.health_server import HealthServer, serving_health
+from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.apps.project import tasks
 from tests.conftest import wait_until
+from tests.support.factories import HeartbeatFactory, now
+from tests.worker.conftest import Build
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def parts(transactional_db: None) -> Iterator[Supervisor]:
-    """The parts of a worker that runs tasks itself, connected and ready; no loop runs."""
-    made = Supervisor(config(), WorkerOptions(queues=("default",), processes=0))
-    made.outbox.connect()
-    made.pool.start()
-    wait_until(lambda: made.engine.turn(0.01) or made.pool.ready, "the pool is ready")
-    yield made
-    made.pool.stop()
-    made.outbox.disconnect()
-    made.kill_timer.disarm()
-    made.engine.close()
-    made.selector.close()
-
-
-def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted(parts: Supervisor) -> None:
+def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted(build: Build) -> None:
     """Others may have declared the worker dead since, and what it claims then would be given away while it runs."""
-    id_ = tasks.noop.send().task_id
-    parts.engine.trusted_until = time.monotonic() - 1
-    parts.engine.wakeups.look_everywhere()
-    parts.engine.turn(0.0)
+    engine, id_ = build().engine, tasks.noop.send().task_id
+    engine.trusted_until = time.monotonic() - 1
+    engine.wakeups.look_everywhere()
+    engine.turn(0.0)
     assert Task.objects.get(pk=id_).status == "PENDING"
-    parts.engine.trusted_until = math.inf
-    parts.engine.turn(0.0)
+    engine.trusted_until = math.inf
+    engine.turn(0.0)
     assert Task.objects.get(pk=id_).status != "PENDING"
-    wait_until(lambda: parts.engine.turn(0.01) or Task.objects.get(pk=id_).status == "COMPLETED", "it runs")
+    wait_until(lambda: engine.turn(0.01) or Task.objects.get(pk=id_).status == "COMPLETED", "it runs")
+
+
+NEVER_CLAIMED = (
+    "status = 'PENDING', claimed_by = NULL, claimed_at = NULL, started_at = NULL, claim_expires_at = NULL, "
+    "claim_generation = claim_generation - 1"
+)
+NEVER_STARTED = "status = 'CLAIMED', started_at = NULL, claim_expires_at = now() + interval '1 hour'"
+
+
+class Here:
+    """A worker in soft mode that runs tasks itself, one at a time, and goes on one turn at a time."""
+
+    def __init__(self, parts: Supervisor, folder: Path) -> None:
+        self.parts, self.engine, self.folder = parts, parts.engine, folder
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Let it turn until something is the case."""
+        wait_until(lambda: self.engine.turn(0.01) or condition(), "it has turned")
+
+    def send(self, name: str) -> uuid.UUID:
+        """Send a ``linger`` task."""
+        self.engine.wakeups.look_everywhere()
+        return tasks.linger.send(str(self.folder / name)).task_id
+
+    def runs_one(self) -> uuid.UUID:
+        """Send a task, and wait until it runs."""
+        one = self.send("one")
+        self.until(lambda: status(one) == "RUNNING")
+        return one
+
+    def end(self, name: str) -> None:
+        """Let that task end."""
+        (self.folder / f"{name}.go").touch()
+
+    def finishes_cut_off(self) -> None:
+        """Let the task end while there is no connection; then connect, and have its outcome in the outbox."""
+        self.parts.outbox.disconnect()
+        self.engine.outage.retry_at = time.monotonic() + 3600
+        self.end("one")
+        self.until(lambda: self.parts.outbox.outcomes)
+        self.parts.outbox.connect()
+
+    def reconnects(self) -> None:
+        """Let it compare as it does after a reconnect."""
+        self.engine.comparison.reconnected()
+        self.engine.comparison.run(time.monotonic())
+
+
+@pytest.fixture
+def here(build: Build, tmp_path: Path) -> Iterator[Here]:
+    made = Here(build(replace(config(), prefetch_buffer=2, claim_lease_ms=60_000)), tmp_path)
+    yield made
+    for name in ("one", "two"):
+        made.end(name)
+
+
+def status(id_: uuid.UUID) -> str:
+    return str(Task.objects.get(pk=id_).status)
+
+
+def lose(id_: uuid.UUID, columns: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE horsies_tasks SET {columns} WHERE id = %s", [id_])
+        assert cursor.rowcount == 1
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["runs", "finished"])
+@pytest.mark.parametrize("columns", [NEVER_CLAIMED, NEVER_STARTED], ids=["claim", "start"])
+def test_a_task_whose_claim_or_start_was_lost_ends_the_worker_s_life_and_its_outcome_is_dropped(
+    here: Here, columns: str, finished: bool
+) -> None:
+    """Naive: the worker claims it again under its old number, and the outcome of the lost claim is written for the new one."""
+    one = here.runs_one()
+    if finished:
+        here.finishes_cut_off()
+    else:
+        here.reconnects()
+    lose(one, columns)
+    if not finished:  # somebody may have changed it by hand: the server has not been away
+        here.engine.comparison.run(time.monotonic())
+    with pytest.raises(ClaimsLost, match=rf"lost 1 claim.*{one}"):
+        here.reconnects()
+    assert not here.parts.outbox.owes
+    assert status(one) == ("PENDING" if columns == NEVER_CLAIMED else "CLAIMED")
+
+
+def test_a_prefetched_task_whose_claim_was_lost_leaves_the_buffer(here: Here) -> None:
+    """Naive: claimed anew and running, it is found running under the old claim too, and dispatched once more."""
+    here.runs_one()
+    two = here.send("two")
+    here.until(lambda: status(two) == "CLAIMED")
+    here.reconnects()
+    assert set(here.engine.prefetched.claims) == {two}
+    lose(two, NEVER_CLAIMED)
+    here.reconnects()
+    assert not here.engine.prefetched
+
+
+def test_an_outcome_that_was_written_although_its_reply_was_lost_is_no_loss(here: Here) -> None:
+    here.runs_one()
+    here.finishes_cut_off()
+    outbox = here.parts.outbox
+    written = list(outbox.outcomes)
+    outbox.run_pass()
+    outbox.outcomes += written
+    here.reconnects()
+    assert not outbox.owes
+
+
+def test_a_worker_that_was_declared_dead_is_told_so_and_nothing_of_lost_claims(here: Here) -> None:
+    one, worker = here.runs_one(), here.parts.worker
+    HeartbeatFactory(id=worker, worker_id=worker, role="claimer", died_at=now())
+    lose(one, NEVER_CLAIMED)
+    here.engine.comparison.reconnected()
+    here.engine.turn(0.0)
+    assert here.engine.disowned
+
+
+def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: Here) -> None:
+    flow = Workflow("one step")
+    flow.add(tasks.linger, str(here.folder / "one"))
+    flow.send()
+    here.engine.wakeups.look_everywhere()
+    here.until(lambda: Task.objects.filter(status="RUNNING").exists())
+    here.finishes_cut_off()
+    here.reconnects()
+    assert Task.objects.get().status == "COMPLETED"
+    assert len(here.engine.advancer.owed) == 1
+
+
+@pytest.fixture
+def parts(build: Build) -> Iterator[Supervisor]:
+    """The parts of a worker, ready, and its probes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    made = build(health_port=port)
+    with serving_health(made.options, lambda: made.engine):
+        made.engine.trusted_until = math.inf
+        made.engine.publish()
+        yield made
+
+
+def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, Any]:
+    client = http.client.HTTPConnection("127.0.0.1", parts.options.health_port, timeout=10)
+    try:
+        client.request(method, path)
+        answer = client.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+    finally:
+        client.close()
+
+
+def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_else_is_asked(parts: Supervisor) -> None:
+    for path in ("/live", "/ready", "/ready?verbose=1"):
+        status, found = ask(parts, path)
+        assert (status, found["ok"], found["reasons"], found["worker"]) == (200, True, [], str(parts.worker))
+    for path in ("/", "/live/x"):
+        assert ask(parts, path) == (404, {"error": "there are only /live and /ready"})
+    assert ask(parts, "/ready", "HEAD") == (200, None)
+
+
+def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Supervisor) -> None:
+    parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS + 5)
+    assert ask(parts, "/live")[0] == 200, "a turn may take its time"
+    parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS - 2)
+    status, found = ask(parts, "/live")
+    assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
+    assert "been stuck for 12 s" in found["reasons"][0]
+    assert ask(parts, "/ready")[0] == 503
+    parts.engine.turn(0)
+    assert parts.engine.status.busy_since is not None
+    assert ask(parts, "/live")[0] == 200
+
+
+def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(parts: Supervisor) -> None:
+    parts.outbox.disconnect()
+    parts.engine.trusted_until = time.monotonic() - 1
+    parts.engine.stop()
+    parts.engine.publish()
+    for member in parts.pool.members:
+        member.ready = False
+    status, found = ask(parts, "/ready")
+    assert status == 503
+    for said in ("0 of 1 processes", "no connection to the database", "no heartbeat", "the worker is stopping"):
+        assert said in "; ".join(found["reasons"])
+    assert ask(parts, "/live") == (200, {**found, "ok": True, "reasons": []})
+
+
+def connected(parts: Supervisor) -> socket.socket:
+    assert parts.options.health_port
+    return socket.create_connection(("127.0.0.1", parts.options.health_port))
+
+
+def cut_off(client: socket.socket, more: bytes) -> bool:
+    """Return whether the server ends a connection without an answer, while ``more`` is sent again and again."""
+    client.settimeout(0.1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            client.sendall(more)
+            return client.recv(1) == b""
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first", "more"),
+    [(1.0, b"", b"X-Slow: 1\r\n"), (300.0, b"?" + b"x" * 6_000, b"X-Long: " + b"y" * 400 + b"\r\n")],
+    ids=["slow", "endless"],
+)
+def test_a_client_that_sends_a_header_now_and_then_or_without_end_is_cut_off(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch, seconds: float, first: bytes, more: bytes
+) -> None:
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", seconds)
+    with connected(parts) as client:
+        client.sendall(b"GET /live" + first + b" HTTP/1.1\r\n")
+        assert cut_off(client, more)
+    assert ask(parts, "/live")[0] == 200
+
+
+def test_a_crowd_of_silent_clients_neither_keeps_a_probe_waiting_nor_a_thread_each(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def threads() -> int:
+        return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 300.0)
+    with ExitStack() as stack:
+        stack.enter_context(connected(parts)).sendall(b"\x16\x03\x01\xff\xfe\r\n\r\n")
+        for _ in range(150):
+            last = stack.enter_context(connected(parts))
+        last.sendall(b"GET /live HTTP/1.0\r\n")
+        assert ask(parts, "/live")[0] == 200
+        wait_until(lambda: threads() <= 16, "the others are cut off")
+        last.sendall(b"\r\n")
+        assert last.recv(12) == b"HTTP/1.0 200", "who came last is answered"
+
+
+def test_a_port_in_use_is_named_and_the_address_may_be_of_ipv6() -> None:
+    engine: Any = None
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for address, said in (
+            ({"health_port": port}, f"--health-port: 127.0.0.1:{port} cannot be listened on"),
+            ({"health_port": 0, "health_host": "192.0.2.1"}, "192.0.2.1"),
+        ):
+            options = WorkerOptions(queues=(), processes=1, **address)
+            with pytest.raises(WorkerStartError, match=said), serving_health(options, engine):
+                raise AssertionError("nothing may start")
+    if socket.has_ipv6:
+        try:
+            server = HealthServer("::1", 0, engine)
+        except OSError as error:
+            pytest.skip(f"no IPv6 on the loopback interface: {error}")
+        assert server.server_address[0] == "::1"
+        server.server_close()

@@ -1,14 +1,19 @@
-"""Starting a child changes what ``multiprocessing`` does for the thread that starts it, while it does so, and for nobody else."""
+"""Children: how they are started, the channels that carry their messages, and how they hear that their worker is gone.
+
+Starting one changes what ``multiprocessing`` does for the thread that starts it, while it does so, and for nobody else.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection, spawn
 from pathlib import Path
 from typing import Any
@@ -16,16 +21,17 @@ from typing import Any
 import pytest
 
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.worker.child.executor import AsyncLane
+from horsies_django.worker.child.interrupts import Control
+from horsies_django.worker.ipc.channel import HEADER, Channel, SocketChannel, memory_pair, send_all, wait_receive
 from horsies_django.worker.pool import launch
 from horsies_django.worker.pool.launch import main_module_left_out, short_lived_directory
+from horsies_django.worker.process.memory import Gauge
 
 
 def on_another_thread(function: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(function()))
-    thread.start()
-    thread.join()
-    return found[0]
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(function).result(30)
 
 
 def names_main() -> bool:
@@ -55,25 +61,17 @@ def test_two_threads_that_start_children_do_not_undo_each_others_change() -> Non
             entered.set()
             assert leave.wait(30)
 
-    first = threading.Thread(target=start_slowly)
-    first.start()
-    assert entered.wait(30)
-    second = threading.Thread(target=start_slowly)
-    second.start()
-    leave.set()
-    first.join()
-    second.join()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(start_slowly)
+        assert entered.wait(30)
+        second = pool.submit(start_slowly)
+        leave.set()
+        first.result(30)
+        second.result(30)
     assert spawn.get_preparation_data is before
 
 
-def test_the_socket_of_another_threads_process_lies_where_it_always_does() -> None:
-    with short_lived_directory() as directory:
-        assert directory is not None
-        assert connection.arbitrary_address("AF_UNIX").startswith(directory)
-        assert not on_another_thread(lambda: connection.arbitrary_address("AF_UNIX")).startswith(directory)
-
-
-def test_the_path_of_the_temporary_directory_may_be_of_any_length(
+def test_the_path_of_the_temporary_directory_may_be_of_any_length_and_is_that_of_the_starting_thread_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Naive: the path of the socket is longer than a socket's may be, as with the TMPDIR of some CI runners."""
@@ -83,9 +81,11 @@ def test_the_path_of_the_temporary_directory_may_be_of_any_length(
     with short_lived_directory() as directory:
         assert directory is not None
         assert os.path.realpath(directory).startswith(str(place))
+        address = connection.arbitrary_address("AF_UNIX")
+        assert address.startswith(directory)
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(connection.arbitrary_address("AF_UNIX"))
-    assert not list(place.iterdir())
+            listener.bind(address)
+        assert not on_another_thread(lambda: connection.arbitrary_address("AF_UNIX")).startswith(directory)
 
 
 def test_without_a_temporary_directory_shared_memory_will_do_and_else_the_error_says_what_to_do(
@@ -114,3 +114,102 @@ def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: P
     done = subprocess.run([sys.executable, "-c", code, told], stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr, told.read_text()) == (0, "z\n", "went on")
+
+
+Pair = Callable[[], tuple[Channel, Channel]]
+
+
+def socket_pair() -> tuple[SocketChannel, SocketChannel]:
+    here, there = socket.socketpair()
+    return SocketChannel(here), SocketChannel(there)
+
+
+@pytest.mark.parametrize("pair", [socket_pair, memory_pair])
+def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side(pair: Pair) -> None:
+    here, there = pair()
+    assert here.receive() == there.receive() == []
+    for number in range(100):
+        here.send([(number, "x" * number)])
+    here.close()
+    got: list[object] = []
+    while len(got) < 100:
+        got += wait_receive(there)
+    assert got == [[(number, "x" * number)] for number in range(100)]
+    with pytest.raises(EOFError):
+        wait_receive(there)
+
+
+def test_a_sender_does_not_wait_for_a_receiver_that_does_not_read() -> None:
+    here, there = socket_pair()
+    big = "x" * 4_000_000
+    here.send(big)
+    assert not here.flush()  # the rest is kept, the sender goes on
+    reader = threading.Thread(target=lambda: got.extend(wait_receive(there)))
+    got: list[str] = []
+    reader.start()
+    send_all(here, "after")
+    reader.join(30)
+    while len(got) < 2:
+        got += wait_receive(there)
+    assert got == [big, "after"]
+
+
+def test_sending_to_a_peer_that_is_gone_raises_nothing() -> None:
+    here, there = socket_pair()
+    there.close()
+    here.send("nobody hears this")
+    assert here.flush()
+
+
+CHILD = """
+import os, socket, sys, threading, types
+import django
+from django.conf import settings
+settings.configure(DATABASES={}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "horsies_django"])
+django.setup()
+from horsies_django import task
+from horsies_django.worker.ipc.channel import SocketChannel
+from horsies_django.worker.child.main import give_up
+from horsies_django.worker.child.executor import Executor
+
+@task(name="endless")
+def endless() -> None:
+    print("it runs", flush=True)
+    threading.Event().wait()
+
+lanes = [SocketChannel(socket.socket(fileno=int(number))) for number in sys.argv[2:]]
+Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: int) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    theirs = [there.fileno() for _, there in pairs]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)],
+        pass_fds=theirs,
+        cwd=root,
+        stdout=subprocess.PIPE,
+    ) as child:
+        for _, there in pairs:
+            there.close()
+        try:
+            jobs = pickle.dumps([(1, "{}", ("0", "endless", 1, "default", "", 1))])
+            pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"it runs\n"
+            for here, _ in pairs:
+                here.close()
+            assert child.wait(30) == 1
+        finally:
+            child.kill()
+
+
+def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_done() -> None:
+    (ours, theirs), (_, control) = memory_pair(), memory_pair()
+    lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
+    ours.close()
+    with pytest.raises(EOFError):
+        lane.serve()

@@ -13,14 +13,20 @@ from typing import Any
 import psycopg
 import pytest
 from django.utils import timezone
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from horsies_django import Workflow
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, NotificationListener
 from tests.conftest import put, wait_until
+from tests.db.sighted import Sighted
+from tests.support.payloads import HOSTILE, sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
 
 
 class Listening:
@@ -32,10 +38,10 @@ class Listening:
         self.moments: list[float] = []  # what it told at each time it woke somebody
         self.due: list[float] = []  # those of them at which it said that all is due, and in the sync lane
         self.runs: list[uuid.UUID] = []  # of workflows, that it was to advance
-        self.told = 0  # how often it was told alone to look
+        self.alone: list[float] = []  # when it was told alone to look
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test")
-        words = {"default": self.wake, "sync default": self.wake_for_due, "now sync default": self.wake_alone}
+        words = {"default": self.wake, "sync default": self.wake_for_due, "now sync default": self.alone.append}
         self.notifications = NotificationListener(
             listener, self.selector, Resilience(db_retry_initial_ms=100), words, self.wake, self.runs.append
         )
@@ -46,9 +52,6 @@ class Listening:
     def wake_for_due(self, moment: float) -> None:
         self.due.append(moment)
         self.wake(moment)
-
-    def wake_alone(self, _moment: float) -> None:
-        self.told += 1
 
     @property
     def woken(self) -> int:
@@ -74,7 +77,7 @@ def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listen
     made.selector.close()
 
 
-def test_a_call_that_arrives_proves_the_connection_and_wakes_nobody(listening: Listening) -> None:
+def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_nobody(listening: Listening) -> None:
     backend = listening.notifications.listener.connection
     listening.tick()
     assert listening.notifications.testing
@@ -84,17 +87,26 @@ def test_a_call_that_arrives_proves_the_connection_and_wakes_nobody(listening: L
     listening.tick(QUIET_SECONDS + 1)
     assert listening.notifications.testing  # again, after a while without any news
     listening.hears()
-    assert listening.notifications.listener.connection is backend
     assert listening.woken == 1
-
-
-def test_a_notification_of_a_task_is_proof_enough(listening: Listening) -> None:
-    listening.tick()
-    listening.hears()
     put()
     listening.hears()
-    assert listening.woken == 2
     listening.tick(QUIET_SECONDS + 1)
+    assert not listening.notifications.testing
+    assert listening.notifications.listener.connection is backend
+
+
+@pytest.mark.parametrize("unread", [True, False], ids=["unread", "no call"])
+def test_nobody_is_suspected_whose_answer_lies_unread_or_while_the_engine_cannot_call(
+    listening: Listening, unread: bool
+) -> None:
+    listening.tick()
+    if unread:
+        wait_until(lambda: listening.selector.select(0), "the answer is there")
+        listening.tick(ANSWER_SECONDS + 1)
+    else:
+        listening.notifications.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
+    assert listening.notifications.listener.connection is not None
+    assert not listening.notifications.unreachable
     assert not listening.notifications.testing
 
 
@@ -109,19 +121,18 @@ def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: 
     assert listening.woken == 1
 
 
-def test_it_tells_tasks_that_are_all_due_from_others(listening: Listening) -> None:
+def test_it_tells_tasks_that_are_all_due_from_others_and_does_not_wake_for_queues_that_are_not_served(
+    listening: Listening,
+) -> None:
+    put(queue="mail")
+    listening.hears()
+    assert (listening.woken, len(listening.due)) == (1, 0)
     put()
     listening.hears()
     assert (listening.woken, len(listening.due)) == (2, 1)
     put(due_at=timezone.now() + timedelta(minutes=1))
     listening.hears()
     assert (listening.woken, len(listening.due)) == (3, 1)
-
-
-def test_tasks_of_queues_that_are_not_served_wake_nobody(listening: Listening) -> None:
-    put(queue="mail")
-    listening.hears()
-    assert listening.woken == 1
 
 
 def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(listening: Listening) -> None:
@@ -131,33 +142,21 @@ def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(listening
     put()
     listening.connection.execute("SELECT pg_notify(%s, 'now sync default')", [own])
     listening.hears()
-    assert (listening.woken, listening.told) == (1, 1)
+    assert (listening.woken, len(listening.alone)) == (1, 1)
     listening.notifications.hear(wanted=True)
     assert listening.woken == 2, "what was sent meanwhile was not heard"
     put()
     listening.hears()
     assert listening.woken == 3
-
-
-def test_a_connection_that_is_lost_when_the_worker_is_elected_is_replaced(listening: Listening) -> None:
     listening.notifications.hear(wanted=False)
     backend = listening.notifications.listener.connection
-    assert backend is not None
     listening.connection.execute("SELECT pg_terminate_backend(%s)", [backend.info.backend_pid])
     wait_until(lambda: listening.selector.select(0), "the server says so")
     listening.notifications.hear(wanted=True)
-    assert not listening.notifications.healthy
+    assert not listening.notifications.healthy, "a lost connection is found when the worker is elected"
     listening.notifications.hear(wanted=True)
     listening.tick()
     assert listening.notifications.hears
-
-
-def test_an_answer_that_lay_unread_while_the_engine_was_busy_counts(listening: Listening) -> None:
-    listening.tick()
-    wait_until(lambda: listening.selector.select(0), "the answer is there")
-    listening.tick(ANSWER_SECONDS + 1)
-    assert listening.notifications.listener.connection is not None
-    assert not listening.notifications.unreachable
 
 
 def test_a_call_that_does_not_arrive_demotes_the_ear_until_one_does(
@@ -180,13 +179,6 @@ def test_a_call_that_does_not_arrive_demotes_the_ear_until_one_does(
     assert caplog.messages[-1] == "notifications arrive again"
 
 
-def test_nobody_is_suspected_while_the_engine_cannot_call(listening: Listening) -> None:
-    listening.tick()
-    listening.notifications.tick(time.monotonic() + ANSWER_SECONDS + 1, None, "")
-    assert listening.notifications.listener.connection is not None
-    assert not listening.notifications.testing
-
-
 @pytest.mark.promise("S2.11")
 def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> None:
     moments = [1763748000.5, 1763747999.5, 1763748002.5]
@@ -195,3 +187,59 @@ def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> 
             listening.connection.execute("SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"])
     listening.hears()
     assert listening.moments[1:] == moments
+
+
+def say(connection: psycopg.Connection[Any], suffix: str, *payloads: str) -> None:
+    for payload in payloads:
+        connection.execute("SELECT pg_notify(%s, %s)", [channel_prefix(connection) + suffix, payload])
+
+
+@pytest.fixture
+def sighted(connect: Connect) -> Iterator[Sighted]:
+    worker = Sighted(connect(), default=100)
+    yield worker
+    worker.close()
+
+
+@settings(
+    max_examples=40, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@example([text for text in HOSTILE if text.isprintable()])
+@given(st.lists(sendable, max_size=10))
+def test_after_whatever_payloads_a_task_is_heard_of_and_found_by_the_pass(sighted: Sighted, said: list[str]) -> None:
+    say(sighted.store.connection, "_new", *said, "0 default")
+    sighted.settle_in()  # its cursors lie where the payloads left them
+    (id_,) = put()
+    sighted.hears()
+    assert [claim.id for claim in sighted.run_pass(sync=1).claims] == [id_]
+
+
+def test_a_moment_before_1970_makes_the_next_scan_begin_at_the_beginning(sighted: Sighted, connect: Connect) -> None:
+    other = connect()
+    put()
+    assert len(sighted.run_pass(sync=2).claims) == 1
+    sighted.settle_in()
+    assert list(sighted.cursors.waiting["default", "sync"]) == [100], "there is a mark to lower"
+    with other.transaction():
+        other.execute("SET LOCAL session_replication_role = replica")  # no announcement but ours
+        other.execute(
+            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, enqueued_at) "
+            "VALUES (gen_random_uuid(), 'tests.nothing', 'default', 'sync', '{}', '1960-01-01')"
+        )
+    say(other, "_new", "-315619200.000000 default")
+    sighted.hears()
+    assert len(sighted.run_pass(sync=1).claims) == 1
+
+
+def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(sighted: Sighted, connect: Connect) -> None:
+    """Behind a pooler the server's connection may be one on which another client has listened."""
+    listener = sighted.notifications
+    listener.listener.connection.execute("LISTEN somebody_elses")
+    sighted.settle_in()
+    woken, listener.listener.received = sighted.woken, False
+    connect().execute("SELECT pg_notify('somebody_elses', '0 default')")
+    wait_until(lambda: sighted.selector.select(0), "it arrives")
+    listener.receive()
+    assert sighted.woken == woken
+    assert not listener.listener.received, "it proves nothing about our own channels"

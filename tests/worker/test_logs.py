@@ -1,13 +1,34 @@
-"""The relay between the worker and its log: nothing waits for a slow log, and what it cannot take is counted."""
+"""The log of a worker: nothing waits for it, its colors are its own, and a task that is stuck has one line."""
 
 from __future__ import annotations
 
+import inspect
+import io
+import json
 import logging
 import threading
+import time
+import uuid
+from typing import Any
 
 import pytest
 
-from horsies_django.worker.process import logs
+from horsies_django import TaskContextFilter
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.tasks.context import CurrentTask, running
+from horsies_django.worker.pool.process import PoolProcess
+from horsies_django.worker.pool.timeouts import StuckWatch
+from horsies_django.worker.process import logs, task_log
+from horsies_django.worker.process.logs import OUTCOMES, Formatter, choose_colors, one_line, palette_for, shown_name
+from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.process.task_log import (
+    MANY,
+    Summary,
+    TaskLog,
+    label,
+    named,
+    tell_expired,
+)
 from tests.conftest import wait_until
 
 logger = logging.getLogger("horsies.worker")
@@ -69,13 +90,312 @@ def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wan
         except LookupError:
             logger.exception("it failed: %s", "so")
         logger.info("not wanted")
+        assert slow not in logging.getLogger("horsies").handlers
+    assert slow in logging.getLogger("horsies").handlers
     (line,) = slow.lines
     assert line.startswith("it failed: so\nTraceback")
     assert line.endswith("LookupError: the cause")
 
 
-def test_afterwards_the_handlers_are_the_project_s_own(slow: Slow) -> None:
+ID = "0199a8c4-0000-7000-8000-000000000000"
+ESCAPE = "\x1b"
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def lines(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the lines that the "horsies" loggers write on a terminal from now on."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "DJANGO_COLORS"):
+        monkeypatch.setenv(name, "")  # whatever sets it in the test: it is undone
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("horsies", "horsies.task", "horsies.worker"):
+        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
     slow.gate.set()
-    with logs.relayed_logs():
-        assert slow not in logging.getLogger("horsies").handlers
-    assert slow in logging.getLogger("horsies").handlers
+    slow.setFormatter(Formatter(palette_for(Terminal())))
+    return slow.lines
+
+
+NOTHING_OF_ITS_OWN = f"{ESCAPE}[32mcompleted"
+
+
+@pytest.mark.parametrize(
+    ("color", "words", "told"),
+    [
+        ("32;1", "completed", {"status": "COMPLETED"}),
+        ("31;1", "failed", {"error_code": "X", "error_message": NOTHING_OF_ITS_OWN}),
+        ("31;1", "returned an error", {"error_code": "X", "error_message": "no", "returned": True}),
+        ("33;1", "was cancelled", {"status": "CANCELLED", "error_code": "TASK_CANCELLED"}),
+        ("33;1", "skipped itself", {"status": "CANCELLED", "error_code": "TASK_SKIPPED"}),
+        ("33;1", "failed", {"error_code": "X", "error_message": "it failed", "retry": 1}),
+    ],
+)
+def test_the_outcome_of_a_task_has_its_color_and_neither_its_name_nor_what_it_says_has_one(
+    lines: list[str], color: str, words: str, told: dict[str, Any]
+) -> None:
+    """The task is named "shop.failed". Naive: the first "failed" of the line is colored, which belongs to its name."""
+    reply = {"status": "FAILED", "result": '{"err": {}}', "task_name": "shop.failed", "attempt": 1, "seconds": 0.1}
+    reply.update(told)
+    retry = reply.pop("retry", None)
+    outcome = Outcome(ID, 1, **reply)  # type: ignore[arg-type]
+    task_log.TaskLog().settled([outcome], {ID: {"retry": retry, "of": 3, "at": 0.0}} if retry else {})
+    (line,) = lines
+    assert f"shop.failed {ID} (attempt 1) {ESCAPE}[{color}m{words}{ESCAPE}[0m" in line
+    assert (f"{ESCAPE}[33;1mretry 1 of 3 at " in line) == bool(retry)
+    if told.get("error_message") == NOTHING_OF_ITS_OWN:
+        assert "\\x1b[32mcompleted" in line
+        assert line.count(ESCAPE) == 4  # of the level and of the outcome
+
+
+def test_every_line_about_the_end_of_a_task_has_a_color() -> None:
+    """The templates of the task log and those of the palette are in two modules: one without the other has no effect."""
+    source = inspect.getsource(task_log)
+    assert [template for template in OUTCOMES if f'"{template}"' not in source] == []
+
+
+def test_levels_above_info_have_colors_in_all_loggers(lines: list[str]) -> None:
+    logger = logging.getLogger("horsies.worker")
+    logger.info("quiet")
+    logger.warning("careful")
+    logger.error("broken")
+    assert ESCAPE not in lines[0]
+    assert f"[{ESCAPE}[33;1mWARNING{ESCAPE}[0m] careful" in lines[1]
+    assert f"[{ESCAPE}[31;1mERROR{ESCAPE}[0m] broken" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("environment", "stream", "colored"),
+    [
+        ({}, Terminal, True),
+        ({}, io.StringIO, False),
+        ({"NO_COLOR": "1"}, Terminal, False),
+        ({"NO_COLOR": ""}, Terminal, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, Terminal, False),
+        ({"FORCE_COLOR": "1"}, io.StringIO, True),
+        ({"TERM": "dumb"}, Terminal, False),
+    ],
+)
+def test_who_wants_colors_is_asked_and_the_options_of_a_command_reach_the_processes_that_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[str],
+    environment: dict[str, str],
+    stream: type[io.StringIO],
+    colored: bool,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    choose_colors(no_color=False, force_color=False)
+    assert (palette_for(stream()) is not None) == colored
+    choose_colors(no_color=False, force_color=True)
+    assert palette_for(io.StringIO()) is not None
+    choose_colors(no_color=True, force_color=False)
+    assert palette_for(Terminal()) is None
+
+
+def test_the_colors_are_those_that_django_was_given(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+    record = logging.LogRecord("horsies.worker", logging.ERROR, "", 0, "broken", (), None)
+    for chosen, expected in (("nocolor", "[ERROR] broken"), ("error=blue", f"[{ESCAPE}[34mERROR{ESCAPE}[0m] broken")):
+        monkeypatch.setenv("DJANGO_COLORS", chosen)
+        assert Formatter(palette_for(Terminal())).format(record).endswith(expected)
+
+
+def runs(member: PoolProcess, number: int, since: float, name: str = "tests.nothing") -> Claim:
+    """Have a process hold a task that was handed over at a moment."""
+    claim = Claim(uuid.uuid4(), 1, "sync", name, "{}")
+    member.held["sync"][number], member.since["sync"][number] = claim, since
+    return claim
+
+
+def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(caplog: pytest.LogCaptureFixture) -> None:
+    member = PoolProcess(WorkerOptions(queues=(), processes=1))
+    member.pid = 7
+    watch = StuckWatch(stopped_seconds=10.0, long_seconds=60.0)
+    claim = runs(member, 1, since=100.0)
+    with caplog.at_level(logging.WARNING, "horsies.worker"):
+        watch.look([member], 159.0)
+        assert caplog.messages == []
+        for now in (161.0, 162.0, 163.0):  # the report, and two beats after it
+            watch.look([member], now)
+        assert [str(claim.id) in line for line in caplog.messages] == [True]
+        assert "(tests.nothing) has been running for more than 60 s in process 7" in caplog.text
+        member.take_off("sync", 1)
+        other = runs(member, 2, since=163.0, name="a\n[CRITICAL] \x1b[2J")
+        for now in (222.0, 224.0, 225.0):
+            watch.look([member], now)
+    assert [str(other.id) in line for line in caplog.messages] == [False, True]
+    assert all(line.isprintable() for line in caplog.messages), "its name forges no line"
+
+
+def done(count: int, name: str = "shop.tasks.pack") -> list[Outcome]:
+    """Return completed tasks."""
+    claim = Claim(uuid.uuid4(), 1, "sync", name, "{}", 3, None, "mail")
+    return [Outcome.of(claim, ("COMPLETED", '{"ok":null}', None, None, None, False, ()), seconds=0.5)] * count
+
+
+def failed(**reply: Any) -> Outcome:
+    """Return a failed task."""
+    return done(1)[0]._replace(status="FAILED", result='{"err":{"exception":null}}', error_code="OH_NO", **reply)
+
+
+def test_as_many_tasks_as_a_second_may_have_lines_have_one_each_and_nothing_is_counted() -> None:
+    summary = Summary()
+    assert len(summary.take(done(MANY - 1), 10.0)) == MANY - 1
+    assert len(summary.take(done(1), 10.9)) == 1
+    assert summary.due == float("inf")
+    assert len(summary.take(done(MANY), 11.0)) == MANY  # another second
+    assert summary.due == float("inf")
+
+
+def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names() -> None:
+    summary = Summary()
+    assert len(summary.take(done(MANY + 1_300), 10.0)) == MANY
+    assert summary.take(done(100, "shop.tasks.ship"), 10.5) == []
+    assert summary.due == 11.0
+    assert summary.tell(11.25) == ("1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100")
+    assert summary.due == float("inf")
+    for number in range(13):
+        summary.take(done(13 - number, f"t{number:02}"), 11.5)
+    line = summary.tell(12.5)
+    assert line.startswith("91 tasks completed in 1.2 s: t00 13, t01 12, ")
+    assert line.endswith("t09 4, and 6 of 3 more names")
+
+
+def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not_lines_are_back() -> None:
+    summary = Summary()
+    summary.take(done(MANY + 1), 10.0)
+    summary.tell(11.0)
+    assert summary.take(done(MANY), 11.5) == []  # no more than a second may have, but that is not known yet
+    assert summary.tell(12.0).startswith("200 tasks completed in 1.0 s: ")
+    assert len(summary.take(done(MANY + 1), 12.5)) == MANY
+    summary.tell(13.0)
+    assert len(summary.take(done(1), 72.0)) == 1, "after an idle minute"
+    summary.take(done(MANY * 3), 72.1)
+    summary.tell(77.0)  # the worker was stopped meanwhile: 600 in 5 s
+    assert len(summary.take(done(1), 77.5)) == 1
+
+
+def test_what_is_counted_last_is_told_when_the_worker_ends_and_without_info_nothing_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("WARNING", "horsies.task")
+    task_log = TaskLog()
+    task_log.settled(done(MANY * 2))
+    task_log.close()
+    assert (task_log.summary_at, caplog.text) == (float("inf"), "")
+    caplog.set_level("INFO", "horsies.task")
+    task_log.settled(done(MANY + 7))
+    task_log.tick(task_log.summary_at - 0.01)
+    assert len(caplog.records) == MANY
+    task_log.close()
+    assert caplog.messages[-1].startswith("7 tasks completed in ")
+    task_log.tick(time.monotonic() + 100)
+    assert len(caplog.records) == MANY + 1
+
+
+def test_a_failure_says_what_the_database_decided(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "horsies.task")
+    outcome, at = failed(error_message="no answer"), time.time() + 3 * 86_400
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    label = f"shop.tasks.pack {outcome.id} (attempt 3)"
+    for decided, level, text in [
+        ({"retry": 2, "of": 5, "at": at}, "INFO", f"failed in 0.500 s: OH_NO: no answer; retry 2 of 5 at {moment}"),
+        ({"retry": None}, "INFO", "failed in 0.500 s: OH_NO: no answer; it is tried again"),
+        ({"code": "POISON"}, "ERROR", "failed in 0.500 s: POISON: no answer"),
+        ({}, "ERROR", "failed in 0.500 s: OH_NO: no answer"),
+    ]:
+        caplog.clear()
+        TaskLog().settled([outcome], {str(outcome.id): decided})
+        (record,) = caplog.records
+        assert record.levelname == level
+        assert record.getMessage() == f"{label} {text}"
+
+
+def test_a_record_about_a_task_carries_what_the_filter_would_give_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "horsies.task")
+    (outcome,) = done(1)
+    TaskLog().settled([outcome])
+    TaskLog().settled([failed(returned=True)])
+    for record in caplog.records:
+        TaskContextFilter().filter(record)
+        assert (record.task_name, record.queue_name, record.attempt) == ("shop.tasks.pack", "mail", 3)  # type: ignore[attr-defined]
+    assert caplog.records[0].task_id == str(outcome.id)  # type: ignore[attr-defined]
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+
+
+def test_some_of_many_tasks_are_named_and_none_that_nobody_knows() -> None:
+    (one,) = done(1)
+    assert named([]) == named([Claim(uuid.uuid4(), 1, "", "", "")]) == ""
+    assert named([one]) == f" (shop.tasks.pack {one.id} (attempt 3))"
+    assert named([one] * 12) == f" ({', '.join([f'shop.tasks.pack {one.id} (attempt 3)'] * 10)}, and 2 more)"
+
+
+FORGED = f"a\n[12:00:00] [worker] [CRITICAL] \x1b[2J\u202e\ud800 {'x' * 200}"
+
+
+def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Naive: only the worker's own formatter escapes it, and handlers of the project write the lines of an attacker."""
+    (one,), log = done(1, FORGED), TaskLog()
+    with caplog.at_level(logging.INFO, "horsies.task"):
+        log.settled([one, failed()._replace(task_name=FORGED, queue_name=FORGED, error_message=None)])
+        log.settled([failed()._replace(task_name=FORGED, status="CANCELLED")])
+        log.settled(done(MANY + 1, FORGED))
+        log.close()
+        tell_expired([one])
+    assert len(caplog.records) > 4
+    for record in caplog.records:
+        names = [value for value in record.__dict__.values() if isinstance(value, str) and "CRITICAL" in value]
+        for text in (record.getMessage(), *names):
+            assert text.isprintable()
+            assert len(text) < 320
+    assert label(one) == f"{shown_name(FORGED)} {one.id} (attempt 3)"
+    assert shown_name("shop.tasks.größe") == "shop.tasks.größe"
+
+
+def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_one() -> None:
+    def filtered(**extra: object) -> logging.LogRecord:
+        record = logging.getLogger("shop").makeRecord("shop", logging.INFO, "f", 1, "one\n\ttwo", (), None, extra=extra)
+        assert TaskContextFilter().filter(record) is True
+        return record
+
+    def attributes(record: Any) -> tuple[Any, ...]:
+        return record.task_id, record.task_name, record.queue_name, record.attempt
+
+    token = running.set(CurrentTask(ID, "shop.tasks.pack", 2, "mail"))
+    try:
+        inside = filtered()
+    finally:
+        running.reset(token)
+    assert attributes(inside) == (ID, "shop.tasks.pack", "mail", 2)
+    assert Formatter().format(inside).endswith(f"[shop] [INFO] shop.tasks.pack {ID} (attempt 2): one\n        two"), (
+        "further lines are indented"
+    )
+    outside = filtered()
+    assert attributes(outside) == ("-", "-", "-", 0)
+    assert Formatter().format(outside).endswith("[shop] [INFO] one\n        two")
+    assert attributes(filtered(task_id="of-the-project"))[:2] == ("of-the-project", "-")
+
+
+def test_what_could_end_or_hide_a_line_is_escaped() -> None:
+    for sign in "\n\r\x1b\x00\x85\u2028\u2029\u202e\u2066\udcff\x9b":
+        assert one_line(f"a{sign}b") == f"a{sign.encode('unicode_escape').decode()}b"
+    assert one_line("Grüße, 東京 \u00a0 🐎\u200d!") == "Grüße, 東京 \u00a0 🐎\u200d!"
+
+
+def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(caplog: pytest.LogCaptureFixture) -> None:
+    """Naive: services that group errors by class see one for all tasks."""
+    told = {"type": "Tray.NoPaper", "module": "shop.errors", "message": "tray 2\nis empty"}
+    told["traceback"] = "first\n  second\n"
+    outcome = failed()._replace(result=json.dumps({"err": {"exception": told}}), error_message="tray 2")
+    TaskLog().settled([outcome, outcome])
+    kind, other = (record.exc_info[0] for record in caplog.records if record.exc_info)
+    assert kind is other
+    assert kind is not None
+    assert (kind.__module__, kind.__qualname__, kind.__name__) == ("shop.errors", "Tray.NoPaper", "NoPaper")
+    text = logging.Formatter("%(message)s").format(caplog.records[0])
+    assert text.endswith("\nshop.errors.Tray.NoPaper: tray 2\\nis empty\n    first\n      second")

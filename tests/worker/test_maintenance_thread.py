@@ -1,12 +1,13 @@
-"""Heart and reaper, one tick at a time, on the real database."""
+"""Heart, reaper, pruner and snapshots, one tick at a time, on the real database."""
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -16,17 +17,23 @@ import psycopg
 import pytest
 from django.db import connection
 
-from horsies_django.conf import Recovery, config
+from horsies_django.conf import Recovery, Retention, config
 from horsies_django.core.records import Wanted
-from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt
-from horsies_django.store.workers import Load, WorkerStore
+from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt, WorkerState
+from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.status import EngineStatus
+from horsies_django.worker.maintenance import pruner as pruner_module
+from horsies_django.worker.maintenance.heartbeat import Snapshots
+from horsies_django.worker.maintenance.pruner import SMALLEST_BATCH, TICK_INTERVAL_SECONDS, Pruner
 from horsies_django.worker.process.kill_timer import DEADLINE
-from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.db.conftest import wait_for_waiting
+from tests.db.test_retention import DAY, finished
+from tests.db.test_statements import entries_read
+from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory
+from tests.worker.conftest import Build
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,15 +43,11 @@ THRESHOLD_MS = 2_000
 
 
 @pytest.fixture
-def parts(transactional_db: None) -> Iterator[Supervisor]:
+def parts(build: Build) -> Supervisor:
     """The parts of a worker, put together and not started."""
     recovery = Recovery(claimer_heartbeat_interval_ms=1_000, running_stale_threshold_ms=THRESHOLD_MS)
     wait_until(lambda: up_for(timedelta(seconds=2)), "the server is up for longer than the threshold")
-    made = Supervisor(replace(config(), recovery=recovery), WorkerOptions(queues=("default", "mail"), processes=1))
-    yield made
-    made.kill_timer.disarm()
-    made.engine.close()
-    made.selector.close()
+    return build(replace(config(), recovery=recovery), started=False, queues=("default", "mail"), processes=1)
 
 
 def up_for(span: timedelta) -> bool:
@@ -60,28 +63,37 @@ def register(worker: uuid.UUID, conn: Any) -> None:
     )  # fmt: skip
 
 
-def silence(worker: uuid.UUID) -> None:
+def registered(conn: Any, count: int) -> list[uuid.UUID]:
+    """Register so many workers, the oldest first."""
+    workers = uuid7s(count)
+    for worker in workers:
+        register(worker, conn)
+    return workers
+
+
+def silence(worker: uuid.UUID, ago: timedelta = LONG_AGO) -> None:
     """Let a worker's last beat lie long ago."""
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [LONG_AGO, worker])
+        cursor.execute("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [ago, worker])
 
 
-def test_a_worker_has_its_first_beat_before_it_claims_anything(parts: Supervisor, connect: Connect) -> None:
-    register(parts.worker, connect())
-    (beat,) = Heartbeat.objects.all()
-    assert (beat.id, beat.role, beat.died_at) == (parts.worker, "claimer", None)
-
-
-def test_a_beat_renews_the_row_and_the_trust_in_it(parts: Supervisor, connect: Connect) -> None:
+def test_a_beat_renews_the_row_and_the_trust_in_it_unless_the_engine_is_stuck(
+    parts: Supervisor, connect: Connect
+) -> None:
     conn, heartbeat = connect(), parts.maintenance.heartbeat
     register(parts.worker, conn)
+    beat = Heartbeat.objects.get()
+    assert (beat.id, beat.role, beat.died_at) == (parts.worker, "claimer", None), "the first one, before it claims"
     silence(parts.worker)
     parts.engine.trusted_until = 0.0
-    before = Heartbeat.objects.get().sent_at
     assert heartbeat.tick(conn)
-    assert Heartbeat.objects.get().sent_at > before + LONG_AGO / 2
+    renewed = Heartbeat.objects.get().sent_at
+    assert renewed > beat.sent_at - LONG_AGO / 2
     assert parts.engine.trusted_until > time.monotonic()
     assert not parts.engine.disowned
+    parts.engine.status = EngineStatus(busy_since=time.monotonic() - 60)
+    assert not heartbeat.tick(conn)
+    assert Heartbeat.objects.get().sent_at == renewed
 
 
 def test_the_kill_timer_counts_from_before_the_beat_and_ends_before_others_may_judge(
@@ -109,20 +121,12 @@ def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_
 ) -> None:
     conn = connect()
     register(parts.worker, conn)
-    silence(parts.worker)
+    silence(parts.worker, timedelta(days=2_000))
+    assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], "the server started since"
     WorkerStore(conn).reap(timedelta(seconds=2), judge=True, many=10)
     assert not parts.maintenance.heartbeat.tick(conn)
     assert parts.engine.disowned
     assert Heartbeat.objects.get().died_at is not None
-
-
-def test_a_heart_is_silent_while_its_engine_is_stuck(parts: Supervisor, connect: Connect) -> None:
-    conn = connect()
-    register(parts.worker, conn)
-    before = Heartbeat.objects.get().sent_at
-    parts.engine.status = EngineStatus(busy_since=time.monotonic() - 60)
-    assert not parts.maintenance.heartbeat.tick(conn)
-    assert Heartbeat.objects.get().sent_at == before
 
 
 def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_threshold(
@@ -147,14 +151,6 @@ def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_thresho
     assert Heartbeat.objects.get(pk=parts.worker).died_at is None
 
 
-def fleet(conn: Any, count: int) -> list[uuid.UUID]:
-    """Register so many workers, the oldest first."""
-    workers = uuid7s(count)
-    for worker in workers:
-        register(worker, conn)
-    return workers
-
-
 def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
     """Return the places of the workers that are told that they are on duty, as they beat in turn."""
     beaten = [WorkerStore(conn).beat(worker, [], Load(0, 0, 0, 0), timedelta(seconds=5)) for worker in workers]
@@ -163,7 +159,7 @@ def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
 
 def test_the_three_oldest_workers_that_are_heard_are_on_duty(connect: Connect) -> None:
     conn = connect()
-    workers = fleet(conn, 6)
+    workers = registered(conn, 6)
     assert on_duty(conn, workers) == [0, 1, 2]
     silence(workers[1])
     assert on_duty(conn, [*workers[:1], *workers[2:]]) == [0, 1, 2]  # without it: the fourth moves up
@@ -177,24 +173,22 @@ def test_the_three_oldest_workers_that_are_heard_are_on_duty(connect: Connect) -
 
 
 def test_the_beats_of_a_large_fleet_read_only_its_first_rows(connect: Connect) -> None:
-    conn, found = connect(), {}
-    for count in (10, 300):
-        workers = fleet(conn, count)
+    conn = connect()
+
+    def read_with(count: int) -> int:
+        workers = registered(conn, count)
         on_duty(conn, workers)
-        read = "SELECT pg_stat_get_xact_tuples_returned('horsies_heartbeats_parents'::regclass)"
-        with conn.transaction():
-            ((before,),) = conn.execute(read).fetchall()
-            on_duty(conn, workers[-1:])
-            ((after,),) = conn.execute(read).fetchall()
-        found[count] = after - before
-    assert found[300] <= found[10] + 2
+        return entries_read(conn, "horsies_heartbeats_parents", lambda: on_duty(conn, workers[-1:]))
+
+    few = read_with(10)
+    assert read_with(300) <= few + 2
 
 
 def test_only_a_worker_on_duty_rescues_and_it_takes_over_from_those_that_fall_silent(
     parts: Supervisor, connect: Connect
 ) -> None:
     conn, thread = connect(), parts.maintenance
-    older = fleet(conn, 3)
+    older = registered(conn, 3)
     dead = uuid7s(1)[0]
     register(dead, conn)
     silence(dead)
@@ -209,14 +203,6 @@ def test_only_a_worker_on_duty_rescues_and_it_takes_over_from_those_that_fall_si
     assert thread.reap()
     assert Heartbeat.objects.get(pk=dead).died_at is not None
     thread.disconnect()
-
-
-def test_a_server_that_has_just_started_has_heard_nobody_and_nobody_is_dead(connect: Connect) -> None:
-    conn, other, span = connect(), uuid.uuid4(), timedelta(days=1_000)
-    register(other, conn)
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_heartbeats SET sent_at = sent_at - %s", [2 * span])
-    assert WorkerStore(conn).reap(span, judge=True, many=10) == []
 
 
 def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
@@ -246,49 +232,23 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     assert TaskAttempt.objects.count() == 1
 
 
-def test_tasks_that_the_reaper_finds_past_their_time_are_named(
+def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_are_named(
     parts: Supervisor, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (id_,) = put(good_until=dt.datetime.now(dt.UTC) - timedelta(seconds=1))
-    parts.maintenance.reaper.rescue(connect())
-    assert caplog.messages == [f"1 task(s) expired before they started (tests.nothing {id_} (attempt 1))"]
-
-
-def test_tasks_of_a_worker_without_any_heartbeat_are_rescued_once_their_claim_is_old(
-    parts: Supervisor, connect: Connect, claimer: Callable[..., Claimer]
-) -> None:
-    (id_,) = put()
-    claimer().run_pass(sync=1)
-    parts.maintenance.reaper.rescue(connect())
-    assert Task.objects.get(pk=id_).status == "RUNNING"
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_tasks SET claimed_at = claimed_at - %s", [LONG_AGO])
-    parts.maintenance.reaper.rescue(connect())
-    assert Task.objects.get(pk=id_).status == "FAILED"
-
-
-def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them(
-    parts: Supervisor, connect: Connect
-) -> None:
     limit("default", max_concurrency=0)
-    (late,) = put()
+    (late,) = put(good_until=dt.datetime.now(dt.UTC) - timedelta(seconds=1))
     assert Task.objects.get(pk=late).status == "PENDING"
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_tasks SET good_until = now() - interval '1 second'")
     parts.maintenance.reaper.rescue(connect())
     assert Task.objects.get(pk=late).status == "EXPIRED"
+    assert caplog.messages == [f"1 task(s) expired before they started (tests.nothing {late} (attempt 1))"]
 
 
 @pytest.mark.promise("S4.19")
 def test_an_override_ends_at_its_time_or_when_nobody_has_served_the_queue_for_long(
     parts: Supervisor, connect: Connect
 ) -> None:
-    override = {
-        "override": {"max_concurrency": 1},
-        "override_reason": "a test",
-        "override_by": "me",
-        "override_at": "now",
-    }
+    override = {"override": {"max_concurrency": 1}, "override_reason": "a test", "override_by": "me"}
+    override["override_at"] = "now"
     limit("mail", max_concurrency=5, **override, override_until="2020-01-01T00:00:00Z")
     limit("bulk", max_concurrency=5, **override)
     limit("twin", max_concurrency=5, **override)
@@ -303,3 +263,122 @@ def test_an_override_ends_at_its_time_or_when_nobody_has_served_the_queue_for_lo
     assert set(AuditEntry.objects.filter(action="queue.expire").values_list("subject", flat=True)) == {"mail", "bulk"}
     parts.maintenance.reaper.note_served(connect())
     assert Queue.objects.get(pk="mail").served_at is not None
+
+
+HELD = Load(running_sync=2, running_async=30, memory_usage_mb=50.5, children_memory_mb=90.0)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="horsies.worker")
+    return caplog
+
+
+def over(pruner: Pruner, conn: Any) -> bool:
+    """Tick once, and return whether a round is over."""
+    return pruner.tick(conn) == pruner.interval_seconds
+
+
+def test_a_round_deletes_every_kind_of_rows_in_batches_that_grow_and_says_how_many(
+    connect: Connect, log: pytest.LogCaptureFixture
+) -> None:
+    long_ago = WorkerFactory().started_at - 400 * DAY
+    finished(40 * DAY, 120)
+    WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
+    WorkerStateFactory(snapshot_at=long_ago)
+    ScheduleTickFactory(sent_at=long_ago)
+    AuditEntryFactory(at=long_ago)
+    AuditEntry.objects.exclude(at=long_ago).delete()
+    conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=70))
+    wait_until(lambda: over(pruner, conn), "a round is over")
+    assert pruner.batch <= 70
+    assert [record.getMessage() for record in log.records] == [
+        "retention deleted tasks: 120, fire times of schedules: 1, snapshots of workers: 1, workers: 1, entries of the audit: 1"
+    ]
+    assert not Task.objects.exists()
+    log.clear()
+    assert over(pruner, conn)
+    assert log.records == []
+
+
+def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
+    kinds = ("terminal_record", "worker_state", "worker", "audit")
+    for_ever = Retention(**{f"{kind}_retention_hours": None for kind in kinds})
+    assert len(Pruner(for_ever).steps) == 1  # tasks with a retention of their own
+    assert len(Pruner(Retention()).steps) == 7
+
+
+def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_some_and_by_those_that_did_not(
+    connect: Connect,
+) -> None:
+    """Naive: only the worker that ran the task knows how long it is kept; once it has stopped, nobody deletes it."""
+    conn = connect()
+    hour = {"wire": 1, "keep_result": 3_600_000}
+    finished(2 * dt.timedelta(hours=1), options=hour)
+    finished(2 * dt.timedelta(minutes=1), options={"wire": 1, "keep_result": False})
+    (young,) = finished(dt.timedelta(minutes=1), options=hour)
+    ran, later = Pruner(Retention(), {False, 3_600_000}.copy), Pruner(Retention())
+    assert ran.owes_note
+    ran.note(conn)
+    assert not ran.owes_note
+    wait_until(lambda: over(ran, conn), "a round is over")
+    assert Task.objects.get().pk == young
+    finished(2 * dt.timedelta(hours=1), options=hour)
+    wait_until(lambda: over(later, conn), "a round is over")
+    assert Task.objects.get().pk == young
+
+
+def test_a_batch_that_takes_too_long_is_given_up_the_next_one_is_smaller_and_a_tick_is_short(
+    connect: Connect, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn, other, pruner = connect(), connect(), Pruner(Retention())
+    finished(40 * DAY, 60)
+    conn.execute("SET statement_timeout = '100ms'")
+    with other.transaction():
+        other.execute("LOCK TABLE horsies_task_attempts IN ACCESS EXCLUSIVE MODE")
+        assert pruner.tick(conn) == TICK_INTERVAL_SECONDS
+        smaller = pruner.batch
+        assert smaller < SMALLEST_BATCH
+        assert "took too long" in log.text
+    monkeypatch.setattr(pruner_module, "TICK_SECONDS", 0.0)
+    assert pruner.tick(conn) == TICK_INTERVAL_SECONDS
+    assert Task.objects.count() == 60 - smaller, "the rest is left to the next tick"
+    wait_until(lambda: over(pruner, conn), "a round is over")
+    assert not Task.objects.exists()
+
+
+def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_round_nor_the_heartbeat(
+    connect: Connect, log: pytest.LogCaptureFixture
+) -> None:
+    conn, owner, pruner = connect(), connect(), Pruner(Retention())
+    WorkerStateFactory(snapshot_at=WorkerFactory().started_at - 400 * DAY)
+    owner.execute("CREATE ROLE timid; GRANT SELECT, DELETE, UPDATE ON horsies_worker_states TO timid", prepare=False)
+    try:
+        conn.execute("SET ROLE timid")
+        wait_until(lambda: over(pruner, conn), "a round is over")
+        Snapshots(uuid.uuid4(), os.getpid(), 30.0).tick(conn, [], HELD, 0)
+    finally:
+        conn.execute("RESET ROLE")
+        owner.execute("DROP OWNED BY timid; DROP ROLE timid", prepare=False)
+    assert "permission denied for table horsies_workers" in log.text
+    assert "permission denied for table horsies_worker_states" in log.text
+    assert not WorkerState.objects.exists()
+
+
+@pytest.mark.promise("S1.17")
+def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_comes_only_when_due(
+    connect: Connect,
+) -> None:
+    conn, worker, children = connect(), uuid.uuid4(), [Process(uuid.uuid4(), os.getppid())]
+    snapshots = Snapshots(worker, os.getpid(), 30.0)
+    for _ in range(3):
+        snapshots.tick(conn, children, HELD, 4)
+    (first,) = WorkerState.objects.all()
+    assert (first.worker_id, first.children, first.buffered) == (worker, 1, 4)
+    assert (first.running_sync, first.running_async) == (2, 30)
+    assert (first.memory_usage_mb, first.children_memory_mb, first.cpu_percent) == (50.5, 90.0, None)
+    snapshots.due_at = 0.0
+    while sum(os.times()[:2]) <= snapshots.consumed[os.getpid()] + 0.02:
+        pass  # this process uses its CPU
+    snapshots.tick(conn, children, HELD, 0)
+    assert WorkerState.objects.latest("pk").cpu_percent > 0

@@ -1,10 +1,17 @@
-"""The ledger: nothing leaves it before the database has it, and nothing is written twice."""
+"""The ledger: nothing leaves it before the database has it, and nothing is written twice.
+
+The passes that write it: when the next may begin, and tasks that a worker does not know, which go back once, are then left out,
+and run when they are old.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, cast
 
 import psycopg
@@ -13,19 +20,33 @@ import pytest
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.tasks import registry
 from horsies_django.worker.engine import outbox as ledger_module
 from horsies_django.worker.engine.outbox import Outbox
+from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_SECONDS, PassRunner
+from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN
+from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.conftest import put
+from tests.support.factories import WorkerFactory, now
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+Connect = Callable[[], psycopg.Connection[Any]]
 
-@pytest.fixture
-def outbox(transactional_db: None) -> Iterator[Outbox]:
+
+@contextmanager
+def new_outbox() -> Iterator[Outbox]:
     made = Outbox("default", uuid.uuid4(), Served(["default"]), prepare=True)
     made.connect()
     yield made
     made.disconnect()
+
+
+@pytest.fixture
+def outbox(transactional_db: None) -> Iterator[Outbox]:
+    with new_outbox() as made:
+        yield made
 
 
 def running(outbox: Outbox, count: int) -> list[Claim]:
@@ -45,14 +66,6 @@ def statuses() -> list[str]:
     return sorted(Task.objects.values_list("status", flat=True))
 
 
-def test_outcomes_leave_the_ledger_once_they_landed(outbox: Outbox) -> None:
-    outbox.outcomes += [completed(claim) for claim in running(outbox, 3)]
-    assert outbox.owes
-    outbox.run_pass()
-    assert not outbox.owes
-    assert statuses() == ["COMPLETED"] * 3
-
-
 @pytest.mark.promise("S2.13")
 def test_an_outcome_survives_a_lost_connection_and_lands_afterwards(outbox: Outbox) -> None:
     outbox.outcomes += [completed(claim) for claim in running(outbox, 2)]
@@ -60,8 +73,10 @@ def test_an_outcome_survives_a_lost_connection_and_lands_afterwards(outbox: Outb
     with pytest.raises(psycopg.OperationalError):
         outbox.run_pass()
     assert len(outbox.outcomes) == 2
+    assert outbox.owes
     outbox.connect()
     outbox.run_pass()
+    assert not outbox.owes
     assert statuses() == ["COMPLETED"] * 2
 
 
@@ -125,36 +140,31 @@ def test_poison_is_logged_under_its_own_code(outbox: Outbox, caplog: pytest.LogC
     assert caplog.messages == [f"tests.nothing {claim.id} (attempt 1) failed: POISON: it died"]
 
 
-def test_an_outcome_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
-    outbox: Outbox, connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def locked(connection: psycopg.Connection[Any], claim: Claim) -> Iterator[None]:
+    """Hold the row of a task."""
+    with connection.transaction():
+        connection.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
+        yield
+
+
+@pytest.mark.parametrize("owed", ["outcome", "release"])
+def test_an_outcome_or_a_release_for_a_locked_row_is_kept_and_lands_when_the_row_is_free(
+    outbox: Outbox, connect: Connect, monkeypatch: pytest.MonkeyPatch, owed: str
 ) -> None:
     monkeypatch.setattr(ledger_module, "LOCKED_RETRY_SECONDS", 0.0)
     (claim,) = running(outbox, 1)
-    outbox.outcomes.append(completed(claim))
-    other = connect()
-    with other.transaction():
-        other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
+    if owed == "outcome":
+        outbox.outcomes.append(completed(claim))
+    else:
+        outbox.releases.append(claim)
+    with locked(connect(), claim):
         outbox.run_pass()
-        assert outbox.owes
+        assert (outbox.owes, outbox.unwritten, outbox.unreleased) == (True, owed == "outcome", owed == "release")
         assert statuses() == ["RUNNING"]
     outbox.run_pass()
     assert not outbox.owes
-    assert statuses() == ["COMPLETED"]
-
-
-def test_a_claim_that_goes_back_is_kept_while_its_row_is_locked(
-    outbox: Outbox, connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_module, "LOCKED_RETRY_SECONDS", 0.0)
-    (claim,) = running(outbox, 1)
-    outbox.releases.append(claim)
-    other = connect()
-    with other.transaction():
-        other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
-        outbox.run_pass()
-        assert (outbox.unreleased, statuses()) == (1, ["RUNNING"])
-    outbox.run_pass()
-    assert (outbox.owes, statuses()) == (False, ["PENDING"])
+    assert statuses() == ["COMPLETED" if owed == "outcome" else "PENDING"]
 
 
 def test_what_a_zombie_writes_is_dropped_and_logged_with_its_owner_and_generation(
@@ -178,21 +188,16 @@ def test_one_poisoned_result_fails_alone_and_its_batch_lands(outbox: Outbox) -> 
     outbox.run_pass()
     assert not outbox.owes
     assert statuses() == ["COMPLETED", "COMPLETED", "FAILED"]
-    failed = Task.objects.get(pk=bad.id)
-    assert failed.error_code == "WORKER_SERIALIZATION_ERROR"
+    assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
     assert TaskAttempt.objects.count() == 3
 
 
 def test_a_pass_takes_no_more_than_its_bytes_but_always_one(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "BATCH_CHARACTERS", 100)
-    claims = running(outbox, 4)
-    long = '{"ok": "%s"}' % ("x" * 200)
-    outbox.outcomes += [completed(claim, long) for claim in claims]
-    outbox.run_pass()
-    assert statuses() == ["COMPLETED", "RUNNING", "RUNNING", "RUNNING"]
-    while outbox.owes:
+    outbox.outcomes += [completed(claim, '{"ok": "%s"}' % ("x" * 200)) for claim in running(outbox, 3)]
+    for done in (1, 2, 3):
         outbox.run_pass()
-    assert statuses() == ["COMPLETED"] * 4
+        assert statuses() == ["COMPLETED"] * done + ["RUNNING"] * (3 - done)
 
 
 def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
@@ -204,72 +209,56 @@ def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
     assert not TaskAttempt.objects.exists()
 
 
-def slow_down(conn: psycopg.Connection[Any], body: str, condition: str = "NEW.finished_at IS NOT NULL") -> None:
-    """Let each row that is finished run ``body``."""
-    conn.execute(f"CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW; END $$")
-    conn.execute(
-        f"CREATE TRIGGER slowly BEFORE UPDATE ON horsies_tasks FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION slowly()"
-    )
-
-
-@pytest.fixture
-def speed_up(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[psycopg.Connection[Any]]:
-    conn = connect()
-    yield conn
-    conn.execute("DROP FUNCTION IF EXISTS slowly CASCADE")
-
-
-def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
-    outbox: Outbox, speed_up: psycopg.Connection[Any]
-) -> None:
+def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(outbox: Outbox, connect: Connect) -> None:
     """Naive: the same batch again and again, which meets the same time limit again and again."""
     outbox.outcomes += [completed(claim) for claim in running(outbox, 64)]
-    slow_down(speed_up, "PERFORM pg_sleep(0.02);")
+    other = connect()
+    other.execute(
+        "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$"
+    )
+    other.execute("CREATE TRIGGER slowly BEFORE UPDATE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION slowly()")
     outbox.connection_or_raise().execute("SET statement_timeout = '600ms'")
     refused = 0
-    while outbox.owes:
-        try:
-            outbox.run_pass()
-        except psycopg.errors.QueryCanceled:
-            refused += 1
-            assert refused < 10
+    try:
+        while outbox.owes:
+            try:
+                outbox.run_pass()
+            except psycopg.errors.QueryCanceled:
+                refused += 1
+                assert refused < 10
+    finally:
+        other.execute("DROP FUNCTION slowly CASCADE")
     assert refused >= 1
     assert statuses() == ["COMPLETED"] * 64
 
 
 def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_others(
-    outbox: Outbox, speed_up: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, *good = running(outbox, 3)
     outbox.outcomes += [completed(claim) for claim in (bad, *good)]
-    slow_down(speed_up, "RAISE EXCEPTION 'never';", f"NEW.finished_at IS NOT NULL AND NEW.id = '{bad.id}'")
-    with caplog.at_level(logging.ERROR, "horsies"):
+    with refused("horsies_tasks", f"NEW.finished_at IS NOT NULL AND NEW.id = '{bad.id}'"):
         outbox.run_pass()
     assert statuses() == ["COMPLETED", "COMPLETED", "RUNNING"]
     assert f"its failure cannot be stored either, task {bad.id}" in caplog.text
-    assert not any(
-        record.exc_info or "\n" in record.getMessage() for record in caplog.records
-    )  # a context has values of rows
+    assert "secret" not in caplog.text
+    assert not any(record.exc_info or "\n" in record.getMessage() for record in caplog.records)  # nor a context
     assert outbox.unwritten == 1
-    speed_up.execute("DROP FUNCTION slowly CASCADE")
     outbox.locked_until = 0.0
     outbox.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
     assert not outbox.owes
 
 
-def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(
-    outbox: Outbox, speed_up: psycopg.Connection[Any]
-) -> None:
+def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(outbox: Outbox) -> None:
     bad, good = running(outbox, 2)
     outbox.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
-    cancelled = "RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';"
-    slow_down(speed_up, cancelled, f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'")
-    with pytest.raises(psycopg.errors.QueryCanceled):
+    condition = f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'"
+    with refused("horsies_tasks", condition, code="57014"), pytest.raises(psycopg.errors.QueryCanceled):
         outbox.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
     assert outbox.outcomes == [completed(good)]
-    speed_up.execute("DROP FUNCTION slowly CASCADE")
     outbox.run_pass()
     assert Task.objects.get(pk=good.id).status == "COMPLETED"
 
@@ -299,13 +288,12 @@ class CutAfter:
 
 
 def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_the_look_why(
-    outbox: Outbox, connect: Callable[[], psycopg.Connection[Any]]
+    outbox: Outbox, connect: Connect
 ) -> None:
     (claim,) = running(outbox, 1)
     outbox.outcomes.append(completed(claim))
-    other, whole = connect(), outbox.connection_or_raise()
-    with other.transaction():
-        other.execute("UPDATE horsies_tasks SET options = '{}' WHERE id = %s", [claim.id])
+    whole = outbox.connection_or_raise()
+    with locked(connect(), claim):
         outbox.connection = cast(Any, CutAfter(whole, 1))
         with pytest.raises(psycopg.OperationalError):
             outbox.run_pass()
@@ -314,3 +302,137 @@ def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_t
     outbox.run_pass()
     assert not outbox.owes
     assert statuses() == ["COMPLETED"]
+
+
+GRACE = timedelta(minutes=5)
+KNOWN, STRANGE = "tests.apps.project.tasks.noop", "shop.tasks.new"
+TEN = Wanted(10)
+SLOTS = {"sync": 10, "async": 0}
+
+
+@pytest.fixture
+def passes(transactional_db: None) -> Iterator[PassRunner]:
+    with connected(GRACE) as made:
+        yield made
+
+
+@contextmanager
+def connected(grace: timedelta) -> Iterator[PassRunner]:
+    registry.autodiscover()
+    with new_outbox() as made:
+        WorkerFactory(id=made.worker, queues=["default"], task_names=registry.names(), wire=2)
+        yield PassRunner(made, ["default"], 5.0, UnknownTasks(grace))
+
+
+def ids(claims: list[Claim]) -> list[uuid.UUID]:
+    return [claim.id for claim in claims]
+
+
+def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
+    passes: PassRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(3, name=STRANGE)
+    known = put(2, name=KNOWN)
+    with caplog.at_level(logging.WARNING, logger="horsies.worker"):
+        passed = passes.run(TEN, SLOTS)
+    assert ids(passed.claims) == known
+    assert passed.again, "the engine comes round at once and writes what it gives back"
+    assert len(passes.outbox.releases) == 3
+    assert "releasing 3 task(s) unknown to this worker: shop.tasks.new." in caplog.text
+    for _ in range(3):
+        passed = passes.run(TEN, SLOTS)
+        assert (passed.claims, passed.again, passes.outbox.owes) == ([], False, False)
+        assert passes.wakeups.due_at == passes.unknown_tasks.until, "it looks again when they are old"
+    put(name="shop.tasks.newer")
+    assert passes.run(TEN, SLOTS).claims == []
+    assert Task.objects.get(task_name="shop.tasks.newer").claim_generation == 0, "another name costs no second round"
+    unknown_tasks = Task.objects.filter(task_name=STRANGE)
+    assert set(unknown_tasks.values_list("status", "claim_generation", "retry_count")) == {("PENDING", 1, 0)}
+    assert not TaskAttempt.objects.exists()
+
+
+def test_many_unknown_names_are_one_line_of_a_bounded_length(
+    passes: PassRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(15):
+        put(name=f"{number:02}\n[CRITICAL] {'x' * 230}")
+    passes.run(Wanted(20), SLOTS | {"sync": 20})
+    (line,) = [message for message in caplog.messages if "unknown to this worker" in message]
+    assert line.isprintable()
+    assert line.startswith("releasing 15 task(s) unknown to this worker: 00\\n[CRITICAL] xxx")
+    assert "and 5 more names. Other" in line
+    assert len(line) < 2_500
+
+
+def test_what_is_taken_ahead_goes_back_too(passes: PassRunner) -> None:
+    put(3, name=STRANGE)
+    (known,) = put(name=KNOWN)
+    passed = passes.run(Wanted(prefetch=10, lease=timedelta(minutes=1)), SLOTS)
+    assert ids(passed.prefetched) == [known]
+    passes.outbox.run_pass()
+    assert sorted(Task.objects.values_list("status", flat=True)) == ["CLAIMED", "PENDING", "PENDING", "PENDING"]
+
+
+@pytest.mark.promise("S2.21")
+def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRunner) -> None:
+    (id_,) = put(name=STRANGE)
+    with connected(timedelta(0)) as strict:
+        passed = strict.run(TEN, SLOTS)
+    assert (ids(passed.claims), passed.again) == ([id_], False), "without a grace nothing goes back"
+    (id_,) = put(name=STRANGE)
+    Task.objects.filter(pk=id_).update(enqueued_at=now() - GRACE)
+    assert passes.run(TEN, SLOTS).claims == []
+    assert ids(passes.run(TEN, SLOTS).claims) == [id_]
+
+
+def test_a_worker_that_met_no_stranger_for_as_long_as_the_grace_asks_for_nothing_special(passes: PassRunner) -> None:
+    unknown_tasks = passes.unknown_tasks
+    assert unknown_tasks.grace_at(time.monotonic()) is None
+    put(name=STRANGE)
+    passes.run(TEN, SLOTS)
+    met = time.monotonic()
+    assert unknown_tasks.grace_at(met) == GRACE
+    assert unknown_tasks.grace_at(met + GRACE.total_seconds() + 1) is None
+
+
+def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: PassRunner) -> None:
+    (id_,) = put(name=KNOWN, options='{"wire": 3}')
+    assert passes.run(TEN, SLOTS).claims == []
+    Task.objects.update(enqueued_at=now() - GRACE)
+    put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
+    claim, today = passes.run(TEN, SLOTS).claims
+    assert passes.outbox.started([claim, today]) == [today], "what this release reads is handed over as it is"
+    passes.outbox.run_pass()
+    task = Task.objects.get(pk=id_)
+    assert (task.status, task.error_code, task.claim_generation) == ("FAILED", "WORKER_RESOLUTION_ERROR", 2)
+    assert "version 3 of the task format, and this worker reads version 2" in task.result["err"]["message"]
+
+
+def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_one_started(passes: PassRunner) -> None:
+    outbox = passes.outbox
+    assert passes.not_before == 0.0
+    put(3, name=KNOWN)
+    claims = passes.run(TEN, {"sync": 10, "async": 0}).claims
+    assert passes.not_before == passes.ended + GATHER_SECONDS
+    outcomes = [Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims]
+    outbox.outcomes = outcomes[:2]
+    assert passes.not_before == passes.ended + GATHER_SECONDS
+    outbox.outcomes = outcomes
+    assert passes.not_before == passes.ended
+    passes.run(TEN, SLOTS)
+    assert passes.not_before == passes.ended, "it started none"
+
+
+def test_once_scans_are_slow_only_a_pass_looks_again_because_a_look_reads_all_dead_entries(passes: PassRunner) -> None:
+    passes.run(Wanted(10), {"sync": 10, "async": 10})
+    for slow, lanes in ((0, set[str]()), (SLOW_OFTEN + 1, {"sync"})):
+        passes.cursors.slow = slow
+        passes.wakeups.later, passes.wakeups.later_at = {("sync", "default"): 0.0}, 0.0
+        passes.follow_up(time.monotonic(), lambda lane: 10)
+        assert passes.wakeups.lanes_with_work == lanes
+
+
+def test_a_pass_does_not_wait_for_more_than_twenty_outcomes(passes: PassRunner) -> None:
+    passes.started = 200
+    passes.outbox.outcomes = [Outcome(uuid.uuid4(), 1, "COMPLETED", '{"ok": null}')] * ENOUGH
+    assert passes.not_before == passes.ended

@@ -1,10 +1,13 @@
-"""One scheduler, driven by a clock of the test's own: which tasks it sends, and what it writes down."""
+"""One scheduler, driven by a clock of the test's own, and the loop around it, which nothing that fails ends."""
 
 from __future__ import annotations
 
 import datetime as dt
-import logging
+import math
+import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -12,18 +15,22 @@ import pytest
 from django.db import connection
 
 from horsies_django import schedules
+from horsies_django.conf import config
 from horsies_django.core.errors import ScheduleError
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.schedules import ScheduleConfig
 from horsies_django.store.base import load
+from horsies_django.store.notify import channel_prefix
 from horsies_django.store.schedules import ScheduleStore
-from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler
+from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler, SchedulerLoop
 from tests.apps.project import tasks
+from tests.conftest import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Connect = Callable[[], psycopg.Connection[Any]]
-SECOND = dt.timedelta(seconds=1)
+SECOND, DAY = dt.timedelta(seconds=1), dt.timedelta(days=1)
 NOON = dt.datetime(2027, 3, 1, 12, tzinfo=dt.UTC)
 
 
@@ -68,8 +75,9 @@ def row(name: str = "a schedule") -> Schedule:
 
 
 def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork) -> None:
+    assert clockwork.at(NOON) == LONGEST_WAIT_SECONDS
     make()
-    assert clockwork.at(NOON) == 60 - 0
+    assert clockwork.at(NOON) == 60
     assert clockwork.at(NOON + 59 * SECOND) == pytest.approx(1)
     assert fire_times() == []
     assert clockwork.at(NOON + 60 * SECOND) == 60
@@ -80,46 +88,33 @@ def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork)
     assert Task.objects.count() == 1
 
 
-def test_without_schedules_it_waits_for_long(clockwork: Clockwork) -> None:
-    assert clockwork.at(NOON) == LONGEST_WAIT_SECONDS
-
-
-def test_a_scheduled_task_keeps_its_decorator_s_options(clockwork: Clockwork) -> None:
-    make(task="tests.apps.project.tasks.mail", kwargs={"to": "ann@example.org"}, good_for_ms=30_000)
-    clockwork.at(NOON)
+def test_a_scheduled_task_keeps_its_decorator_s_options_but_for_those_of_the_schedule(clockwork: Clockwork) -> None:
+    mail = {"task": "tests.apps.project.tasks.mail", "kwargs": {"to": "ann@example.org"}}
+    make(**mail, good_for_ms=30_000)
+    make("urgent", **mail, queue="bulk", priority=3)
     clockwork.at(NOON + 60 * SECOND)
-    sent = Task.objects.get()
-    tasks.mail.send("ann@example.org")
-    plain = Task.objects.exclude(pk=sent.pk).get()
+    sent, urgent = (
+        Task.objects.get(pk=ScheduleTick.objects.get(schedule_name=name).task_id) for name in ("a schedule", "urgent")
+    )
+    plain = Task.objects.get(pk=tasks.mail.send("ann@example.org").task_id)
     kept = ("task_name", "queue_name", "lane", "priority", "kwargs", "max_retries", "options", "partition_key")
     assert [getattr(sent, name) for name in kept] == [getattr(plain, name) for name in kept]
     assert sent.good_until == NOON + 90 * SECOND
-
-
-def test_queue_and_priority_of_the_schedule_come_first(clockwork: Clockwork) -> None:
-    make(queue="mail", priority=3)
-    clockwork.at(NOON)
-    clockwork.at(NOON + 60 * SECOND)
-    assert Task.objects.values_list("queue_name", "priority").get() == ("mail", 3)
+    assert (urgent.queue_name, urgent.priority) == ("bulk", 3)
 
 
 @pytest.mark.parametrize(
-    ("catch_up", "expected"), [("latest", [180]), ("all", [60, 120, 180]), ("none", [180])]
+    ("catch_up", "expected", "said"), [("latest", [180], True), ("all", [60, 120, 180], False), ("none", [180], True)]
 )  # the last one is a little late, not missed
-def test_after_a_while_without_a_scheduler(clockwork: Clockwork, catch_up: str, expected: list[int]) -> None:
+def test_after_a_while_without_a_scheduler(
+    clockwork: Clockwork, caplog: pytest.LogCaptureFixture, catch_up: str, expected: list[int], said: bool
+) -> None:
     make(catch_up=catch_up)
     clockwork.at(NOON)
     clockwork.at(NOON + 200 * SECOND)
     assert fire_times() == [NOON + seconds * SECOND for seconds in expected]
     assert row().next_fire_at == NOON + 240 * SECOND
-
-
-def test_fire_times_that_were_missed_are_said(clockwork: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
-    make()
-    clockwork.at(NOON)
-    with caplog.at_level(logging.WARNING):
-        clockwork.at(NOON + 200 * SECOND)
-    assert "missed fire times since 2027-03-01T12:01:00+00:00" in caplog.text
+    assert ("missed fire times since 2027-03-01T12:01:00+00:00" in caplog.text) == said
 
 
 def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(clockwork: Clockwork) -> None:
@@ -131,30 +126,6 @@ def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(c
         cursor.execute("UPDATE horsies_schedules SET next_at = %s", [NOON])
     clockwork.at(NOON + 61 * SECOND)
     assert Task.objects.count() == 1
-
-
-def test_a_clock_set_back_by_an_hour_sends_nothing_twice(clockwork: Clockwork) -> None:
-    make(catch_up="all")
-    clockwork.at(NOON)
-    for minute in range(1, 91):
-        clockwork.at(NOON + minute * 60 * SECOND)
-    for minute in range(30, 95):
-        clockwork.at(NOON + minute * 60 * SECOND)
-    assert fire_times() == [NOON + minute * 60 * SECOND for minute in range(1, 95)]
-
-
-def test_an_error_that_passes_is_tried_again_with_the_same_fire_time(clockwork: Clockwork, connect: Connect) -> None:
-    make()
-    clockwork.at(NOON)
-    clockwork.connection.execute("SET lock_timeout = '100ms'")
-    with connect().transaction() as held:
-        held.connection.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
-        clockwork.at(NOON + 60 * SECOND)
-        assert (fire_times(), row().next_fire_at, row().error) == ([], NOON + 60 * SECOND, None)
-    assert clockwork.at(NOON + 61 * SECOND) <= 5, "it is left for a little while"
-    clockwork.scheduler.left.clear()
-    clockwork.at(NOON + 62 * SECOND)
-    assert fire_times() == [NOON + 60 * SECOND]
 
 
 def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings: Any) -> None:
@@ -170,18 +141,12 @@ def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings:
 
 def test_a_new_pattern_counts_from_the_change_on() -> None:
     make(since=NOON)
-    before = dt.datetime.now(dt.UTC)
-    assert schedules.change("a schedule", {"pattern": "every 2 minutes"}, actor="ann", reason="too often") == [
-        "pattern"
-    ]
+    before, often = dt.datetime.now(dt.UTC), {"pattern": "every 2 minutes"}
+    assert schedules.change("a schedule", often, actor="ann", reason="too often") == ["pattern"]
     assert row().since >= before
     assert schedules.change("a schedule", {"priority": 5}, actor="ann") == ["priority"]
     entry = AuditEntry.objects.get(action="schedule.change", reason="too often")
-    assert (entry.actor, entry.before, entry.after) == (
-        "ann",
-        {"pattern": "every minute"},
-        {"pattern": "every 2 minutes"},
-    )
+    assert (entry.actor, entry.before, entry.after) == ("ann", {"pattern": "every minute"}, often)
 
 
 def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork) -> None:
@@ -190,20 +155,12 @@ def test_enabled_again_it_sends_nothing_of_the_time_between(clockwork: Clockwork
     assert schedules.disable("a schedule", actor="ann") == []
     assert clockwork.at(NOON + 600 * SECOND) == LONGEST_WAIT_SECONDS
     schedules.enable("a schedule", actor="ann")
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_schedules SET since = %s, next_at = %s", [NOON + 600 * SECOND] * 2)
+    Schedule.objects.update(since=NOON + 600 * SECOND, next_at=NOON + 600 * SECOND)
     clockwork.at(NOON + 630 * SECOND)
-    assert fire_times() == []
+    schedules.run_now("a schedule", actor="ann")
+    assert (fire_times(), row().last_fire_at) == ([], None), "a run now is no fire time"
     clockwork.at(NOON + 660 * SECOND)
     assert fire_times() == [NOON + 660 * SECOND]
-
-
-def test_run_now_sends_a_task_and_leaves_the_fire_times_alone() -> None:
-    make()
-    task_id = schedules.run_now("a schedule", actor="ann", reason="a look")
-    assert Task.objects.get().pk == task_id
-    assert (fire_times(), row().last_fire_at) == ([], None)
-    assert AuditEntry.objects.get(action="schedule.run_now").actor == "ann"
 
 
 @pytest.mark.parametrize(
@@ -229,58 +186,249 @@ def test_what_cannot_be_is_refused_all_of_it_at_once(definition: dict[str, Any],
 
 def test_a_definition_is_read_as_it_was_written() -> None:
     make(kwargs={}, priority=4, catch_up="all", most=7, jitter_ms=50, zone="Europe/Istanbul")
-    found = row().definition
-    assert (
-        found
-        == ScheduleConfig(
-            "tests.apps.project.tasks.noop",
-            schedules.Every(minutes=1, zone="Europe/Istanbul"),
-            {},
-            None,
-            4,
-            None,
-            "all",
-            7,
-            50,
-        ).definition()
-    )
+    every = schedules.Every(minutes=1, zone="Europe/Istanbul")
+    config = ScheduleConfig("tests.apps.project.tasks.noop", every, {}, None, 4, None, "all", 7, 50)
+    assert row().definition == config.definition()
 
 
-@pytest.mark.parametrize("moment", [None, NOON], ids=["the clock of the database", "a moment"])
-def test_ten_thousand_schedules_cost_nothing_while_none_is_due(
-    clockwork: Clockwork, moment: dt.datetime | None
-) -> None:
+def test_ten_thousand_schedules_cost_nothing_while_none_is_due(clockwork: Clockwork) -> None:
     """The statement itself is explained, as a scheduler runs it: it reads the index up to now, and not what comes later."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO horsies_schedules (name, changes, next_at) "
             "SELECT 'nr. ' || n, '{}', %s + n * interval '1 s' FROM generate_series(1, 10000) AS n",
-            [NOON + dt.timedelta(days=1)],
+            [NOON + DAY],
         )
         cursor.execute("ANALYZE horsies_schedules")
     explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + load("schedules/due")
-    found = clockwork.connection.execute(explain.encode(), {"now": moment, "many": 100, "but": ["unknown"]}).fetchone()
-    assert found is not None
-    scans = [node for node in nodes(found[0][0]["Plan"]) if node.get("Relation Name") == "horsies_schedules"]
-    assert [scan["Index Name"] for scan in scans] == ["horsies_schedules_next"]
-    assert "next_at <=" in scans[0]["Index Cond"]
-    assert (scans[0]["Actual Rows"], scans[0].get("Rows Removed by Filter", 0)) == (0, 0)
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give all nodes of a plan."""
-    yield plan
-    for one in plan.get("Plans", []):
-        yield from nodes(one)
-
-
-def test_the_schedules_that_are_due_are_found_among_ten_thousand(clockwork: Clockwork) -> None:
+    for moment in (None, NOON):  # the clock of the database, and one of ours
+        asked = {"now": moment, "many": 100, "but": ["unknown"]}
+        found = clockwork.connection.execute(explain.encode(), asked).fetchone()
+        assert found is not None
+        (scan,) = scans(found[0][0]["Plan"])
+        assert scan["Index Name"] == "horsies_schedules_next"
+        assert "next_at <=" in scan["Index Cond"]
+        assert (scan["Actual Rows"], scan.get("Rows Removed by Filter", 0)) == (0, 0)
     make()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_schedules (name, changes, next_at) "
-            "SELECT 'nr. ' || n, '{}', %s FROM generate_series(1, 10000) AS n",
-            [NOON + dt.timedelta(days=1)],
-        )
     assert ScheduleStore(clockwork.connection, NOON + SECOND).due(100) == ["a schedule"]
     assert ScheduleStore(clockwork.connection, NOON + SECOND).due(100, ["a schedule"]) == []
+
+
+def scans(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the nodes of a plan that read schedules."""
+    own = [plan] if plan.get("Relation Name") == "horsies_schedules" else []
+    return own + [scan for one in plan.get("Plans", []) for scan in scans(one)]
+
+
+def at(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
+
+
+LIVED_THROUGH = [  # a clock that leaves an hour out, one that shows it twice, an interval over both, a year without the day
+    ("30 2 * * *", "Europe/Berlin", "2027-03-26T12:00", ["2027-03-27T01:30", "2027-03-29T00:30"]),
+    ("30 1 * * *", "America/New_York", "2027-11-06T05:30", ["2027-11-07T05:30", "2027-11-08T06:30"]),
+    ("every 36 hours", "Europe/Berlin", "2027-10-30T12:00", ["2027-11-01T00:00"]),
+    ("0 0 29 2 *", "UTC", "2027-02-27T00:00", []),
+]
+
+
+@pytest.mark.parametrize(("pattern", "zone", "begin", "expected"), LIVED_THROUGH)
+def test_what_is_sent_when_clocks_and_calendars_jump(
+    clockwork: Clockwork, pattern: str, zone: str, begin: str, expected: list[str]
+) -> None:
+    now, end = at(begin), at(begin) + 3 * DAY
+    make(pattern=pattern, zone=zone, since=now)
+    while now <= end:
+        clockwork.at(now)
+        now = (row().next_at or end) + dt.timedelta(milliseconds=3)
+    assert fire_times() == [at(text) for text in expected]
+
+
+def test_a_clock_set_back_within_fire_times_and_jitter_sends_each_of_them_once(clockwork: Clockwork) -> None:
+    make(pattern="every 10 seconds", catch_up="all", most=1_000, jitter_ms=9_000)
+    for seconds in (*range(0, 600, 7), *range(0, 700, 11)):
+        clockwork.at(NOON + seconds * SECOND)
+    found = fire_times()
+    assert found == [NOON + (number + 1) * 10 * SECOND for number in range(len(found))]
+    assert found[-1] >= NOON + 680 * SECOND
+
+
+def test_with_a_jitter_longer_than_the_interval_all_fire_times_are_sent_in_order_when_all_shall_be(
+    clockwork: Clockwork,
+) -> None:
+    make(pattern="every 1 second", catch_up="all", most=1_000, jitter_ms=30_000)
+    for seconds in range(120):
+        clockwork.at(NOON + seconds * SECOND)
+    found = fire_times()
+    assert found == [NOON + (number + 1) * SECOND for number in range(len(found))]
+    assert found[-1] >= NOON + 89 * SECOND
+
+
+def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled_anew(clockwork: Clockwork) -> None:
+    make(pattern="every 1 second", since=at("2027-03-01T12:00"))
+    clockwork.at(dt.datetime.now(dt.UTC) + 730 * DAY)
+    assert clockwork.at(dt.datetime.now(dt.UTC) + DAY / 24) == LONGEST_WAIT_SECONDS
+    ahead = fire_times()
+    schedules.disable("a schedule", actor="ann")
+    schedules.enable("a schedule", actor="ann")
+    since = row().since
+    clockwork.at(since + 2 * SECOND)
+    assert fire_times() == [since.replace(microsecond=0) + 2 * SECOND, *ahead]
+
+
+Connect = Callable[[], psycopg.Connection[Any]]
+FOR_LONG = 300.0
+PATIENCE_SECONDS = 30.0
+
+
+def made(*, gives_up: bool = False, **resilience: int) -> SchedulerLoop:
+    quick = replace(config().resilience, db_retry_initial_ms=100, db_retry_max_ms=100, **resilience)
+    return SchedulerLoop(replace(config(), resilience=quick), "a test", gives_up=gives_up)
+
+
+@pytest.fixture
+def scheduler_loop() -> Iterator[SchedulerLoop]:
+    found = made(notify_poll_interval_ms=300_000)
+    yield found
+    found.stop()
+    if found.is_alive():
+        found.join(PATIENCE_SECONDS)
+    found.disconnect()
+
+
+def ends(act: Callable[[], None]) -> bool:
+    """Return whether something ends within a time that is much shorter than it may sleep."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), psycopg.OperationalError("the link is cut")])
+def test_a_failure_ends_a_round_and_not_the_loop(
+    scheduler_loop: SchedulerLoop, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(pattern="every 1 second", since=dt.datetime.now(dt.UTC))
+    usual, failures = Scheduler.tick, [error, error]
+
+    def tick(scheduler: Scheduler, connection: psycopg.Connection[Any]) -> float:
+        if failures:
+            raise failures.pop()
+        return usual(scheduler, connection)
+
+    monkeypatch.setattr(Scheduler, "tick", tick)
+    scheduler_loop.start()
+    wait_until(ScheduleTick.objects.exists, "fire times are sent all the same")
+    assert scheduler_loop.is_alive()
+    assert caplog.text.count(str(error)) >= 2
+    assert failures == []
+
+
+def test_a_change_during_a_round_is_not_slept_through(scheduler_loop: SchedulerLoop, connect: Connect) -> None:
+    own, other = scheduler_loop.connect(), connect()
+    channel = f"{channel_prefix(other)}_schedules"
+    other.execute("SELECT pg_notify(%s, '')", [channel])
+    own.execute("SELECT 1")  # which brings the news along, and leaves the socket silent
+    assert ends(lambda: scheduler_loop.sleep(FOR_LONG))
+    sleeper = threading.Thread(target=scheduler_loop.sleep, args=[FOR_LONG], daemon=True)
+    sleeper.start()
+    other.execute("SELECT pg_notify(%s, '')", [channel])
+    sleeper.join(PATIENCE_SECONDS)
+    assert not sleeper.is_alive()
+    assert scheduler_loop.heard() is False  # it was taken note of
+
+
+def test_the_news_of_another_channel_are_no_change_of_a_schedule(
+    scheduler_loop: SchedulerLoop, connect: Connect
+) -> None:
+    own, other = scheduler_loop.connect(), connect()
+    own.execute("LISTEN somebody_elses")  # as a pooler's server connection may
+    other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
+    own.execute("SELECT 1")  # which brings the news along
+    assert not scheduler_loop.heard()
+
+
+def test_a_cut_connection_wakes_it_and_is_replaced(scheduler_loop: SchedulerLoop, connect: Connect) -> None:
+    first = scheduler_loop.connect()
+    connect().execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
+    assert ends(lambda: scheduler_loop.sleep(FOR_LONG))
+    wait_until(lambda: scheduler_loop.turn() and scheduler_loop.connection not in (None, first), "it has another one")
+
+
+def test_stop_ends_its_sleep_and_may_come_again_when_it_is_over(scheduler_loop: SchedulerLoop) -> None:
+    scheduler_loop.start()
+    wait_until(lambda: scheduler_loop.connection, "it has connected")
+    scheduler_loop.stop()
+    scheduler_loop.join(PATIENCE_SECONDS)
+    assert not scheduler_loop.is_alive()
+    assert scheduler_loop.connection is None
+    scheduler_loop.stop()
+
+
+def unreachable() -> psycopg.Connection[Any]:
+    raise psycopg.OperationalError("nobody answers")
+
+
+def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, thread = made(gives_up=True, db_retry_max_attempts=2), made(db_retry_max_attempts=2)
+    for one in (command, thread):
+        monkeypatch.setattr(one, "connect", unreachable)
+        assert [one.turn() > 0, one.turn() > 0] == [True, True]
+    assert thread.turn() > 0  # its worker's engine gives up, for both
+    with pytest.raises(DatabaseGaveUp, match="nobody answers"):
+        command.turn()
+
+
+def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
+    scheduler_loop: SchedulerLoop, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged(**schedules: Any) -> list[str]:
+        settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
+        caplog.clear()
+        scheduler_loop.declare()
+        return [record.getMessage() for record in caplog.records if record.name == "horsies.scheduler"]
+
+    caplog.set_level("INFO", "horsies.scheduler")
+    hourly = {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"}
+    assert logged(old=hourly) == ["schedule old was added by the code"]
+    assert logged(old=hourly) == []
+    assert logged(new=hourly, old={**hourly, "priority": 3, "pattern": "every 2 hours"}) == [
+        "schedule new was added by the code", "schedule old: pattern, priority changed in the code",
+    ]  # fmt: skip
+
+
+def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes_back_with_its_code(
+    scheduler_loop: SchedulerLoop, connect: Connect, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def code(**schedules: Any) -> None:
+        settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
+        scheduler_loop.declare()
+
+    def look(minutes: int) -> None:
+        scheduler_loop.signed_at = -math.inf
+        scheduler_loop.in_touch_since = time.monotonic() - 60 * minutes
+        scheduler_loop.tick(connection)
+
+    hourly, connection = {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"}, connect()
+    code(old=hourly)
+    code(new=hourly)
+    look(10)
+    assert not Schedule.objects.exclude(gone_at=None).exists(), "others may have it in their code"
+    connection.execute("UPDATE horsies_schedules SET declared_at = declared_at - interval '10 minutes'")
+    look(9)
+    assert not Schedule.objects.exclude(gone_at=None).exists(), "others may come back, as this one just did"
+    look(10)
+    assert [row.name for row in Schedule.objects.exclude(gone_at=None)] == ["old"]
+    assert Schedule.objects.get(pk="old").next_at is None
+    assert "schedule old is no longer in any scheduler's code" in caplog.text
+    before = Schedule.objects.get(pk="old").since
+    code(old=hourly, new=hourly)
+    back = Schedule.objects.get(pk="old")
+    assert back.gone_at is None
+    assert back.next_at is not None
+    assert back.since > before, "nothing of the time between is sent"
+    audited = AuditEntry.objects.filter(subject="old").order_by("pk").values_list("action", "actor", "before", "after")
+    assert list(audited)[1:] == [
+        ("schedule.gone", "a test", {"gone": False}, {"gone": True}),
+        ("schedule.declare", "a test", {"gone": True}, {"gone": False}),
+    ]

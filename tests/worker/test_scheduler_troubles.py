@@ -7,12 +7,16 @@ import json
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import DataError, IntegrityError, connection, transaction
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from horsies_django import schedules
+from horsies_django.core.patterns.kinds import EXAMPLES
 from horsies_django.core.schedules import Timing
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler.scheduler import BUSY_SECONDS, LEFT_SECONDS, LONGEST_WAIT_SECONDS
+from tests.support import refusing
 from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, fire_times, make, row
 from tests.worker.test_scheduler import clockwork as clockwork
 
@@ -59,11 +63,7 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
 )  # fmt: skip
 def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(column: str, value: str) -> None:
     make()
-    with (
-        pytest.raises(IntegrityError, match="horsies_schedules_fits"),
-        transaction.atomic(),
-        connection.cursor() as cursor,
-    ):
+    with pytest.raises(IntegrityError, match="horsies_schedules_fits"), connection.cursor() as cursor:
         cursor.execute(f"UPDATE horsies_schedules SET {column} = %s", [value])
 
 
@@ -79,12 +79,18 @@ def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_chang
 
 
 @pytest.mark.parametrize(
-    "definition",
-    [{"task": "shop.tasks.newer"}, {"kwargs": {"more": 1}}, {"queue": "newer"}, {"catch_up": "newest"}, {"colour": 1}],
+    ("definition", "error"),
+    [
+        ({"task": "shop.tasks.newer"}, "this process has no task 'shop.tasks.newer'"),
+        ({"kwargs": {"more": 1}}, "does not take"),
+        ({"queue": "newer"}, "'newer'"),
+        ({"catch_up": "newest"}, "catch_up"),
+        ({"colour": 1}, "'colour'"),
+    ],
     ids=str,
 )
 def test_what_the_code_of_another_release_can_send_is_left_to_it_for_a_while(
-    clockwork: Clockwork, definition: dict[str, Any]
+    clockwork: Clockwork, definition: dict[str, Any], error: str
 ) -> None:
     make()
     damage(json.dumps(definition))
@@ -92,12 +98,11 @@ def test_what_the_code_of_another_release_can_send_is_left_to_it_for_a_while(
     assert clockwork.at(NOON + 60 * SECOND) <= LEFT_SECONDS
     assert (row().error, row().last_fire_at) == (None, None)
     for minute in range(1, 10):  # somebody else sends each fire time, in good time
-        with connection.cursor() as cursor:
-            cursor.execute("UPDATE horsies_schedules SET last_fire_at = %s", [NOON + minute * 60 * SECOND])
+        Schedule.objects.update(last_fire_at=NOON + minute * 60 * SECOND)
         clockwork.later(NOON + (minute + 1) * 60 * SECOND)
     assert row().error is None
     clockwork.later(NOON + 600 * SECOND + GRACE)
-    assert row().error
+    assert error in row().error
 
 
 def test_the_name_of_a_schedule_forges_no_line(clockwork: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,15 +120,6 @@ def test_the_name_of_a_schedule_forges_no_line(clockwork: Clockwork, caplog: pyt
     assert all("x" * 200 not in line for line in lines)
 
 
-def test_a_task_that_no_code_has_is_named(clockwork: Clockwork) -> None:
-    make()
-    damage('{"task": "shop.tasks.newer"}')
-    clockwork.at(NOON)
-    clockwork.at(NOON + 60 * SECOND)
-    clockwork.later(NOON + 60 * SECOND + GRACE)
-    assert row().error == "this process has no task 'shop.tasks.newer'"
-
-
 def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(clockwork: Clockwork, connect: Connect) -> None:
     make("held")
     make("free")
@@ -136,50 +132,25 @@ def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(clockwork: C
     assert fire_times("held") == [NOON + 60 * SECOND]
 
 
-@pytest.mark.parametrize(("sqlstate", "says"), [("22003", "refuse"), ("55P03", None)])
+@pytest.mark.parametrize(("sqlstate", "for_good"), [("22003", True), ("55P03", False)])
 def test_what_the_database_refuses_for_good_is_written_down_and_what_it_refuses_for_now_is_tried_again(
-    clockwork: Clockwork, sqlstate: str, says: str | None
-) -> None:
-    make()
-    clockwork.at(NOON)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ BEGIN RAISE EXCEPTION 'refuse it' USING ERRCODE = '{sqlstate}'; END $$"
-        )
-        cursor.execute("CREATE TRIGGER refuse BEFORE INSERT ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION refuse()")
-    try:
-        clockwork.at(NOON + 60 * SECOND)
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP TRIGGER refuse ON horsies_tasks; DROP FUNCTION refuse()")
-    assert fire_times() == []
-    assert (says or "") in (row().error or "")
-    assert row().last_fire_at == (NOON + 60 * SECOND if says else None)
-    clockwork.later(NOON + 60 * SECOND)
-    assert fire_times() == ([] if says else [NOON + 60 * SECOND])
-
-
-def test_what_the_database_refuses_for_now_is_logged_once_a_minute_however_many_schedules_it_is(
-    clockwork: Clockwork, caplog: pytest.LogCaptureFixture
+    clockwork: Clockwork, caplog: pytest.LogCaptureFixture, sqlstate: str, for_good: bool
 ) -> None:
     for number in range(5):
-        make(f"schedule {number}")
+        make(f"nr. {number}")
     clockwork.at(NOON)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE 'not now' USING ERRCODE = '55P03'; END $$"
-        )
-        cursor.execute("CREATE TRIGGER refuse BEFORE INSERT ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION refuse()")
-    try:
+    with refusing.refused("horsies_tasks", event="INSERT", code=sqlstate):
         clockwork.at(NOON + 60 * SECOND)
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP FUNCTION refuse CASCADE")
-    assert [line for line in caplog.messages if "will try again" in line] == [
-        "schedule schedule 0: could not send its task, will try again: not now"
-    ]
+    assert fire_times("nr. 0") == []
+    assert (row("nr. 0").error, row("nr. 0").last_fire_at) == (
+        ("refused", NOON + 60 * SECOND) if for_good else (None, None)
+    )
+    assert [line for line in caplog.messages if "will try again" in line] == (
+        [] if for_good else ["schedule nr. 0: could not send its task, will try again: refused"]
+    ), "once a minute, however many schedules it is"
+    assert clockwork.at(NOON + 61 * SECOND) <= (60 if for_good else 5), "it is left for a little while"
+    clockwork.later(NOON + 62 * SECOND)
+    assert fire_times("nr. 0") == ([] if for_good else [NOON + 60 * SECOND])
 
 
 def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
@@ -203,15 +174,113 @@ def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
     assert fire_times("cursed") == [NOON + 60 * SECOND]
 
 
-@pytest.mark.parametrize("good_for_ms", [None, 5_000_000])
-def test_a_thousand_missed_fire_times_are_sent_in_order_each_with_its_own_time_limit(
-    clockwork: Clockwork, good_for_ms: int | None
-) -> None:
-    make(pattern="every 1 second", catch_up="all", most=1_000, good_for_ms=good_for_ms)
+def test_a_thousand_missed_fire_times_are_sent_in_order_each_with_its_own_time_limit(clockwork: Clockwork) -> None:
+    make(pattern="every 1 second", catch_up="all", most=1_000, good_for_ms=5_000_000)
     clockwork.at(NOON + 1_000 * SECOND)
     expected = [NOON + seconds * SECOND for seconds in range(1, 1_001)]
     assert fire_times() == expected
-    ids = list(ScheduleTick.objects.order_by("fire_at").values_list("task_id", flat=True))
+    ids = ScheduleTick.objects.order_by("fire_at").values_list("task_id", flat=True)
     found = list(Task.objects.order_by("enqueued_at", "id").values_list("id", "good_until"))
-    span = None if good_for_ms is None else dt.timedelta(milliseconds=good_for_ms)
-    assert found == [(id_, span and fire_time + span) for id_, fire_time in zip(ids, expected, strict=True)]
+    assert found == [(id_, fire_time + 5_000 * SECOND) for id_, fire_time in zip(ids, expected, strict=True)]
+
+
+MINUTE = 60 * SECOND
+letters = st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])
+field = st.one_of(
+    st.sampled_from(
+        ["*", "*/7", "0", "59", "l", "L", "5#5", "30-10/1000000", "0-999999999999", "1," * 30 + "2", "*/0"]
+    ),
+    st.text("0123456789*,/-#lL", min_size=1, max_size=6),
+)
+patterns = st.one_of(
+    st.sampled_from(EXAMPLES),
+    st.tuples(field, field, field, field, field).map(" ".join),
+    st.sampled_from(["0 0 30 2 *", "1," * 100_000 + "1 * * * *", "every 999999999 days"]),
+    st.just("weekly on " + "mon, " * 9_999 + "mon at 09:00"),
+    st.text(letters, max_size=30),
+)  # fmt: skip
+plain = st.none() | st.booleans() | st.integers() | st.sampled_from([1e300, -0.5]) | st.text(letters, max_size=8)
+anything = st.recursive(
+    plain,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(letters, max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+WILD: dict[str, st.SearchStrategy[Any]] = {
+    "pattern": patterns,
+    "zone": st.sampled_from(["Mars/Olympus", "", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5_000, "posixrules"]),
+    "task": st.sampled_from(["", "no.such.task", "os.system", "tests.apps.project.tasks.add"]) | st.text(letters, max_size=9),
+    "kwargs": st.dictionaries(st.sampled_from(["a", "x"]), anything, max_size=2),
+    "queue": st.sampled_from(["mail", "nowhere", "*", ""]),
+    "jitter_ms": st.sampled_from([86_400_000, 10**30, -1]),
+    "catch_up": st.sampled_from(["all", "none", "some"]),
+    "most": st.sampled_from([1_000, 10**30, 0]),
+    "good_for_ms": st.sampled_from([1_000, 10**30, 0]),
+    "priority": st.sampled_from([1, 0, 10**30]),
+    "enabled": st.sampled_from([False, "yes"]),
+}  # fmt: skip
+definitions = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).flatmap(
+    lambda names: st.fixed_dictionaries({name: WILD[name] | anything for name in sorted(names)})
+)
+USUAL = {"task": "tests.apps.project.tasks.noop", "pattern": "every minute"}
+sound = definitions.map(lambda found: json.dumps({**USUAL, **found}))
+texts = sound | sound | sound | st.one_of(
+    st.sampled_from(["[]", "5", "null", '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000), '{"most": %s}' % ("9" * 5_000)]),
+    anything.map(json.dumps),
+)  # fmt: skip
+usual = st.sampled_from(["2027-03-01 12:00Z", "2020-02-29", "1970-01-01", "0003-02-01", "8999-01-01"])
+beyond = st.sampled_from(["infinity", "-infinity", "9999-12-31"])
+moments = st.integers(1, 10).flatmap(lambda number: beyond if number == 7 else usual)
+rows = st.fixed_dictionaries(
+    {
+        "declared": texts,
+        "since": moments,
+        "last_fire_at": st.none() | moments,
+        "next_at": moments | st.just("2027-01-01"),
+    }
+)
+
+
+def write(name: str, row: dict[str, Any]) -> bool:
+    """Insert a schedule as it is; return whether the table took it."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO horsies_schedules (name, declared, since, last_fire_at, next_at) "
+                "VALUES (%(name)s, %(declared)s, %(since)s, %(last_fire_at)s, %(next_at)s)",
+                {**row, "name": name},
+            )
+    except (DataError, IntegrityError):
+        return False
+    return True
+
+
+def test_whatever_schedules_a_stranger_writes_the_others_fire(
+    clockwork: Clockwork, caplog: pytest.LogCaptureFixture
+) -> None:
+    make("sound")
+    now, taken = NOON, 0
+
+    # time goes on: nothing shrinks
+    @settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate])
+    @given(st.lists(rows, min_size=1, max_size=4))
+    def fuzz(strange: list[dict[str, Any]]) -> None:
+        nonlocal now, taken
+        written = [f"{now}, {number}" for number, row in enumerate(strange) if write(f"{now}, {number}", row)]
+        taken += len(written)
+        now += MINUTE
+        clockwork.at(now)
+        clockwork.later(now)
+        assert now in fire_times("sound")
+        clockwork.later(now + dt.timedelta(minutes=5))  # nobody else could send them: now it says so
+        now += dt.timedelta(minutes=6)
+        clockwork.later(now)
+        assert now in fire_times("sound")
+        left = Schedule.objects.filter(name__in=written)
+        assert [row.definition for row in left.filter(next_at__lte=now, error=None)] == [], (
+            "still due, and nothing says why"
+        )
+        left.delete()
+
+    fuzz()
+    assert "will try again" not in caplog.text, "each is sent, or has a problem that its row tells"
+    assert taken > 40, "the CHECK leaves too little to try"

@@ -6,12 +6,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from types import FrameType
+from typing import Any
 
 import pytest
 
+from horsies_django.core.errors import StopRequested
 from horsies_django.worker.process import shutdown
 from horsies_django.worker.process.shutdown import Shutdown, heard
 
@@ -20,24 +22,30 @@ FILE = shutdown.__file__
 MANY = 5_000  # more than a socket holds that nobody reads
 
 
+@pytest.fixture
+def handlers() -> Iterator[dict[int, Any]]:
+    """Give what the process did with its signals before, which it does again afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def test_a_volley_of_signals_that_nobody_has_time_to_read_raises_nothing_and_the_end_is_in_order(
-    monkeypatch: pytest.MonkeyPatch,
+    handlers: dict[int, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that reads them has to wait for the interpreter; an error left the books open, or the process ended with -2."""
     heard, slow = Shutdown._wait_for_the_end, threading.Event()
     monkeypatch.setattr(Shutdown, "_wait_for_the_end", lambda self: slow.wait(30) and heard(self))
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
-    try:
-        with Shutdown() as stopping:
-            try:
-                for _ in range(MANY):
-                    signal.raise_signal(signal.SIGHUP)
-            finally:
-                slow.set()
-        assert stopping.seen
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+    with Shutdown() as stopping:
+        try:
+            for _ in range(MANY):
+                signal.raise_signal(signal.SIGHUP)
+        finally:
+            slow.set()
+    assert stopping.seen
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
 def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
@@ -79,37 +87,34 @@ def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_firs
     assert instruction > 30
 
 
-def test_a_process_that_ends_with_its_worker_hears_of_no_signal_any_more() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        with Shutdown(ends_process=True):
-            signal.raise_signal(signal.SIGINT)
-        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+@pytest.mark.parametrize(
+    ("numbers", "urgency"),
+    [
+        ("TERM", 1), ("HUP", 1), ("HUP HUP", 1), ("TERM HUP", 1),
+        ("QUIT", 2), ("TERM TERM", 2), ("HUP TERM", 2), ("TERM HUP TERM", 2),
+    ],
+)  # fmt: skip
+def test_a_second_signal_is_urgent_a_second_hangup_is_not(numbers: str, urgency: int) -> None:
+    found = 0
+    for name in numbers.split():
+        found = heard(found, signal.Signals[f"SIG{name}"])
+    assert found == urgency
 
 
-def received(*numbers: int) -> int:
-    urgency = 0
-    for number in numbers:
-        urgency = heard(urgency, number)
-    return urgency
-
-
-def test_a_second_signal_is_urgent_a_second_hangup_is_not() -> None:
-    term, hup, quit_ = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
-    assert [received(*each) for each in ((term,), (hup,), (hup, hup), (term, hup))] == [1, 1, 1, 1]
-    assert [received(*each) for each in ((quit_,), (term, term), (hup, term), (term, hup, term))] == [2, 2, 2, 2]
-
-
-def test_once_it_shall_end_now_further_signals_are_ignored() -> None:
+@pytest.mark.parametrize("ends_process", [False, True])
+def test_once_it_shall_end_now_further_signals_are_ignored_and_if_the_process_ends_for_ever(
+    handlers: dict[int, Any], ends_process: bool
+) -> None:
     """Naive: a volley of signals keeps the main thread in their handler, which remembers each of them."""
-    before = signal.getsignal(signal.SIGINT)
-    with Shutdown() as stopping:
+    with Shutdown(ends_process=ends_process) as stopping:
         for _ in range(MANY):
             signal.raise_signal(signal.SIGINT)
         assert len(stopping.signals) == 2
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    assert signal.getsignal(signal.SIGINT) is before
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert signal.getsignal(number) == (signal.SIG_IGN if ends_process else handlers[number])
+
+
+def test_a_signal_interrupts_a_start() -> None:
+    with Shutdown() as stopping, pytest.raises(StopRequested), stopping.interruptible():
+        signal.raise_signal(signal.SIGINT)

@@ -1,16 +1,28 @@
-"""What a worker knows of where tasks may be, and when a short pass will do."""
+"""What a worker knows of where tasks may be: when a short pass will do, and the cursors at which scans begin."""
 
 from __future__ import annotations
 
+import json
 import math
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.passes import Passed
-from horsies_django.worker.engine.scan_cursors import SHARE, SLOW_OFTEN, WORTH_SECONDS
+from horsies_django.worker.engine.scan_cursors import (
+    HIGHEST,
+    LAG_SECONDS,
+    LONGEST_SECONDS,
+    PRIORITIES,
+    SHARE,
+    SLOW_OFTEN,
+    WORTH_SECONDS,
+    ScanCursors,
+    ranges,
+)
 from horsies_django.worker.engine.wakeups import (
     BURST_SECONDS,
     FULL_SECONDS,
@@ -53,18 +65,16 @@ def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
 
 
-def test_a_lane_that_gave_all_that_was_wanted_is_asked_again(dry: Wakeups) -> None:
+def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_asked_again(dry: Wakeups) -> None:
     dry.tell(["mail"], "async")
     learn(dry, Passed(claims=claims("async", 3), short=True))
     assert (dry.lanes_with_work, dry.whole_next) == ({"async"}, False)
-
-
-def test_a_lane_is_asked_again_after_a_pass_that_claimed_all_that_it_might(dry: Wakeups) -> None:
-    dry.tell(["mail"], "async")
     learn(dry, Passed(claims=claims("async", 2), limited=True), {"sync": 0, "async": 9}, Wanted(0, 9, total=2))
     assert dry.lanes_with_work == {"async"}
     learn(dry, Passed(limited=True), {"sync": 0, "async": 7}, Wanted(0, 7, total=0))
     assert dry.lanes_with_work == set()
+    assert dry.limited
+    assert dry.short_pass(0.0, Wanted()) == (False, None), "where caps left tasks behind it takes whole passes"
 
 
 def test_after_news_of_two_queues_it_takes_a_whole_pass(dry: Wakeups) -> None:
@@ -105,13 +115,6 @@ def test_a_short_pass_knows_no_buffer_and_no_bounds_of_claims(dry: Wakeups, want
     assert dry.short_pass(0.0, wanted) == (False, None)
 
 
-def test_where_caps_left_tasks_behind_it_takes_whole_passes(dry: Wakeups) -> None:
-    dry.tell(["mail"], "sync")
-    learn(dry, Passed(limited=True))
-    assert dry.limited
-    assert dry.short_pass(0.0, Wanted()) == (False, None)
-
-
 def test_tasks_past_their_time_are_left_to_a_whole_pass_at_once(dry: Wakeups) -> None:
     dry.tell(["mail"], "sync")
     learn(dry, Passed(short=True, again=True), {"sync": 2, "async": 0}, Wanted(2, 0))
@@ -120,36 +123,29 @@ def test_tasks_past_their_time_are_left_to_a_whole_pass_at_once(dry: Wakeups) ->
     assert dry.short_pass(0.0, Wanted(2, 0)) == (True, "mail")
 
 
-def test_a_slow_short_pass_rests_so_that_it_takes_a_small_part_of_the_time(dry: Wakeups) -> None:
-    dry.note_short_pass(5.0, LONG_SECONDS, fit=True, scanned=True)
-    assert dry.short_pass(4.9 + SHARE * LONG_SECONDS, Wanted()) == (False, None)
-    assert dry.short_pass(5.1 + SHARE * LONG_SECONDS, Wanted()) == (True, None)
+@pytest.mark.parametrize(
+    ("took", "fit", "rests"), [(LONG_SECONDS, True, SHARE * LONG_SECONDS), (0.001, False, UNFIT_SECONDS)]
+)
+def test_a_slow_short_pass_and_one_that_met_limits_rest_for_a_while(
+    dry: Wakeups, took: float, fit: bool, rests: float
+) -> None:
+    dry.note_short_pass(5.0, took, fit=fit, scanned=True)
+    assert dry.short_pass(4.9 + rests, Wanted()) == (False, None)
+    assert dry.short_pass(5.1 + rests, Wanted()) == (True, None)
 
 
 def test_short_passes_that_took_long_rest_only_when_many_in_a_row_did(dry: Wakeups) -> None:
+    """Naive: every second pass only settles, is fast, and starts the count again."""
     for _ in range(3):
         for _ in range(SLOW_OFTEN):
             dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
             assert dry.short_pass(5.0, Wanted()) == (True, None)
         dry.note_short_pass(5.0, WORTH_SECONDS / 2, fit=True, scanned=True)
     for _ in range(SLOW_OFTEN + 1):
+        dry.note_short_pass(5.0, WORTH_SECONDS / 9, fit=True, scanned=False)
         dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
     assert dry.short_pass(4.99 + SHARE * WORTH_SECONDS, Wanted()) == (False, None)
     assert dry.short_pass(5.01 + SHARE * WORTH_SECONDS, Wanted()) == (True, None)
-
-
-def test_short_passes_between_them_that_claim_nothing_do_not_make_slow_ones_fewer(dry: Wakeups) -> None:
-    """Naive: every second pass only settles, is fast, and starts the count again."""
-    for _ in range(SLOW_OFTEN + 1):
-        dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
-        dry.note_short_pass(5.0, WORTH_SECONDS / 9, fit=True, scanned=False)
-    assert dry.short_pass(5.0, Wanted()) == (False, None)
-
-
-def test_where_there_are_limits_a_short_pass_is_tried_now_and_then(dry: Wakeups) -> None:
-    dry.note_short_pass(5.0, 0.001, fit=False, scanned=True)
-    assert dry.short_pass(4.9 + UNFIT_SECONDS, Wanted()) == (False, None)
-    assert dry.short_pass(5.1 + UNFIT_SECONDS, Wanted()) == (True, None)
 
 
 @pytest.fixture
@@ -180,22 +176,20 @@ def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
     return moment[0] - began
 
 
-@pytest.mark.parametrize(("place", "after"), [(0, 0.0), (1, LATER_SECONDS[1]), (2, LATER_SECONDS[2])])
+@pytest.mark.parametrize(("place", "after"), [*enumerate((0.0, *LATER_SECONDS[1:]))])
 def test_the_elected_look_one_after_another(dry_at: Wakeups, moment: list[float], place: int, after: float) -> None:
     dry_at.place = place
     dry_at.hear(["mail"], "sync")
     assert looks_at(dry_at, moment) == pytest.approx(after)
     assert dry_at.next_at == 10_000.0, "once will do"
-
-
-def test_who_is_not_elected_does_not_look(dry_at: Wakeups) -> None:
-    dry_at.place = None
+    dry_at.due_at = moment[0] + 7.0
+    assert looks_at(dry_at, moment) == pytest.approx(7.0 + after), "for tasks that become due, too"
+    dry_at.place, dry_at.due_at, dry_at.poll_at = None, 1_001.0, 10_000.0
     dry_at.hear(["mail"], "sync")
-    dry_at.due_at = 1_001.0
-    assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0)
+    assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0), "who is not elected does not look"
 
 
-def test_the_first_looks_again_behind_several_notifications_that_others_may_follow(
+def test_the_first_looks_again_behind_several_notifications_that_others_may_follow_and_after_a_listen(
     dry_at: Wakeups, moment: list[float]
 ) -> None:
     for _ in range(2):
@@ -204,6 +198,9 @@ def test_the_first_looks_again_behind_several_notifications_that_others_may_foll
     assert looks_at(dry_at, moment) == 0.0
     assert looks_at(dry_at, moment) == pytest.approx(LATER_SECONDS[0] - BURST_SECONDS / 2)
     assert dry_at.next_at == 10_000.0
+    dry_at.start_over()
+    assert looks_at(dry_at, moment) == 0.0
+    assert looks_at(dry_at, moment) == pytest.approx(LATER_SECONDS[0])
 
 
 @pytest.mark.parametrize("place", [1, 2])
@@ -219,18 +216,6 @@ def test_a_look_later_is_no_later_for_those_after_it_and_is_followed_by_one_for_
     assert moment[0] == pytest.approx(heard[0] + LATER_SECONDS[place])
     looks_at(dry_at, moment)
     assert moment[0] == pytest.approx(heard[-1] + LATER_SECONDS[place])
-
-
-def test_tasks_that_become_due_are_looked_for_one_after_another_too(dry_at: Wakeups, moment: list[float]) -> None:
-    for place, after in enumerate((0.0, *LATER_SECONDS[1:])):
-        dry_at.place, dry_at.due_at, dry_at.poll_at = place, moment[0] + 7.0, 10_000.0
-        assert looks_at(dry_at, moment) == pytest.approx(7.0 + after)
-
-
-def test_after_a_listen_it_looks_at_once_and_again(dry_at: Wakeups, moment: list[float]) -> None:
-    dry_at.start_over()
-    assert looks_at(dry_at, moment) == 0.0
-    assert looks_at(dry_at, moment) == pytest.approx(LATER_SECONDS[0])
 
 
 def full(*lanes: str) -> Callable[[str], int]:
@@ -279,3 +264,104 @@ def test_what_is_told_to_it_alone(dry_at: Wakeups) -> None:
     assert dry_at.place == 2
     handlers["now async *"](0.0)
     assert dry_at.fresh == {"sync": set(), "async": {"default", "mail"}}
+
+
+NOW = 1_700_000_000.0
+LATEST = NOW - LAG_SECONDS
+
+
+@pytest.fixture
+def cursors() -> ScanCursors:
+    made = ScanCursors(["default", "mail"], lambda queues, lane=None: None, 10.0)
+    made.slow, made.forget_at = SLOW_OFTEN + 1, 5.0
+    return made
+
+
+def passed(**firsts: Any) -> Passed:
+    """Return what a pass says that found ``firsts`` in the sync lane of the default queue: moments by "p" and the priority."""
+    lane = {name.removeprefix("p"): since for name, since in firsts.items()}
+    return Passed(firsts=[json.dumps({"default": {"sync": lane}})], now=NOW)
+
+
+def lane(cursors: ScanCursors, now: float = 0.0) -> Any:
+    text = cursors.text(now)
+    assert text is not None
+    return json.loads(text)["default"].get("sync")
+
+
+def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_start(cursors: ScanCursors) -> None:
+    assert lane(cursors) is None
+    cursors.learn(passed(p5=NOW - 7, p100=NOW - 9), 0.0, 0.0)
+    assert lane(cursors) == [
+        {"low": 1, "high": 4},
+        {"low": 5, "high": 5, "since": NOW - 7},
+        {"low": 6, "high": 99},
+        {"low": 100, "high": 100, "since": NOW - 9},
+        {"low": 101, "high": HIGHEST},
+    ]
+    assert ranges({1: NOW, 2: NOW})[0] == {"low": 1, "high": 1, "since": NOW}
+
+
+def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_others(cursors: ScanCursors) -> None:
+    cursors.learn(passed(p1=NOW - 9, p5=NOW - 9, p100=NOW - 9, end=True), 0.0, 0.0)
+    cursors.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough and went no further
+    assert [each.get("since") for each in lane(cursors)] == [LATEST, None, NOW - 3, None, NOW - 9, None]
+    cursors.learn(passed(end=True), 0.0, 0.0)
+    assert [each.get("since") for each in lane(cursors)] == [LATEST, None, LATEST, None, LATEST, None]
+
+
+def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_only_lowers() -> None:
+    woken: list[tuple[list[str], str | None]] = []
+    cursors = ScanCursors(["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0)
+    cursors.slow, cursors.forget_at = SLOW_OFTEN + 1, 5.0
+    cursors.learn(passed(p5=NOW), 0.0, 0.0)
+    handlers = cursors.handlers()
+    handlers["mail"](NOW - 50)
+    assert (lane(cursors)[1]["since"], woken) == (LATEST, [(["mail"], None)])
+    handlers["behind default"](NOW - 3)
+    handlers["behind default"](NOW - 2)
+    assert (lane(cursors)[1]["since"], len(woken)) == (NOW - 3, 1)
+    handlers["sync default"](NOW - 4)
+    assert (lane(cursors)[1]["since"], woken[1:]) == (NOW - 4, [(["default"], "sync")])
+    handlers["*"](0.0)
+    assert (lane(cursors)[1]["since"], woken[2:]) == (None, [(["default", "mail"], None)])
+
+
+def test_the_priorities_that_were_met_last_are_kept(cursors: ScanCursors) -> None:
+    for priority in range(1, PRIORITIES + 10):
+        cursors.learn(passed(**{"p1": NOW, f"p{priority}": NOW}), 0.0, 0.0)
+    kept = [each["low"] for each in lane(cursors) if "since" in each]
+    assert (len(kept), kept[0], kept[-1]) == (PRIORITIES, 1, PRIORITIES + 9)
+
+
+def test_once_in_a_while_a_pass_looks_everywhere_which_takes_a_small_part_of_the_time_and_the_marks_begin_anew(
+    cursors: ScanCursors,
+) -> None:
+    cursors.held["mail"] = ["2026-01-01"]
+    cursors.learn(passed(p5=NOW), 0.0, 0.0)
+    assert lane(cursors, now=4.9)[1]["since"] == LATEST
+    assert lane(cursors, now=5.0)[1]["since"] is None
+    cursors.learn(passed(p5=NOW - 1), 5.0, WORTH_SECONDS)
+    assert (cursors.forget_at, cursors.held) == (5.0 + cursors.every, {})
+    assert lane(cursors, now=5.1)[1]["since"] == NOW - 1
+    for took, pause in ((0.1, 9.0), (1.0, SHARE), (100.0, LONGEST_SECONDS)):
+        now = cursors.forget_at
+        cursors.text(now)
+        cursors.learn(Passed(), now, took)
+        assert cursors.forget_at == now + pause
+
+
+def test_there_are_no_marks_while_a_pass_is_quick_without_them(cursors: ScanCursors) -> None:
+    """Naive: a pass that only settles is fast, and ends the use of cursors although an old transaction is open."""
+    cursors.learn(passed(p5=NOW), 0.0, 0.0)
+    assert cursors.text(5.0) is not None
+    cursors.learn(passed(p5=NOW), 5.0, WORTH_SECONDS / 2)
+    assert cursors.text(5.1) is None
+    for _ in range(SLOW_OFTEN):
+        cursors.learn(Passed(), 5.1, WORTH_SECONDS)
+        assert cursors.text(5.2) is None  # it may have been held up by something else
+        cursors.learn(Passed(), 5.2, 0.0, scanned=False)
+    cursors.learn(Passed(), 5.2, WORTH_SECONDS)
+    assert lane(cursors, now=5.3)[1]["since"] is None  # it looks everywhere, and tells what it comes by
+    cursors.learn(passed(p5=NOW), 5.3, WORTH_SECONDS * 2)
+    assert lane(cursors, now=5.4)[1]["since"] == LATEST

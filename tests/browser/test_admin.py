@@ -19,6 +19,7 @@ from django.urls import reverse
 from horsies_django import queues
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker
+from horsies_django.tasks import operations
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -38,18 +39,20 @@ TRACEBACK = """Traceback (most recent call last):
 UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"""
 
 # The ratio of the luminances of a badge's text and of what lies behind it, as WCAG defines it.
-CONTRASTS = """badges => badges.map(badge => {
+LUMINANCE = """
   const rgb = text => text.match(/[0-9.]+/g).map(Number);
   const luminance = text => {
     const [r, g, b] = rgb(text).slice(0, 3).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
+  };"""
+CONTRASTS = f"""badges => badges.map(badge => {{
+  {LUMINANCE}
   let behind = badge;
   while (rgb(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
   const colours = [getComputedStyle(badge).color, getComputedStyle(behind).backgroundColor];
   const [low, high] = colours.map(luminance).sort((a, b) => a - b);
   return (high + 0.05) / (low + 0.05);
-})"""
+}})"""
 
 
 class StrictPolicy:
@@ -88,37 +91,24 @@ def library(transactional_db: None) -> Task:
     ]
     for worker in workers:
         HeartbeatFactory(worker_id=worker.pk, role="claimer", pid=worker.pid)
-        for number in (1, 2):
-            HeartbeatFactory(worker_id=worker.pk, pid=worker.pid + number)
+        HeartbeatFactory.create_batch(2, worker_id=worker.pk)
     names = ("documents.tasks.import_file", "documents.tasks.index_document", "mail.tasks.send_receipt")
-    failed = None
-    for number in range(36, -1, -1):
-        status = Status.COMPLETED if number > 6 else list(Status)[number]
-        status = {12: Status.FAILED, 19: Status.EXPIRED, 23: Status.CANCELLED}.get(number, status)
-        sent = now() - dt.timedelta(seconds=7 * number**1.5 + 1)
-        worker = workers[number % 2]
-        task = TaskFactory(
+    for number, status in enumerate([*[Status.COMPLETED] * 30, *Status]):
+        TaskFactory(
             task_name=names[number % 3],
             queue_name=("default", "index", "mail")[number % 3],
             status=status.value,
-            sent_at=sent,
             kwargs={"path": "archive/1998/letters.txt", "language": "de"},
-            claimed_by=worker.pk if status not in {Status.PENDING, Status.CANCELLED, Status.EXPIRED} else None,
-            claimed_at=sent,
-            started_at=None if status in {Status.PENDING, Status.CLAIMED, Status.CANCELLED, Status.EXPIRED} else sent,
-            finished_at=sent + dt.timedelta(milliseconds=17 + 431 * (number % 5)) if number > 2 else None,
-            **({"error_code": "NOT_TEXT", "result": error("NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255},
-                exception={"type": "UnicodeDecodeError", "repr": "UnicodeDecodeError()", "traceback": TRACEBACK})}
-               if status is Status.FAILED else {}),
+            **({"claimed_by": workers[number % 2].pk} if status in {Status.RUNNING, Status.COMPLETED} else {}),
+        )
+    exception = {"type": "UnicodeDecodeError", "repr": "UnicodeDecodeError()", "traceback": TRACEBACK}
+    problem = error("NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255}, exception=exception)
+    failed = TaskFactory(task_name=names[0], status="FAILED", error_code="NOT_TEXT", result=problem)
+    for attempt, code in ((1, "TIMED_OUT"), (2, "NOT_TEXT")):
+        TaskAttemptFactory(
+            task_id=failed.pk, attempt=attempt, error_code=code, error_message="The file is not UTF-8.",
+            worker_id=workers[0].pk, child_pid=4127 + attempt, will_retry=attempt == 1,
         )  # fmt: skip
-        if status is Status.FAILED:
-            failed = task
-            for attempt, code in ((1, "TIMED_OUT"), (2, "NOT_TEXT")):
-                TaskAttemptFactory(
-                    task_id=task.pk, attempt=attempt, error_code=code, error_message="The file is not UTF-8.",
-                    worker_id=worker.pk, child_pid=worker.pid + attempt, will_retry=attempt == 1,
-                )  # fmt: skip
-    assert failed
     return failed
 
 
@@ -176,69 +166,72 @@ def look(browser: Any, live_server: Any, scheme: str, addresses: dict[str, str])
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
+def assert_readable(page: Any, name: str, badges: int = 0) -> None:
+    """Fail on a page with faint badges, with fewer than it should have, or that has to be scrolled sideways."""
+    contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
+    assert all(ratio >= 4.5 for ratio in contrasts), (name, contrasts)
+    assert len(contrasts) >= badges, name
+    assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_readable_and_keeps_to_a_strict_policy(
-    browser: Any, live_server: Any, library: Task, scheme: str
+    browser: Any, live_server: Any, library: Task, crowded: Queue, scheme: str
 ) -> None:
     worker = Worker.objects.get(hostname="web-1")
-    rows = {"task": library, "worker": worker, "queue": Queue.objects.get(name="index")}
-    addresses = {f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in rows}
-    addresses |= {name: reverse(f"admin:horsies_{name}_change", args=(row.pk,)) for name, row in rows.items()}
-    for name, page in look(browser, live_server, scheme, addresses):
-        contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
-        assert all(ratio >= 4.5 for ratio in contrasts), (name, contrasts)
-        assert len(contrasts) >= {"tasks": 37, "task": 1, "workers": 2, "worker": 1}.get(name, 0), name
-        assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways"
-
-
-def test_a_person_finds_a_failed_task_from_the_list(browser: Any, live_server: Any, library: Task) -> None:
-    for _name, page in look(browser, live_server, "light", {"list": reverse("admin:horsies_task_changelist")}):
-        page.get_by_role("link", name="Failed", exact=True).click()
-        page.get_by_role("link", name=library.task_name).last.click()
-        playwright.expect(page.get_by_text("UnicodeDecodeError: 'utf-8' codec")).to_be_visible()
-        playwright.expect(page.get_by_role("table").get_by_text("TIMED_OUT")).to_be_visible()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_about_limits_are_readable_and_keep_to_a_strict_policy(
-    browser: Any, live_server: Any, crowded: Queue, scheme: str
-) -> None:
-    addresses = {
-        "limits-queues": reverse("admin:horsies_queue_changelist"),
-        "limits-queue": reverse("admin:horsies_queue_change", args=("mail",)),
-        "limits-paused": reverse("admin:horsies_queue_change", args=("index",)),
-        "limits-cluster": reverse("admin:horsies_queue_change", args=("*",)),
-        "limits-override": reverse("admin:horsies_queue_override", args=("mail",)),
-        "limits-pause": reverse("admin:horsies_queue_pause", args=("mail",)),
-        "limits-audit": reverse("admin:horsies_auditentry_changelist"),
-        "limits-entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
-        "limits-waiting": reverse("admin:horsies_task_change", args=(Task.objects.filter(parked=True)[0].pk,)),
+    addresses = {f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in ("task", "worker", "queue")}
+    addresses |= {
+        "task": reverse("admin:horsies_task_change", args=(library.pk,)),
+        "worker": reverse("admin:horsies_worker_change", args=(worker.pk,)),
+        "queue": reverse("admin:horsies_queue_change", args=("mail",)),
+        "paused": reverse("admin:horsies_queue_change", args=("index",)),
+        "cluster": reverse("admin:horsies_queue_change", args=("*",)),
+        "override": reverse("admin:horsies_queue_override", args=("mail",)),
+        "pause": reverse("admin:horsies_queue_pause", args=("mail",)),
+        "audit": reverse("admin:horsies_auditentry_changelist"),
+        "entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
+        "waiting": reverse("admin:horsies_task_change", args=(Task.objects.filter(parked=True)[0].pk,)),
     }
-    badges = {"limits-queues": 2, "limits-queue": 8, "limits-paused": 2}
+    badges = {"tasks": 37, "task": 1, "workers": 2, "worker": 1, "queues": 2, "queue": 8, "paused": 2}
     for name, page in look(browser, live_server, scheme, addresses):
-        contrasts = page.locator(".horsies-badge").evaluate_all(CONTRASTS)
-        assert all(ratio >= 4.5 for ratio in contrasts), (name, contrasts)
-        assert len(contrasts) >= badges.get(name, 0), name
-        assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways"
+        assert_readable(page, name, badges.get(name, 0))
 
 
-def test_a_person_overrides_a_limit_and_is_told_what_was_wrong_first(
+def test_a_person_overrides_a_limit_is_told_what_was_wrong_first_and_keeps_the_end_that_was_not_touched(
     browser: Any, live_server: Any, crowded: Queue
 ) -> None:
-    for _name, page in look(
-        browser, live_server, "light", {"queue": reverse("admin:horsies_queue_change", args=("mail",))}
-    ):
+    address = {"queue": reverse("admin:horsies_queue_change", args=("mail",))}
+    for _name, page in look(browser, live_server, "light", address):
         page.get_by_role("link", name="Override").first.click()
         page.get_by_label("Concurrency:", exact=True).fill("many")
         page.get_by_role("button", name="Override").click()
         playwright.expect(page.get_by_text("Nothing was changed.")).to_be_visible()
         playwright.expect(page.get_by_text("This field is required.")).to_be_visible()
-        if PICTURES:
-            page.screenshot(path=Path(PICTURES) / "limits-errors-light.png", full_page=True)
         page.get_by_label("Concurrency:", exact=True).fill("6")
         page.get_by_label("Reason:").fill("Friday came early.")
         page.get_by_role("button", name="Override").click()
         playwright.expect(page.get_by_text("Queue mail: Overridden; concurrency (override): 4 → 6")).to_be_visible()
-        if PICTURES:
-            page.screenshot(path=Path(PICTURES) / "limits-done-light.png", full_page=True)
-    assert Queue.objects.get(name="mail").override == {"max_concurrency": 6, "local_limit": None}
+    queue = Queue.objects.get(name="mail")
+    assert queue.override == {"max_concurrency": 6, "local_limit": None}
+    assert queue.override_until == crowded.override_until
+    assert f"{crowded.override_until:%f}" != "000000"
+
+
+def test_a_person_is_asked_before_a_task_is_run_again_once_more(browser: Any, live_server: Any, library: Task) -> None:
+    copy = operations.retry(library.pk, actor="ada")
+    address = {"failed": reverse("admin:horsies_task_changelist") + "?status=FAILED"}
+    for _name, page in look(browser, live_server, "dark", address):
+        page.locator("#action-toggle").click()
+        page.locator("select[name=action]").select_option("retry_tasks")
+        page.locator("button[name=index]").click()
+        playwright.expect(page.get_by_text("1 of the selected tasks has already been run again.")).to_be_visible()
+        playwright.expect(page.get_by_role("link", name=str(copy))).to_be_visible()
+        assert_readable(page, "the question")
+        page.get_by_role("button", name="Run 2 tasks again").click()
+        playwright.expect(page.get_by_text("2 tasks will run again.")).to_be_visible()
+        page.goto(live_server.url + reverse("admin:horsies_task_change", args=(library.pk,)), wait_until="load")
+        assert_readable(page, "the original")
+        page.get_by_role("link", name=str(copy)).click()
+        playwright.expect(page.get_by_text("Copy of")).to_be_visible()
+        assert_readable(page, "the copy")
+    assert Task.objects.filter(copy_of=library.pk).count() == 2

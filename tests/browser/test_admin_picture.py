@@ -1,4 +1,4 @@
-"""The picture of a run in a real browser: light, dark and narrow, by keyboard, while the run goes on, and large."""
+"""The pages and the picture of runs in a real browser: light, dark and narrow, by keyboard, while a run goes on, and large."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from horsies_django.models import Task, WorkflowNode
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.browser import test_admin as shared
-from tests.browser.test_admin import CONTRASTS, PICTURES, WIDE, look, playwright
+from tests.browser.test_admin import CONTRASTS, LUMINANCE, WIDE, assert_readable, look, playwright
 from tests.browser.test_admin import browser as browser
 
 pytestmark = shared.pytestmark
 NARROW = 390
 CANVAS = ".horsies-canvas"
+SHIP = 9  # the number of a node of the order
 
 # Texts of boxes that leave their box, or that lie upon another one of it.
 UNFIT = """boxes => boxes.flatMap(box => {
@@ -32,12 +33,8 @@ UNFIT = """boxes => boxes.flatMap(box => {
   return out.length || upon.length ? [box.id] : [];
 })"""
 # Ratios of the luminance of each line, outline and icon to what lies behind: WCAG asks for 3 of what is no text.
-SHAPES = """shapes => shapes.map(shape => {
-  const rgb = text => text.match(/[0-9.]+/g).map(Number);
-  const luminance = text => {
-    const [r, g, b] = rgb(text).slice(0, 3).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
+SHAPES = f"""shapes => shapes.map(shape => {{
+  {LUMINANCE}
   const behind = getComputedStyle(document.querySelector(".horsies-canvas")).backgroundColor;
   const probe = document.createElement("i");
   document.body.append(probe);
@@ -45,16 +42,11 @@ SHAPES = """shapes => shapes.map(shape => {
   const [low, high] = [getComputedStyle(probe).color, behind].map(luminance).sort((a, b) => a - b);
   probe.remove();
   return (high + 0.05) / (low + 0.05);
-})"""
+}})"""
 
 
 def address(handle: Any) -> str:
     return reverse("admin:horsies_workflowrun_picture", args=(handle.workflow_id,))
-
-
-def picture(page: Any, name: str) -> None:
-    if PICTURES:
-        page.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
 
 
 @pytest.fixture
@@ -88,7 +80,6 @@ def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
     for _name, page in look(browser, live_server, scheme, {"picture": address(order)}):
         page.set_viewport_size({"width": width, "height": 900})
         page.reload()
-        picture(page, f"picture-{scheme}-{width}")
         assert page.evaluate(WIDE) <= 0, "the page has to be scrolled sideways"
         canvas = page.locator(CANVAS)
         assert canvas.evaluate("canvas => canvas.scrollWidth > canvas.clientWidth") == (width == NARROW)
@@ -110,26 +101,22 @@ def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
 def test_every_link_of_a_picture_has_a_name_and_every_id_is_there_once(
     browser: Any, live_server: Any, order: Any
 ) -> None:
+    unnamed = (
+        "[...document.querySelectorAll('.horsies-drawing a:not([aria-label]), .horsies-drawing a[aria-label=\"\"]')]"
+    )
+    twice = "[...document.querySelectorAll('[id]')].map(each => each.id).filter((id, n, all) => all.indexOf(id) !== n)"
+    dangling = (
+        "[...document.querySelectorAll('[aria-labelledby], [aria-describedby]')].flatMap(each => ["
+        "each.getAttribute('aria-labelledby'), each.getAttribute('aria-describedby')])"
+        ".filter(id => id && !document.getElementById(id))"
+    )
+    missing = (
+        "[...document.querySelectorAll('#horsies-picture use')].map(use => use.getAttribute('href'))"
+        ".filter(shape => !document.querySelector(shape))"
+    )
     for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
-        unnamed = "links => links.filter(link => !link.getAttribute('aria-label')).length"
-        assert page.locator(".horsies-drawing a").evaluate_all(unnamed) == 0
-        assert (
-            page.evaluate(
-                "[...document.querySelectorAll('[id]')].map(each => each.id).filter((id, n, all) => all.indexOf(id) !== n)"
-            )
-            == []
-        )
-        broken = (
-            "[...document.querySelectorAll('[aria-labelledby], [aria-describedby]')].flatMap(each => ["
-            "each.getAttribute('aria-labelledby'), each.getAttribute('aria-describedby')])"
-            ".filter(id => id && !document.getElementById(id))"
-        )
-        assert page.evaluate(broken) == []
-        missing = (
-            "[...document.querySelectorAll('#horsies-picture use')]"
-            ".filter(use => !document.querySelector(use.getAttribute('href'))).length"
-        )
-        assert page.evaluate(missing) == 0
+        for wrong in (unnamed, twice, dangling, missing):
+            assert page.evaluate(wrong) == []
         link = page.get_by_role("link", name="approve the shipping, gate, waiting, needs a decision")
         playwright.expect(link).to_have_count(1)
         playwright.expect(page.get_by_role("group", name="Picture")).to_be_visible()
@@ -165,7 +152,6 @@ def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(
 def test_a_person_decides_about_a_gate_from_the_picture(browser: Any, live_server: Any, order: Any) -> None:
     for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
         page.get_by_role("link", name="Approve or reject").click()
-        picture(page, "picture-gate-light")
         page.get_by_label("Reason:").fill("The stock was counted.")
         page.get_by_role("button", name="Approve").click()
         playwright.expect(page.get_by_text("Gate approved; gate: approve the shipping")).to_be_visible()
@@ -183,7 +169,7 @@ def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
     for _name, page in look(browser, live_server, "light", {"picture": address(order)}):
         page.set_viewport_size({"width": NARROW, "height": 900})
         page.reload()
-        charged, shipped = page.locator("#horsies-node-1"), page.locator("#horsies-node-9")
+        charged, shipped = page.locator("#horsies-node-1"), page.locator(f"#horsies-node-{SHIP}")
         page.get_by_role("button", name="Larger").click()
         width = page.locator(".horsies-drawing").get_attribute("width")
         shipped.focus()
@@ -196,7 +182,7 @@ def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
         playwright.expect(shipped).to_have_attribute(
             "aria-label", re.compile("ship, task, completed, took .*"), timeout=20_000
         )
-        assert page.evaluate("document.activeElement.id") == "horsies-node-9"
+        assert page.evaluate("document.activeElement.id") == f"horsies-node-{SHIP}"
         assert page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft") == place
         assert page.locator(".horsies-drawing").get_attribute("width") == width
         assert charged.evaluate("box => box.mine") == "untouched", "what is the same is not replaced"
@@ -229,12 +215,9 @@ def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
     for _name, page in look(browser, live_server, "light", {"picture": address(handle)}):
         assert page.locator(".horsies-box").count() == 1_000
         assert page.evaluate(WIDE) <= 0
-        picture(page, "picture-large-light")
         page.get_by_role("button", name="Fit width").click()
-        picture(page, "picture-large-width-light")
         assert page.locator(CANVAS).evaluate("canvas => canvas.scrollWidth <= canvas.clientWidth")
         page.get_by_role("button", name="Fit all").click()
-        picture(page, "picture-large-all-light")
         fits = "canvas => canvas.scrollWidth <= canvas.clientWidth && canvas.scrollHeight <= canvas.clientHeight"
         assert page.locator(CANVAS).evaluate(fits)
         page.get_by_role("button", name="100 %").click()
@@ -250,3 +233,42 @@ def test_without_script_the_picture_is_all_there(browser: Any, live_server: Any,
         playwright.expect(page.get_by_role("button", name="Fit all")).to_have_count(0)
         page.get_by_role("link", name="Reload").click()
         playwright.expect(page.locator(".horsies-box")).to_have_count(12)
+
+
+# The other pages of runs
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(
+    browser: Any, live_server: Any, order: Any, scheme: str
+) -> None:
+    order.pause(actor="grace", reason="Look at parcel 3 first.")
+    id_ = order.workflow_id
+    task = Task.objects.filter(workflow_id=id_, node__isnull=False).first()
+    assert task is not None
+    addresses = {
+        "workflow-list": reverse("admin:horsies_workflowrun_changelist"),
+        "workflow-run": reverse("admin:horsies_workflowrun_change", args=(id_,)),
+        "workflow-node": reverse("admin:horsies_workflowrun_node", args=(id_, SHIP)),
+        "workflow-skip": f"{reverse('admin:horsies_workflowrun_skip', args=(id_,))}?node={SHIP}",
+        "workflow-task": reverse("admin:horsies_task_change", args=(task.pk,)),
+        "workflow-tasks": f"{reverse('admin:horsies_task_changelist')}?workflow={id_}:3",
+    }
+    badges = {"workflow-list": 2, "workflow-run": 12, "workflow-node": 4, "workflow-tasks": 9}
+    for name, page in look(browser, live_server, scheme, addresses):
+        assert_readable(page, name, badges.get(name, 0))
+
+
+def test_a_person_pauses_a_run_and_skips_a_node(browser: Any, live_server: Any, order: Any) -> None:
+    run = reverse("admin:horsies_workflowrun_change", args=(order.workflow_id,))
+    for _name, page in look(browser, live_server, "light", {"run": run}):
+        page.get_by_role("link", name="Pause").click()
+        page.get_by_label("Reason:").fill("Wait for the editor.")
+        page.get_by_role("button", name="Pause").click()
+        playwright.expect(page.get_by_text("Workflow paused; status: RUNNING → PAUSED")).to_be_visible()
+        page.get_by_role("link", name="ship", exact=True).click()
+        playwright.expect(page.get_by_text("The run is paused since")).to_be_visible()
+        page.get_by_role("link", name="Skip", exact=True).click()
+        page.get_by_role("button", name="Skip the node").click()
+        playwright.expect(page.get_by_text(f"Node skipped; node: {SHIP}")).to_be_visible()
+    assert order.status() == "PAUSED"

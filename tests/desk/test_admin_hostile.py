@@ -8,32 +8,22 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.utils import quote
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
-from horsies_django.models import (
-    AuditEntry,
-    Queue,
-    Schedule,
-    ScheduleTick,
-    Task,
-    Worker,
-    WorkflowEdge,
-    WorkflowNode,
-    WorkflowRun,
-)
+from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowEdge, WorkflowNode, WorkflowRun
 from horsies_django.tasks.ids import uuid7
 from tests.support.factories import (
     AuditEntryFactory,
     HeartbeatFactory,
+    ScheduleTickFactory,
     TaskAttemptFactory,
     TaskFactory,
     WorkerFactory,
     now,
-)
+)  # fmt: skip
 
 pytestmark = pytest.mark.django_db
 
@@ -41,9 +31,8 @@ EVIL = """</pre></script>"'><script>alert(1)</script><img src=x onerror=alert(2)
 
 
 @pytest.fixture
-def pages(client: Client) -> dict[str, str]:
+def pages(boss: Client) -> dict[str, str]:
     """All pages about rows whose every text is hostile."""
-    client.force_login(User.objects.create_superuser("boss"))
     short = EVIL[:100]
     queue = Queue.objects.create(name=short, priority=5)
     limits = {"partition_by_args": [EVIL], "max_concurrency": 9}
@@ -52,13 +41,9 @@ def pages(client: Client) -> dict[str, str]:
     queues.pause(short, actor=EVIL, reason=EVIL)
     queue.refresh_from_db()
     odd_entry = AuditEntryFactory(actor=EVIL, action=short[:50], subject=EVIL, reason=EVIL, before=EVIL, after=[EVIL])
+    after = {"override": {EVIL: {EVIL: EVIL}}}
     entry = AuditEntryFactory(
-        actor=EVIL,
-        action="queue.set",
-        subject=short,
-        reason=EVIL,
-        before={EVIL: EVIL},
-        after={"override": {EVIL: {EVIL: EVIL}}},
+        actor=EVIL, action="queue.set", subject=short, reason=EVIL, before={EVIL: EVIL}, after=after
     )
     worker = WorkerFactory(hostname=EVIL, version=short[:50], queues=[EVIL, {EVIL: EVIL}], memory_usage_mb=1)
     HeartbeatFactory(worker_id=worker.pk)
@@ -67,12 +52,8 @@ def pages(client: Client) -> dict[str, str]:
         "task_name": EVIL, "queue_name": short, "kwargs": {EVIL: [EVIL, {"deep": EVIL}]}, "options": {EVIL: EVIL},
         "partition_key": EVIL, "claimed_by": worker.pk,
     }  # fmt: skip
-    failed = TaskFactory(
-        status="FAILED",
-        error_code=short,
-        result={"err": {"error_code": EVIL, "message": EVIL, "data": {EVIL: EVIL}, "exception": exception}},
-        **columns,
-    )
+    problem = {"err": {"error_code": EVIL, "message": EVIL, "data": {EVIL: EVIL}, "exception": exception}}
+    failed = TaskFactory(status="FAILED", error_code=short, result=problem, **columns)
     done = TaskFactory(status="COMPLETED", result={"ok": EVIL}, **columns)
     odd = TaskFactory(status="COMPLETED", result={"ok": {EVIL: EVIL}, "err": EVIL}, **columns)
     running = TaskFactory(status="RUNNING", **columns)
@@ -88,7 +69,7 @@ def pages(client: Client) -> dict[str, str]:
     models = (Task, Queue, Schedule, Worker, AuditEntry, WorkflowRun)
     lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in models]
     asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
-    return {address: client.get(address).content.decode() for address in addresses + lists + asked}
+    return {address: boss.get(address).content.decode() for address in addresses + lists + asked}
 
 
 def schedules(short: str, task: Task) -> list[str]:
@@ -107,7 +88,7 @@ def schedules(short: str, task: Task) -> list[str]:
                 " VALUES (%s, %s, %s, %s, %s, now())",
                 [name, declared, EVIL, json.dumps(definition), EVIL],
             )
-        ScheduleTick.objects.bulk_create([ScheduleTick(schedule_name=name, fire_at=now(), task_id=task.pk)])
+        ScheduleTickFactory(schedule_name=name, task_id=task.pk)
         after = {"kwargs": EVIL, "pattern": EVIL, EVIL: EVIL}
         AuditEntryFactory(actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after)
     pages = ("change", "edit", "run_now", "disable", "revert")
@@ -140,14 +121,14 @@ def workflows(short: str) -> list[str]:
     for action, after in (("pause", {EVIL: EVIL}), ("skip", EVIL), ("resume", {"before": EVIL, "after": [EVIL]})):
         AuditEntryFactory(actor=EVIL, action=f"workflow.{action}", subject=str(run.pk), reason=EVIL, after=after)
     task = TaskFactory(task_name=EVIL, queue_name=short, workflow_id=run.pk, node=2, node_index=0)
-    verbs = ("change", "pause", "resume", "cancel", "retry", "skip")
+    verbs = ("change", "picture", "pause", "resume", "cancel", "retry", "skip")
     found = [reverse(f"admin:horsies_workflowrun_{verb}", args=(run.pk,)) for verb in verbs]
     found += [reverse("admin:horsies_workflowrun_node", args=(run.pk, node.number)) for node in nodes]
     return [*found, reverse("admin:horsies_task_change", args=(task.pk,))]
 
 
 def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, str]) -> None:
-    assert len(pages) == 46
+    assert len(pages) == 47
     for address, html in pages.items():
         assert "alert(1)" in html, address  # it is shown,
         assert "<script>alert" not in html, address  # and never as markup
@@ -177,35 +158,31 @@ READ = {  # what the pages read from an address
 
 
 @pytest.mark.parametrize("model", READ)
-def test_no_value_in_the_address_of_a_list_is_an_error_of_the_server(client: Client, model: str) -> None:
-    client.force_login(User.objects.create_superuser("boss"))
+def test_no_value_in_the_address_of_a_list_is_an_error_of_the_server(boss: Client, model: str) -> None:
     address = reverse(f"admin:horsies_{model}_changelist")
     for parameter in READ[model]:
         for value in NO_NUMBERS:
-            assert client.get(f"{address}?{parameter}={value}").status_code in (200, 302), (parameter, value[:20])
+            assert boss.get(f"{address}?{parameter}={value}").status_code in (200, 302), (parameter, value[:20])
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: value[:20])
-def test_no_value_in_the_address_of_a_run_is_an_error_of_the_server(client: Client, value: str) -> None:
+def test_no_value_in_the_address_of_a_run_is_an_error_of_the_server(boss: Client, value: str) -> None:
     """Naive: Python refuses to make a number of 5,000 digits."""
-    client.force_login(User.objects.create_superuser("boss"))
     (run, *_) = workflows("short")
     base = run.removesuffix("change/")
     query = f"?nodes={value}&from={value}&node={value}&live={value}&_changelist_filters={value}"
     for page in ("change/", "picture/", "skip/", "pause/", "nodes/0/"):
-        assert client.get(f"{base}{page}{query}").status_code in (200, 302), page
-    assert client.get(f"{base}nodes/{value}/").status_code in (302, 404)
-    assert client.get(f"{reverse('admin:horsies_workflowrun_changelist')}{value}/change/").status_code in (302, 404)
+        assert boss.get(f"{base}{page}{query}").status_code in (200, 302), page
+    assert boss.get(f"{base}nodes/{value}/").status_code in (302, 404)
+    assert boss.get(f"{reverse('admin:horsies_workflowrun_changelist')}{value}/change/").status_code in (302, 404)
 
 
 @pytest.mark.parametrize("odd", [5, "text", [1, None], {}, {"task": [5]}, {"task": None, "begun": 5}], ids=str)
-def test_json_of_an_unexpected_shape_is_no_error_of_the_server(client: Client, odd: Any) -> None:
+def test_json_of_an_unexpected_shape_is_no_error_of_the_server(boss: Client, odd: Any) -> None:
     """Naive: the page of a node takes the undo for an object with a task, as the code of this release writes it."""
-    client.force_login(User.objects.create_superuser("boss"))
     addresses = [address for address in workflows("short") if "/workflowrun/" in address]
     columns = dict.fromkeys(("undo", "inputs", "options", "kwargs", "graph", "value"), odd)
     WorkflowNode.objects.update(**columns)
     WorkflowRun.objects.update(result=odd)
-    addresses.append(addresses[0].replace("change/", "picture/"))
     for address in addresses:
-        assert client.get(address).status_code == 200, address
+        assert boss.get(address).status_code == 200, address

@@ -11,10 +11,9 @@ from horsies_django import Workflow
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
 from tests.apps.project import flows
-from tests.desk.test_admin_workflows import body, boss, listed, node_url, table, url
+from tests.desk.test_admin_workflows import body, listed, node_url, table, url
 from tests.desk.test_workflow_command import lines, machine, run
 
-__all__ = ["boss"]
 pytestmark = pytest.mark.django_db
 
 

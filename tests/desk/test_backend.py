@@ -1,33 +1,41 @@
-"""HorsiesBackend where a site uses it: what ``enqueue`` writes and refuses, and what belongs to the caller's transaction."""
+"""HorsiesBackend where a site uses it: what ``enqueue`` writes and refuses, and what ``manage.py check`` says."""
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
+import functools
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import uuid
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import django
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.checks import run_checks
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
 from horsies_django import TaskSendError, Workflow, backends, get_handle
 from horsies_django.backends import HorsiesBackend, HorsiesTask
+from horsies_django.core.errors import StopRequested
 from horsies_django.models import Task
 from horsies_django.tasks import registry
 from horsies_django.testing import drain
 from tests.apps.errands import tasks
 from tests.apps.errands.api import InvalidTask, InvalidTaskBackend, TaskResultStatus, api, task, task_backends
+from tests.apps.project import tasks as ours
 
 pytestmark = pytest.mark.django_db
 
 READY = TaskResultStatus.READY
-DOTTED = "horsies_django.backends.HorsiesBackend"
+BACKEND = "horsies_django.backends.HorsiesBackend"
 
 
 def row(result: Any) -> Task:
@@ -42,6 +50,7 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
         "tests.apps.errands.tasks.note", "mail", 71, "sync"
     )  # fmt: skip
     assert (found.codec, found.kwargs) == ("plain", {"args": [1, ["two"]], "kwargs": {"three": {"f": 4}}})
+    assert get_handle(result.id).info().codec == "plain"  # type: ignore[union-attr]
     assert (result.status, result.is_finished, result.attempts, result.errors) == (READY, False, 0, [])
     assert (result.enqueued_at, result.started_at, result.finished_at) == (found.sent_at, None, None)
     assert (result.args, result.kwargs, result.backend) == ([1, ["two"]], {"three": {"f": 4}}, "default")
@@ -53,59 +62,39 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
 def test_every_flag_of_the_backend_is_true() -> None:
     backend = task_backends["default"]
     assert isinstance(backend, HorsiesBackend)
-    assert backend.supports_defer
-    assert backend.supports_async_task
-    assert backend.supports_get_result
-    assert backend.supports_priority
+    flags = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")
+    assert [getattr(backend, flag) for flag in flags] == [True] * 4
     assert isinstance(tasks.add, HorsiesTask)
     assert isinstance(tasks.add, backend.api.task)
 
 
-@pytest.mark.parametrize(("priority", "stored"), [(100, 1), (1, 100), (0, 101), (-100, 201), (3.0, 98)])
+@pytest.mark.parametrize(("priority", "stored"), [(100, 1), (0, 101), (-100, 201), (3.0, 98)])
 def test_larger_priorities_come_first(priority: Any, stored: int) -> None:
     result = tasks.note.using(priority=priority).enqueue()
     assert row(result).priority == stored
     assert HorsiesBackend.get_result(task_backends["default"], result.id).task.priority == priority
 
 
-def test_tasks_run_in_the_order_of_their_priorities(calls: list[Any]) -> None:
-    """Naive: a smaller number runs first, as in our own API."""
-    for priority in (-5, 0, 100, 7):
-        tasks.note.using(priority=priority).enqueue(priority)
-    drain()
-    assert [args[0] for args, _ in calls] == [100, 7, 0, -5]
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_task_belongs_to_the_transaction_of_its_caller() -> None:
     """Naive: it is sent after the commit (``on_commit``), so it is lost if the process dies between the two."""
-    with transaction.atomic():
-        kept = tasks.note.enqueue("kept")
-        assert row(kept).task_name.endswith("note")  # inside the transaction already
+    with pytest.raises(LookupError), transaction.atomic():
+        assert row(tasks.note.enqueue("lost")).task_name.endswith("note")  # inside the transaction already
         assert connection.run_on_commit == []
-    assert row(kept)
-
-    def roll_back() -> None:
-        with transaction.atomic():
-            tasks.note.enqueue("lost")
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        roll_back()
-    assert Task.objects.count() == 1
+        raise LookupError
+    assert not Task.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_async_code_sends_and_reads_without_blocking_its_loop() -> None:
-    async def view() -> tuple[Any, Any, str]:
+    async def view() -> tuple[Any, Any]:
         sent = await tasks.later.aenqueue(6)
         with pytest.raises(TaskSendError, match="aenqueue"):
             tasks.later.enqueue(6)
         found = await tasks.later.aget_result(sent.id)
         await sent.arefresh()
-        return sent, found, asyncio.get_running_loop().__class__.__name__
+        return sent, found
 
-    sent, found, _ = async_to_sync(view)()
+    sent, found = async_to_sync(view)()
     assert sent == found
     assert row(sent).lane == "async"
     drain()
@@ -129,12 +118,6 @@ def test_run_after_may_be_a_moment_or_a_time_from_now() -> None:
     assert drain() == 1
 
 
-@pytest.mark.parametrize("run_after", [dt.timedelta(seconds=-1), dt.timedelta(days=40_000), 60, "tomorrow"])
-def test_a_run_after_that_cannot_be_is_refused(run_after: Any) -> None:
-    with pytest.raises(InvalidTask, match="run_after must be"):
-        tasks.note.using(run_after=run_after)
-
-
 def test_a_naive_moment_is_refused_where_time_zones_are_used(settings: Any) -> None:
     naive = dt.datetime(2040, 1, 1, 12)  # noqa: DTZ001
     if settings.USE_TZ:
@@ -146,126 +129,83 @@ def test_a_naive_moment_is_refused_where_time_zones_are_used(settings: Any) -> N
         assert tasks.note.get_result(result.id) == result
 
 
-@pytest.mark.parametrize("priority", [True, "5", 101, -101, 3.5, None])
-def test_a_priority_that_is_none_is_refused(priority: Any) -> None:
-    """Naive: True is 1, and a text raises TypeError."""
-    with pytest.raises(InvalidTask, match="priority must be a whole number between -100 and 100"):
-        HorsiesTask(**options(tasks.add, priority=priority))
-
-
-def options(known: Any, **changes: Any) -> dict[str, Any]:
-    """Give the fields of a task for another one."""
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("run_after", value) for value in (dt.timedelta(seconds=-1), dt.timedelta(days=40_000), 60, "tomorrow")],
+        *[("priority", value) for value in (True, "5", 101, -101, 3.5, None)],
+    ],
+)
+def test_a_run_after_or_a_priority_that_cannot_be_is_refused(name: str, value: Any) -> None:
     names = ("func", "priority", "backend", "queue_name", "run_after", "takes_context")
-    return {name: getattr(known, name) for name in names} | changes
+    known = {field: getattr(tasks.add, field) for field in names}
+    said = {"run_after": "run_after must be", "priority": "priority must be a whole number between -100 and 100"}[name]
+    with pytest.raises(InvalidTask, match=said):
+        HorsiesTask(**known | {name: value})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "a\x00b", "\ud800", {1: 2}, {"x": [float("nan")]}])
-@pytest.mark.django_db(transaction=True)
-def test_what_postgresql_cannot_hold_is_refused_before_it_breaks_the_transaction(value: Any) -> None:
-    """Naive: the database refuses the row, and with it everything else in the caller's transaction."""
-    with transaction.atomic():
-        with pytest.raises(TaskSendError, match="tests.apps.errands.tasks.note"):
-            tasks.note.enqueue(value)
-        result = tasks.note.enqueue("still fine")
-    assert [str(one.pk) for one in Task.objects.all()] == [result.id]
-
-
-def test_what_is_no_json_is_a_type_error_as_with_other_backends() -> None:
-    for value in (dt.date(2030, 1, 1), {1, 2}, object(), uuid.uuid4()):
-        with pytest.raises(TypeError, match="Unsupported type"):
-            tasks.note.enqueue(value)
-        with pytest.raises(TypeError, match="Unsupported type"):
-            tasks.note.enqueue(x=[value])
+@pytest.mark.parametrize(
+    ("send", "error", "said"),
+    [
+        (lambda: tasks.note.enqueue("a\x00b"), TaskSendError, "tests.apps.errands.tasks.note: .*NUL byte"),
+        (lambda: tasks.note.enqueue(x=[float("nan")]), TaskSendError, "NaN is not valid JSON"),
+        (lambda: tasks.note.enqueue({1: 2}), TaskSendError, "a key is of type int"),
+        (lambda: tasks.note.enqueue({1, 2}), TypeError, "Unsupported type"),
+        (lambda: tasks.note.enqueue(x=[dt.date(2030, 1, 1)]), TypeError, "Unsupported type"),
+        (lambda: tasks.add.enqueue(1, 2, 3), TaskSendError, "too many positional arguments"),
+        (lambda: tasks.which.enqueue(context=1), TaskSendError, "unexpected keyword argument 'context'"),
+        (lambda: tasks.note.using(queue_name="nowhere").enqueue(), TaskSendError, "queue 'nowhere' is not declared"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_it_breaks_the_transaction(
+    send: Callable[[], Any], error: type[Exception], said: str
+) -> None:
+    """Naive: the database refuses it, and all else in the caller's transaction; or it fails in the worker."""
+    with pytest.raises(error, match=said):
+        send()
     assert Task.objects.count() == 0
-
-
-def test_a_call_that_does_not_fit_the_function_is_refused_at_once() -> None:
-    """Naive: it fails in the worker, where nobody can tell who sent it."""
-    with pytest.raises(TaskSendError, match="too many positional arguments"):
-        tasks.add.enqueue(1, 2, 3)
-    with pytest.raises(TaskSendError, match="missing a required argument: 'a'"):
-        tasks.add.enqueue(b=1)
-    with pytest.raises(TaskSendError, match="unexpected keyword argument 'context'"):
-        tasks.which.enqueue(context=1)
-
-
-def test_a_queue_that_horsies_does_not_have_is_refused_at_the_send() -> None:
-    with pytest.raises(TaskSendError, match="queue 'nowhere' is not declared"):
-        tasks.note.using(queue_name="nowhere").enqueue()
-
-
-def test_without_queues_in_tasks_each_declared_queue_may_be_named() -> None:
-    """Naive: Django's default, under which an app's own queue cannot be used until TASKS repeats all of HORSIES["QUEUES"]."""
-    with override_settings(TASKS={"default": {"BACKEND": DOTTED}}):
-        assert tasks.note.using(queue_name="bulk").enqueue().task.queue_name == "bulk"
-        with pytest.raises(TaskSendError, match="queue 'nowhere' is not declared"):
-            tasks.note.using(queue_name="nowhere").enqueue()
-    for twin in ("Immediate", "Dummy"):
-        with override_settings(TASKS={"default": {"BACKEND": f"horsies_django.testing.{twin}Backend"}}):
-            tasks.note.using(queue_name="bulk").enqueue()
-
-
-def test_settings_that_changed_count_at_the_send() -> None:
-    """Naive: only the construction of the task is validated."""
-    elsewhere = tasks.note.using(queue_name="bulk")
-    with override_settings(TASKS={"default": {"BACKEND": DOTTED, "QUEUES": ["mail"]}}):
-        with pytest.raises(InvalidTask, match="Queue 'bulk' is not valid for backend"):
-            elsewhere.enqueue()
-        with pytest.raises(InvalidTask, match="Queue 'bulk' is not valid for backend"):
-            async_to_sync(elsewhere.aenqueue)()
-
-
-def test_nothing_is_sent_while_modules_of_tasks_are_imported() -> None:
-    """Naive: every process that imports the module sends the task again."""
-    with registry.suppressed_sends(), pytest.raises(TaskSendError, match="SEND_SUPPRESSED"):
-        tasks.note.enqueue()
 
 
 def counts():  # type: ignore[no-untyped-def]
     yield 1
 
 
-def test_functions_that_cannot_be_tasks_are_refused() -> None:
-    with pytest.raises(InvalidTask, match="generator"):
-        task()(counts)
-    with pytest.raises(InvalidTask, match="module level"):
-        task()(lambda: None)
-    with pytest.raises(InvalidTask, match="does not have a first argument of 'context'"):
-        task(takes_context=True)(tasks.add.func)
-
-
-def test_two_functions_of_one_name_are_refused() -> None:
+def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_modules_of_tasks_are_imported() -> None:
     """Naive: a wrapper has the name of the function that it wraps, so the worker runs that one, or whichever came last."""
-    import functools
 
     @functools.wraps(tasks.add.func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return tasks.add.func(*args, **kwargs)
 
-    with pytest.raises(InvalidTask, match="Two functions are tasks named tests.apps.errands.tasks.add"):
-        task()(wrapper)
+    for function, said in [
+        (counts, "generator"),
+        (lambda: None, "module level"),
+        (wrapper, "Two functions are tasks named tests.apps.errands.tasks.add"),
+        (ours.add, "module level"),
+        (ours.add.definition.function, "Two functions are tasks named tests.apps.project.tasks.add"),
+    ]:
+        with pytest.raises(InvalidTask, match=said):
+            task()(function)
+    with pytest.raises(InvalidTask, match="does not have a first argument of 'context'"):
+        task(takes_context=True)(tasks.add.func)
     assert task()(tasks.add.func) == tasks.add  # the same function is no second one
+    with registry.suppressed_sends(), pytest.raises(TaskSendError, match="SEND_SUPPRESSED"):
+        tasks.note.enqueue()
 
 
-def test_a_function_that_is_a_task_of_ours_is_none_of_django() -> None:
-    from tests.apps.project.tasks import add
-
-    with pytest.raises(InvalidTask, match="module level"):
-        task()(add)
-    with pytest.raises(InvalidTask, match="Two functions are tasks named tests.apps.project.tasks.add"):
-        task()(add.definition.function)
-
-
-def test_the_result_is_also_known_to_our_own_api() -> None:
-    result = tasks.add.enqueue(2, b=3)
-    drain()
-    assert get_handle(result.id).get(0).ok_value == 5
-    info = get_handle(result.id).info()
-    assert info is not None
-    assert (info.codec, info.priority) == ("plain", 101)
+def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_them_each_declared_one() -> None:
+    """Naive: only the construction of the task is validated; or Django's default, which allows no queue of an app's own."""
+    elsewhere = tasks.note.using(queue_name="bulk")
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["mail"]}}):
+        for send in (elsewhere.enqueue, async_to_sync(elsewhere.aenqueue)):
+            with pytest.raises(InvalidTask, match="Queue 'bulk' is not valid for backend"):
+                send()
+    for backend in (BACKEND, "horsies_django.testing.ImmediateBackend", "horsies_django.testing.DummyBackend"):
+        with override_settings(TASKS={"default": {"BACKEND": backend}}):
+            assert tasks.note.using(queue_name="bulk").enqueue().task.queue_name == "bulk"
 
 
-def test_each_thread_has_a_backend_of_its_own_and_all_of_them_send() -> None:
+def test_each_thread_has_a_backend_of_its_own_with_nothing_to_share() -> None:
     """Naive: the backend keeps a connection or a cache, and Django makes one per thread."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(task_backends["default"]))
@@ -283,16 +223,6 @@ def test_a_task_and_its_result_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-def test_a_task_is_sent_through_the_backend_that_using_names() -> None:
-    result = tasks.add.using(backend="second").enqueue(1)
-    assert result.backend == "second"
-    found = row(result)
-    assert (found.max_retries, found.options["timeout_ms"]) == (1, 90_000)
-    assert found.options["retry"]["intervals"] == [120]
-    with pytest.raises(InvalidTaskBackend, match="doesn't exist"):
-        tasks.add.using(backend="unknown")
-
-
 def test_our_decorator_makes_a_task_of_the_backend_that_it_names() -> None:
     """Naive: with Django's own backends, as in tests, the options make the import of the module fail."""
     assert isinstance(tasks.tried, HorsiesTask)
@@ -303,10 +233,11 @@ def test_our_decorator_makes_a_task_of_the_backend_that_it_names() -> None:
         assert not isinstance(made, HorsiesTask)
         assert made.enqueue(1, 2).return_value == 3
         assert tasks.add.enqueue(2, 2).return_value == 4  # made for the other backend
+    with pytest.raises(InvalidTaskBackend, match="doesn't exist"):
+        tasks.add.using(backend="unknown")
 
 
 def test_a_task_may_be_a_node_of_a_workflow_with_its_own_options() -> None:
-    """Naive: the node has the options of the decorator, not those of ``using``."""
     flow = Workflow("sums")
     first = flow.add(tasks.add, 2, b=3)
     flow.add(tasks.tried.using(priority=50, queue_name="mail"), 0)
@@ -319,7 +250,142 @@ def test_a_task_may_be_a_node_of_a_workflow_with_its_own_options() -> None:
     assert tasks.add.get_result(str(Task.objects.filter(task_name=tasks.add.module_path)[0].pk)).return_value in (5, 15)
 
 
+ROOT = Path(__file__).parents[2]
+FAR = "tests.apps.errands.elsewhere.far_away"
+
+
+def configured(**params: Any) -> Any:
+    return override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": [], **params}})
+
+
+def said() -> list[tuple[str, str, Any]]:
+    return [(str(message.id), message.msg, message.obj) for message in task_backends["default"].check()]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"MAX_ATTEMTS": 3}, ["'MAX_ATTEMTS'", "did you mean 'MAX_ATTEMPTS'?"]),
+        ({"prefix": 3}, ["there are MAX_ATTEMPTS, BACKOFF"]),
+        ({"MAX_ATTEMPTS": "3"}, ["max_attempts must be an int"]),
+        ({"BACKOFF": "no.such.function"}, ["BACKOFF", "cannot be imported"]),
+        ({"BACKOFF": [1, -1]}, ["backoff must be seconds"]),
+        ({"RETRY_ON": ["shop.errors.Gone"]}, ["RETRY_ON", "'shop.errors.Gone' cannot be imported"]),
+        ({"RETRY_ON": 7}, ["must be a list of exception classes"]),
+        ({"TIMEOUT_MS": "1s"}, ["timeout_ms must be milliseconds"]),
+        ({"MODULES": "shop.jobs"}, ["must be a list of dotted names"]),
+        ({"MODULES": ["shop/jobs.py"]}, ["must be a list of dotted names"]),
+        ([], ["TASKS['default']['OPTIONS'] must be a dict, not list"]),
+    ],
+)
+def test_an_option_that_is_wrong_is_reported_and_nothing_is_sent(options: Any, words: list[str]) -> None:
+    with configured(OPTIONS=options):
+        ((id_, message, where),) = said()
+        assert (id_, where) == ("horsies.E025", "TASKS['default']")
+        assert [word for word in words if word not in message] == []
+        with pytest.raises(InvalidTaskBackend):
+            tasks.note.enqueue()
+        backend: Any = task_backends["default"]
+        assert backend.horsies_options is not backend.horsies_options, "a class may be there once all apps are loaded"
+
+
+def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> None:
+    options = {"MAX_ATTEMPTS": 3, "BACKOFF": [1, 2], "RETRY_ON": OSError, "MODULES": ["tests.apps.errands"]}
+    with configured(OPTIONS=options):
+        assert said() == []
+        backend: Any = task_backends["default"]
+        assert backend.horsies_options is backend.horsies_options
+    with configured(QUEUES=["mail", "nowhere", "anywhere"]):
+        ((id_, message, _),) = said()
+        assert id_ == "horsies.E026"
+        assert message.endswith("names queues that are not declared: anywhere, nowhere.")
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "horsies_django"]
+    assert [id_ for id_, _, _ in said()] == ["horsies.E027"]
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="the app of the backport registers its own check")
+def test_django_runs_the_check_though_nothing_imports_django_tasks() -> None:
+    """Naive: Django's check of TASKS is registered when django.tasks is imported, which no module of the site may do."""
+    with configured(OPTIONS={"MAX_ATTEMPTS": 0}):
+        assert "horsies.E025" in [message.id for message in run_checks()]
+    names = "'django.tasks' in sys.modules, 'horsies_django.backends.native' in sys.modules"
+    code = f"import sys, django; django.setup(); print({names})"
+    assert output(code) == "True False"
+
+
+def output(code: str, **settings: str) -> str:
+    """Run code in a fresh interpreter with the settings of the tests, and return what it prints."""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "HORSIES_TEST_SITE": "0", **settings}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def test_decorating_while_apps_load_imports_no_model() -> None:
+    """Naive: AppRegistryNotReady, because the backend imports models, and Django makes it at the first @task."""
+    code = (
+        "import django\nfrom django.conf import settings\n"
+        "settings.INSTALLED_APPS += ['tests.apps.errands.early.Early']\n"
+        "django.setup()\n"
+        "from horsies_django.tasks import registry\nprint(registry.find('tests.apps.errands.elsewhere.far_away').codec)"
+    )
+    assert output(code) == "plain"
+
+
 @pytest.fixture
-def calls() -> list[Any]:
-    tasks.CALLS.clear()
-    return tasks.CALLS
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the module outside of the tasks modules, as a process does that never imported it."""
+    monkeypatch.setattr(registry, "_tasks", {name: task for name, task in registry._tasks.items() if name != FAR})
+    monkeypatch.delitem(sys.modules, "tests.apps.errands.elsewhere", raising=False)
+
+
+def test_a_module_of_the_options_is_imported_like_the_tasks_of_apps(forgotten: None) -> None:
+    with configured(OPTIONS={"MODULES": ["tests.apps.errands.elsewhere"]}):
+        assert registry.autodiscover() == []
+        assert FAR in registry.names()
+    for module in ("no.such.module", "tests.apps.errands.leaves"):  # the second one exits
+        with configured(OPTIONS={"MODULES": [module]}):
+            (problem,) = registry.autodiscover()
+            assert problem.module == module
+            (message,) = [message for message in run_checks(tags=["horsies"]) if message.obj == module]
+        assert message.id == "horsies.E011"
+    assert "SystemExit: 3" in message.msg
+
+
+@pytest.mark.parametrize("name", [FAR, "tests.apps.errands.leaves.no_task", "os.system"])
+def test_a_name_imports_nothing_and_so_ends_nobody(forgotten: None, settings: Any, name: str) -> None:
+    """Naive: whoever can write a row makes workers import any module of an installed app, one that calls sys.exit as well."""
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
+    before = set(sys.modules)
+    assert registry.find(name) is None
+    assert registry.find_or_import(name) is None
+    assert set(sys.modules) - before <= {"tests.apps.errands.tasks"}
+
+
+@pytest.mark.parametrize("meant", [StopRequested, KeyboardInterrupt])
+def test_what_stops_this_process_is_no_problem_of_the_module_that_is_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meant: type[BaseException]
+) -> None:
+    (tmp_path / "interrupted_jobs.py").write_text(
+        f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(meant):
+        registry.import_all(["interrupted_jobs"])
+
+
+@pytest.mark.django_db
+def test_the_result_of_a_task_whose_module_only_workers_import_has_its_task(forgotten: None) -> None:
+    from tests.apps.errands.elsewhere import far_away
+
+    result = far_away.enqueue(4)
+    with configured(OPTIONS={"MODULES": ["tests.apps.errands.elsewhere"]}):
+        for name in (FAR, "tests.apps.errands.elsewhere"):
+            registry._tasks.pop(name, None)
+            sys.modules.pop(name, None)
+        assert task_backends["default"].get_result(result.id).task.func(4) == 40
+        drain()
+        result.refresh()
+    assert result.return_value == 40

@@ -44,7 +44,7 @@ def test_the_backend_of_the_backport_has_its_classes_and_signals_beside_that_of_
 
     heard: list[Any] = []
 
-    def hear(sender: Any, task_result: Any, **kwargs: Any) -> None:
+    def hear(task_result: Any, **kwargs: Any) -> None:
         heard.append((task_result.id, task_result.status))
 
     old = {"BACKEND": "horsies_django.backends.backport.HorsiesBackend", "QUEUES": []}

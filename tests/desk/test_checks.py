@@ -88,24 +88,11 @@ def found(id_: str) -> CheckMessage:
     return message
 
 
-def test_a_project_without_mistakes_gets_no_message() -> None:
-    assert run_checks(tags=[checks.TAG]) == []
-
-
 def test_the_checks_run_in_every_command_and_need_no_database(settings: Any) -> None:
+    assert run_checks(tags=[checks.TAG]) == []
     settings.HORSIES = {"MAX_PAYLOAD": 5}
     with pytest.raises(SystemCheckError, match=r"horsies\.E002"):
         call_command("check", stdout=StringIO(), stderr=StringIO())
-
-
-def test_every_problem_of_the_settings_is_its_own_message(settings: Any) -> None:
-    settings.HORSIES = {"DATABASE": "nowhere", "QUEUES": {"mail": {"priority": 0}}}
-    messages = run_checks(tags=[checks.TAG])
-    assert {(one.id, one.obj) for one in messages} == {
-        ("horsies.E004", "HORSIES['DATABASE']"),
-        ("horsies.E003", "HORSIES['QUEUES']['mail']['priority']"),
-    }
-    assert all(isinstance(one, Error) and one.hint for one in messages)
 
 
 @pytest.mark.promise("S0.27", "S0.28", "S1.39")
@@ -139,76 +126,58 @@ def test_a_warning_when_a_lease_has_nothing_to_hold(settings: Any) -> None:
     assert found("E003").obj == "HORSIES['PREFETCH_BUFFER']"
 
 
-@pytest.mark.parametrize("key", ["DATABASE", "LISTEN_DATABASE"])
-def test_an_alias_that_is_not_postgresql_is_an_error(key: str, second_alias: dict[str, Any], settings: Any) -> None:
+def test_an_alias_that_is_not_postgresql_is_an_error(second_alias: dict[str, Any], settings: Any) -> None:
     second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
-    settings.HORSIES = {key: "second"}
-    message = found("E008")
-    assert message.obj == f"HORSIES['{key}']"
-    assert "django.db.backends.sqlite3" in message.msg
+    for key in ("DATABASE", "LISTEN_DATABASE"):
+        settings.HORSIES = {key: "second"}
+        message = found("E008")
+        assert message.obj == f"HORSIES['{key}']"
+        assert "django.db.backends.sqlite3" in message.msg
 
 
-def test_psycopg2_under_django_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_psycopg2_under_django_is_an_error(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psycopg_any, "is_psycopg3", False)  # what Django says when only psycopg2 can be imported
     assert "psycopg[binary]" in str(found("E009").hint)
-
-
-def test_an_alias_that_does_not_exist_is_one_problem_not_two(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psycopg_any, "is_psycopg3", False)  # true of every alias there is, so of none that is not
     settings.HORSIES = {"DATABASE": "nowhere"}
-    assert "'nowhere'" in found("E004").msg
+    assert "'nowhere'" in found("E004").msg, "an alias that does not exist is one problem, not two"
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_another_alias_without_the_router_is_an_error(settings: Any) -> None:
-    settings.HORSIES = {**settings.HORSIES, "DATABASE": "second"}
-    message = found("E010")
-    assert "read from 'default', written to 'default'" in message.msg
-    assert "horsies_django.routers.HorsiesRouter" in str(message.hint)
-    settings.DATABASE_ROUTERS = ["horsies_django.routers.HorsiesRouter"]
-    assert run_checks(tags=[checks.TAG]) == []
-
-
-@pytest.mark.usefixtures("second_alias")
-def test_a_router_that_reads_the_queue_from_a_replica_is_an_error(settings: Any) -> None:
+def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(settings: Any) -> None:
+    ours = "horsies_django.routers.HorsiesRouter"
     settings.DATABASE_ROUTERS = [f"{__name__}.Replica"]
     assert "models of horsies are read from 'second'." in found("E010").msg
-    settings.DATABASE_ROUTERS = ["horsies_django.routers.HorsiesRouter", f"{__name__}.Replica"]
-    assert run_checks(tags=[checks.TAG]) == []
-
-
-def test_a_router_that_does_not_migrate_the_queue_is_an_error(settings: Any) -> None:
     settings.DATABASE_ROUTERS = [f"{__name__}.NoMigrations"]
     assert "not migrated on 'default'" in found("E010").msg
-
-
-@pytest.mark.usefixtures("second_alias")
-def test_a_warning_when_the_projects_models_are_written_to_another_alias(settings: Any, add_app: AddApp) -> None:
-    add_app("shop_a", models=MODELS.format(name="Order", app="shop_a"))
-    settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
-    message = found("W001")
-    assert "Tasks are sent to 'default'" in message.msg
-    assert "written to 'second'" in message.msg
-    assert "'second'" in str(message.hint)
-
-
-@pytest.mark.usefixtures("second_alias")
-def test_a_project_with_a_few_models_elsewhere_gets_no_warning(settings: Any, add_app: AddApp) -> None:
-    add_app("shop_b", models=MODELS.format(name="Order", app="shop_b"))
-    add_app("shelf", models=MODELS.format(name="Book", app="shelf"))
-    settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
+    settings.DATABASE_ROUTERS = [ours, f"{__name__}.Replica"]
+    assert run_checks(tags=[checks.TAG]) == []
+    settings.HORSIES = {**settings.HORSIES, "DATABASE": "second"}
+    settings.DATABASE_ROUTERS = []
+    message = found("E010")
+    assert "read from 'default', written to 'default'" in message.msg
+    assert ours in str(message.hint)
+    settings.DATABASE_ROUTERS = [ours]
     assert run_checks(tags=[checks.TAG]) == []
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_models_that_the_project_does_not_create_do_not_count(settings: Any, add_app: AddApp) -> None:
-    add_app("shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n")
+def test_a_warning_when_the_models_that_the_project_creates_are_written_to_another_alias(
+    settings: Any, add_app: AddApp
+) -> None:
     proxy = (
         "from django.contrib.auth.models import Group\n\nclass Team(Group):\n    class Meta:\n        proxy = True\n"
     )
     add_app("shop_l", models=proxy)
+    add_app("shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n")
     settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
     assert run_checks(tags=[checks.TAG]) == []
+    add_app("shop_a", models=MODELS.format(name="Order", app="shop_a"))
+    message = found("W001")
+    assert "Tasks are sent to 'default'" in message.msg
+    assert "written to 'second'" in message.msg
+    assert "'second'" in str(message.hint)
+    add_app("shelf", models=MODELS.format(name="Book", app="shelf"))
+    assert run_checks(tags=[checks.TAG]) == [], "only some of them are elsewhere"
 
 
 def test_a_warning_when_notifications_would_go_through_a_pooler(
@@ -222,42 +191,39 @@ def test_a_warning_when_notifications_would_go_through_a_pooler(
     assert "'second'" in found("W002").msg
 
 
-def test_a_tasks_module_that_cannot_be_imported_is_named_with_its_exception_and_line(add_app: AddApp) -> None:
-    app = add_app("shop_d", tasks="x = 1\nimport no_such_module_anywhere\n")
-    message = found("E011")
-    assert message.obj == f"{app}.tasks"
-    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'" in message.msg
-    assert f"{app}/tasks.py, line 2" in str(message.hint)
-
-
-def test_every_failing_module_is_reported_at_once(add_app: AddApp) -> None:
+def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_line(add_app: AddApp) -> None:
+    add_app("shop_d", tasks="x = 1\nimport no_such_module_anywhere\n")
     add_app("shop_e", tasks="import json\n\njson.loads('{')\n")
     add_app("shop_f", tasks="def broken(:\n")
+    add_app(
+        "shop_s", tasks="from horsies_django import task\n\n@task(bind=True)\ndef pack(self: object) -> None: ...\n"
+    )
     messages = run_checks(tags=[checks.TAG])
-    assert [(one.id, one.obj) for one in messages] == [
-        ("horsies.E011", "shop_e.tasks"),
-        ("horsies.E011", "shop_f.tasks"),
-    ]
-    assert "shop_e/tasks.py, line 3" in str(messages[0].hint)  # the project's line, not one of the json module
-    assert "SyntaxError" in messages[1].msg
+    assert [(one.id, one.obj) for one in messages] == [("horsies.E011", f"shop_{one}.tasks") for one in "defs"]
+    missing, failing, broken, option = messages
+    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'" in missing.msg
+    assert "shop_d/tasks.py, line 2" in str(missing.hint)
+    assert "shop_e/tasks.py, line 3" in str(failing.hint), "the project's line, not one of the json module"
+    assert "SyntaxError" in broken.msg
+    assert "unexpected keyword argument 'bind': leave it out" in option.msg, "which is an option of another queue"
+    assert "shop_s/tasks.py, line 3" in str(option.hint)
 
 
-def test_two_tasks_of_one_name_are_an_error_that_names_both(add_app: AddApp) -> None:
+def test_two_tasks_of_one_name_and_a_function_that_cannot_be_a_task_are_errors_at_their_lines(add_app: AddApp) -> None:
     source = "from horsies_django import task\n\n@task(name='pack')\ndef {}() -> None: ...\n"
     add_app("shop_g", tasks=source.format("pack"))
     add_app("shop_h", tasks=source.format("wrap"))
-    message = found("E012")
-    assert message.obj == "shop_h.tasks"
-    assert "shop_g.tasks.pack" in message.msg
-    assert "shop_h.tasks.wrap" in message.msg
-    assert "shop_h/tasks.py, line 3" in str(message.hint)
-
-
-def test_a_function_that_cannot_be_a_task_is_an_error_at_its_line(add_app: AddApp) -> None:
     add_app("shop_i", tasks="from horsies_django import task\n\n\n@task(priority=0)\ndef pack() -> None: ...\n")
-    message = found("E012")
-    assert "priority" in message.msg
-    assert "shop_i/tasks.py, line 4" in str(message.hint)
+    twice, unfit = run_checks(tags=[checks.TAG])
+    assert [(one.id, one.obj) for one in (twice, unfit)] == [
+        ("horsies.E012", "shop_h.tasks"),
+        ("horsies.E012", "shop_i.tasks"),
+    ]
+    assert "shop_g.tasks.pack" in twice.msg
+    assert "shop_h.tasks.wrap" in twice.msg
+    assert "shop_h/tasks.py, line 3" in str(twice.hint)
+    assert "priority" in unfit.msg
+    assert "shop_i/tasks.py, line 4" in str(unfit.hint)
 
 
 def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(add_app: AddApp) -> None:
@@ -276,34 +242,24 @@ def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(add_
     assert message.msg.endswith("\nSo does send in line 12: to, return\nSo does tape in line 19: width")
 
 
-def test_an_annotation_that_names_nothing_is_an_error_once_all_is_imported(add_app: AddApp) -> None:
+def test_an_annotation_that_names_nothing_and_an_undeclared_queue_are_errors_once_all_is_imported(
+    add_app: AddApp,
+) -> None:
     code = "from __future__ import annotations\nfrom horsies_django import task\n\n@task\ndef pack(box: Bxo) -> None: ...\n"
     add_app("shop_l", tasks=code)
-    message = found("E012")
-    assert message.obj == "shop_l.tasks.pack"
-    assert "Bxo" in message.msg
-
-
-def test_a_task_of_an_undeclared_queue_is_an_error(add_app: AddApp) -> None:
     add_app("shop_j", tasks="from horsies_django import task\n\n@task(queue='mial')\ndef pack() -> None: ...\n")
-    message = found("E013")
-    assert message.obj == "shop_j.tasks.pack"
-    assert "'mial'" in message.msg
-    assert "mail" in str(message.hint)
+    found_ = {(one.id, one.obj): one for one in run_checks(tags=[checks.TAG])}
+    assert set(found_) == {("horsies.E012", "shop_l.tasks.pack"), ("horsies.E013", "shop_j.tasks.pack")}
+    assert "Bxo" in found_["horsies.E012", "shop_l.tasks.pack"].msg
+    undeclared = found_["horsies.E013", "shop_j.tasks.pack"]
+    assert "'mial'" in undeclared.msg
+    assert "mail" in str(undeclared.hint)
 
 
 def test_bad_settings_are_not_blamed_on_the_tasks(settings: Any, add_app: AddApp) -> None:
     add_app("shop_k", tasks="from horsies_django import task\n\n@task(queue='new')\ndef pack() -> None: ...\n")
     settings.HORSIES = {"QUEUES": ["new"]}
     assert found("E001").obj == "HORSIES['QUEUES']"
-
-
-def test_an_option_of_another_queue_is_an_error_at_its_line_that_says_what_to_use(add_app: AddApp) -> None:
-    code = "from horsies_django import task\n\n@task(bind=True)\ndef pack(self: object) -> None: ...\n"
-    add_app("shop_s", tasks=code)
-    message = found("E011")
-    assert "unexpected keyword argument 'bind': leave it out" in message.msg
-    assert "shop_s/tasks.py, line 3" in str(message.hint)
 
 
 WRAPPED = """
@@ -319,23 +275,24 @@ def charge(order: int) -> None: ...
 """
 
 
-@pytest.mark.parametrize(
-    "above", ["@transaction.atomic", "@transaction.atomic()", "@transaction.atomic\n@transaction.atomic"]
-)
-def test_a_transaction_above_the_task_is_an_error_that_says_to_swap_the_lines(add_app: AddApp, above: str) -> None:
-    add_app("shop_m", tasks=WRAPPED.format(f"{above}\n@task"))
-    message = found("E023")
-    assert message.obj == "shop_m.tasks.charge"
-    assert "workers run the task without the decorator" in message.msg
-    assert "Swap the two lines" in str(message.hint)
+def test_a_transaction_above_the_task_is_an_error_that_says_to_swap_the_lines(add_app: AddApp) -> None:
+    wrong = ("@transaction.atomic", "@transaction.atomic()", "@transaction.atomic\n@transaction.atomic")
+    for number, above in enumerate(wrong):
+        add_app(f"shop_m{number}", tasks=WRAPPED.format(f"{above}\n@task"))
+    messages = run_checks(tags=[checks.TAG])
+    assert [(one.id, one.obj) for one in messages] == [
+        ("horsies.E023", f"shop_m{number}.tasks.charge") for number in range(3)
+    ]
+    for message in messages:
+        assert "workers run the task without the decorator" in message.msg
+        assert "Swap the two lines" in str(message.hint)
 
 
-@pytest.mark.parametrize(
-    "right",
-    ["@task\n@transaction.atomic", "@count\n@task", "@task", "@(lambda one: one)\n@task\n@transaction.atomic"],
-)
-def test_the_right_order_of_decorators_is_none(add_app: AddApp, right: str) -> None:
-    add_app("shop_n", tasks=WRAPPED.format(right) + "\nfor_direct_calls = transaction.atomic(charge)\n")
+def test_the_right_order_of_decorators_is_none(add_app: AddApp) -> None:
+    above = ("@task\n@transaction.atomic", "@count\n@task", "@task", "@(lambda one: one)\n@task\n@transaction.atomic")
+    for number, right in enumerate(above):
+        code = WRAPPED.format(right) + "\nfor_direct_calls = transaction.atomic(charge)\n"
+        add_app(f"shop_n{number}", tasks=code)
     assert run_checks(tags=[checks.TAG]) == []
 
 
@@ -379,16 +336,16 @@ def test_a_code_that_the_project_may_produce_is_no_warning(
     assert run_checks(tags=[checks.TAG]) == []
 
 
-def test_a_code_in_a_module_that_only_a_task_imports_is_no_warning(add_app: AddApp) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value"), [("EXCEPTION_MAPPER", {KeyError: CODE}), ("DEFAULT_UNHANDLED_ERROR_CODE", CODE), (None, None)]
+)
+def test_a_code_of_the_settings_or_of_a_module_that_only_a_task_imports_is_no_warning(
+    settings: Any, add_app: AddApp, setting: str | None, value: Any
+) -> None:
     late = f"from horsies_django import TaskError\n\nERROR = TaskError({CODE!r})\n"
-    add_app("shop_q", late=late, tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=""))
-    assert run_checks(tags=[checks.TAG]) == []
-
-
-@pytest.mark.parametrize("setting", ["EXCEPTION_MAPPER", "DEFAULT_UNHANDLED_ERROR_CODE"])
-def test_a_code_of_the_settings_is_no_warning(settings: Any, add_app: AddApp, setting: str) -> None:
-    settings.HORSIES = {**settings.HORSIES, setting: {KeyError: CODE} if setting == "EXCEPTION_MAPPER" else CODE}
-    add_app("shop_r", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=""))
+    settings.HORSIES = {**settings.HORSIES, **({setting: value} if setting else {})}
+    modules = {} if setting else {"late": late}
+    add_app("shop_q", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=""), **modules)
     assert run_checks(tags=[checks.TAG]) == []
 
 

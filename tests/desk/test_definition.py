@@ -1,33 +1,45 @@
-"""@task: what it makes of a function, and what it says when it cannot."""
+"""@task: what it makes of a function, what it refuses, and tasks in modules that workers cannot import or may not import."""
 
 from __future__ import annotations
 
-import copy
+import functools
 import inspect
+import logging
 import os
 import subprocess
 import sys
+from code import InteractiveConsole
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import User
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.test import override_settings
+from django.urls import clear_url_caches, get_resolver
 
-from horsies_django import TaskDefinitionError, TaskResult, task
-from horsies_django.tasks import registry
+import horsies_django
+from horsies_django import TaskDefinitionError, task
+from horsies_django.conf import config
+from horsies_django.core.errors import TaskSendError
+from horsies_django.core.records import Reply
+from horsies_django.models import Task, WorkflowRun
+from horsies_django.tasks import registry, unsure
+from horsies_django.tasks.context import CurrentTask
+from horsies_django.worker.child.run_task import Refused, resolve
+from horsies_django.worker.startup import refuse_unready_project
 from tests.apps.project import tasks
+
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-
-
-def refused(define: Callable[[], Any], *words: str) -> None:
-    with pytest.raises(TaskDefinitionError) as caught:
-        define()
-    for word in words:
-        assert word in str(caught.value)
 
 
 @pytest.mark.promise("S3.11")
@@ -36,97 +48,54 @@ def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> No
     assert registry.find("tests.apps.project.tasks.add") is tasks.add.definition
     assert tasks.add.__name__ == "add"
     assert tasks.hold.__doc__ is not None
+    assert inspect.unwrap(tasks.add) is tasks.add.definition.function
     assert tasks.add(1, b=2) == 3
     assert repr(tasks.add) == "<task tests.apps.project.tasks.add>"
+    again = task(tasks.add.definition.function)  # as a reload does
+    assert registry.find("tests.apps.project.tasks.add") is again.definition is not tasks.add.definition
 
 
 def test_options_are_kept_and_lanes_follow_the_kind_of_function() -> None:
-    assert (tasks.mail.definition.queue, tasks.mail.definition.priority, tasks.mail.definition.lane) == (
-        "mail",
-        7,
-        "sync",
-    )
-    assert (tasks.anoop.definition.queue, tasks.anoop.definition.priority, tasks.anoop.definition.lane) == (
-        None,
-        100,
-        "async",
-    )
-
-
-def test_a_name_of_the_users_choice_replaces_the_path() -> None:
-    @task(name="billing.charge")
-    def charge() -> None: ...
-
+    for one, kept in ((tasks.mail, ("mail", 7, "sync")), (tasks.anoop, (None, 100, "async"))):
+        assert (one.definition.queue, one.definition.priority, one.definition.lane) == kept
+    charge = task(name="billing.charge")(nothing)
     assert registry.find("billing.charge") is charge.definition
 
 
-def test_a_missing_return_annotation_is_refused_with_the_line_to_write() -> None:
-    def define() -> None:
-        @task
-        def untyped(a: int, b: str = "x"):  # type: ignore[no-untyped-def]  # noqa: ANN202
-            return a
-
-    refused(define, "untyped", "->", "def untyped(a: int, b: str = 'x') ->")
+def nothing() -> None: ...
 
 
-def test_an_unannotated_parameter_is_refused_by_name() -> None:
-    def define() -> None:
-        @task
-        def half(a, b: int) -> None: ...  # type: ignore[no-untyped-def]
-
-    refused(define, "half lacks annotations", ": a. Write")
+def stream() -> Iterator[int]:
+    yield 1
 
 
-def test_parameters_without_names_are_refused() -> None:
-    def stars() -> None:
-        @task
-        def many(*args: int) -> None: ...
-
-    def double() -> None:
-        @task
-        def more(**kwargs: int) -> None: ...
-
-    refused(stars, "*args")
-    refused(double, "**kwargs")
+def model(user: User) -> None: ...
 
 
-def test_a_model_as_type_is_refused_with_what_to_pass_instead() -> None:
-    def define() -> None:
-        @task
-        def greet(user: User) -> None: ...
-
-    refused(define, "user", "user.pk")
-
-
-@pytest.mark.parametrize("annotation", [set[int], bytes, complex, Callable[[], int]])
-def test_a_type_that_does_not_travel_is_refused(annotation: Any) -> None:
-    def taken(value: int) -> None: ...
-
-    taken.__annotations__["value"] = annotation
-    refused(lambda: task(taken), "value")
+@pytest.mark.parametrize(
+    ("define", "said"),
+    [
+        (lambda: task(model), r"'user' is a model \(User\).*user\.pk"),
+        (lambda: task(functools.partial(nothing)), "def"),
+        (lambda: task(task(nothing)), "twice"),
+        (lambda: task(stream), "generator"),
+        (lambda: task(priority=0)(nothing), "priority"),
+        (lambda: task(priority=101)(nothing), "priority"),
+        (lambda: task(priority=True)(nothing), "priority"),
+        (lambda: task(queue="")(nothing), "queue"),
+        (lambda: task(queue=1)(nothing), "queue"),  # type: ignore[call-overload]
+    ],
+)
+def test_what_cannot_be_a_task_is_refused_where_it_is_defined(define: Callable[[], Any], said: str) -> None:
+    with pytest.raises(TaskDefinitionError, match=said):
+        define()
 
 
 @pytest.mark.parametrize("name", ["", "x" * 10_000, "tab\tname", 7])
 def test_a_name_that_cannot_be_is_refused_without_repeating_all_of_it(name: Any) -> None:
-    def nothing() -> None: ...
-
     with pytest.raises(TaskDefinitionError, match="1 to 255 printable characters") as caught:
         task(name=name)(nothing)
     assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize(
-    "options", [{"priority": 0}, {"priority": 101}, {"priority": True}, {"queue": ""}, {"queue": 1}]
-)
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
-    def nothing() -> None: ...
-
-    refused(lambda: task(**options)(nothing), next(iter(options)))
-
-
-def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="retries"):
-        task(retries=3)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
@@ -142,13 +111,8 @@ def test_a_verb_of_another_queue_says_what_it_is_called_here(verb: str, said: st
         with pytest.raises(AttributeError, match=f"object has no attribute '{verb}': .*{said}"):
             getattr(sender, verb)(1)
         assert not hasattr(sender, verb)
-
-
-def test_any_other_attribute_that_there_is_not_is_missing_as_ever_and_tasks_can_be_copied() -> None:
     with pytest.raises(AttributeError, match="'TaskFunction' object has no attribute 'dealy'$"):
         tasks.add.dealy  # type: ignore[attr-defined]  # noqa: B018
-    assert copy.copy(tasks.add).name == tasks.add.name
-    assert inspect.unwrap(tasks.add) is tasks.add.definition.function
 
 
 @pytest.mark.parametrize(
@@ -175,49 +139,229 @@ def test_an_option_of_another_queue_says_what_it_is_called_here(option: str, sai
         tasks.add.with_options(**{option: 1})
 
 
-def test_only_functions_become_tasks() -> None:
-    class Callable_:
-        def __call__(self) -> None: ...
-
-    def stream() -> Iterator[int]:
-        yield 1
-
-    refused(lambda: task(Callable_()), "def")
-    refused(lambda: task(task(lambda_())), "twice")
-    refused(lambda: task(stream), "generator")
-
-
-def lambda_() -> Any:
-    def inner() -> TaskResult[int]:
-        return TaskResult(ok=1)
-
-    return inner
-
-
-def test_the_same_function_may_be_registered_again_as_a_reload_does() -> None:
-    before = registry.find("tests.apps.project.tasks.add")
-    again = task(tasks.add.definition.function)
-    assert registry.find("tests.apps.project.tasks.add") is again.definition is not before
-
-
-def test_naming_the_app_imports_nothing_of_it_but_its_public_names_are_there() -> None:
-    import subprocess
-    import sys
-
-    import horsies_django
-
-    code = "import horsies_django, sys; print(sorted(m for m in sys.modules if m.startswith(('django.', 'psycopg'))))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    for name in horsies_django.__all__:
-        assert getattr(horsies_django, name).__name__ == name
+def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_imports_nothing_of_it() -> None:
+    """A settings module, or an app's ``__init__``, may import them: no model may be imported on the way."""
+    program = (
+        "import horsies_django as front, sys; print([m for m in sys.modules if m.startswith(('django.', 'psycopg'))]);"
+        "print([name for name in front.__all__ if getattr(front, name).__name__ != name])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("[]\n[]\n", "", 0)
     with pytest.raises(AttributeError, match="tsak"):
         horsies_django.tsak  # noqa: B018
 
 
-def test_the_public_names_are_there_before_django_is_set_up() -> None:
-    """A settings module, or an app's ``__init__``, may import them: no model may be imported on the way."""
-    program = "import horsies_django as front; [getattr(front, name) for name in front.__all__]"
-    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+TYPED = """
+from horsies_django import task
+@task{options}
+def welcome(user_id: int) -> None: ...
+"""
+FLOW = """
+from horsies_django import Workflow
+flow = Workflow("one")
+flow.add(welcome, 1)
+flow.send()
+"""
+UNTYPED = """
+from tests.apps.errands.api import task
+@task()
+def welcome(user_id): ...
+"""
+FORMS = {
+    "send": TYPED.format(options="") + "welcome.send(1)",
+    "send_many": TYPED.format(options="") + "welcome.send_many([{'user_id': 1}])",
+    "workflow": TYPED.format(options="") + FLOW,
+    "enqueue": UNTYPED + "welcome.enqueue(1)",
+}
+
+
+def shell(code: str) -> None:
+    """Run code as ``manage.py shell -c`` does."""
+    call_command("shell", command=code, verbosity=0)
+
+
+def script(code: str) -> None:
+    """Run code as the main module of a process."""
+    exec(code, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("run", [shell, script])
+def test_a_task_that_no_worker_can_import_is_refused_when_it_is_sent(run: Callable[[str], None], form: str) -> None:
+    with pytest.raises(TaskSendError, match=r"welcome: defined in .*define tasks in the tasks\.py of an app"):
+        run(FORMS[form])
+    assert not Task.objects.exists()
+    assert not WorkflowRun.objects.exists()
+
+
+def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_process_but_not_one_of_a_shell() -> None:
+    code = TYPED.format(options="(name='shop.welcome')") + "welcome.send(1)"
+    with pytest.raises(TaskSendError, match=r"shell\.welcome: defined in a shell"):
+        shell(code)
+    registry._tasks.pop("shop.welcome")
+    script(code)
+    assert Task.objects.get().task_name == "shop.welcome"
+
+
+def test_the_module_of_a_console_is_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    InteractiveConsole(locals={}).runcode(compile(FORMS["send"], "<console>", "exec"))  # as manage.py shell does
+    said = capsys.readouterr().err
+    assert "TaskSendError" in said
+    assert "None.welcome: defined in a shell" in said
+    assert not Task.objects.exists()
+
+
+Site = Callable[..., None]
+BACKEND = "horsies_django.backends.HorsiesBackend"
+URLS = "from depot import views\nurlpatterns = []"
+OWN = """
+from horsies_django import task
+@task
+def {name}() -> None: ...
+"""
+PLAIN = """
+from tests.apps.errands.api import task
+@task()
+def {name}(): ...
+"""
+
+
+@pytest.fixture
+def depot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
+    """Give a function that writes the modules of an installed app ``depot``, by their names."""
+    root = tmp_path / "site"
+
+    def write(**modules: str) -> None:
+        (root / "depot").mkdir(parents=True)
+        for name in ("__init__", *modules):
+            (root / "depot" / f"{name}.py").write_text(modules.get(name, ""))
+        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "depot"]
+        settings.ROOT_URLCONF = "depot.urls"
+        clear_url_caches()
+
+    registry.autodiscover()  # else the tasks of the test project would be forgotten with those of the site
+    for name in ("_tasks", "sure"):
+        monkeypatch.setattr(registry, name, type(getattr(registry, name))(getattr(registry, name)))
+    monkeypatch.setattr(unsure, "_sent", set())
+    monkeypatch.syspath_prepend(root)
+    yield write
+    clear_url_caches()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "depot"]:
+        del sys.modules[name]
+
+
+def warned() -> list[tuple[str, str, Any]]:
+    """Return message, hint and place of each warning of the check."""
+    found = [message for message in run_checks(tags=["horsies"]) if message.id == "horsies.W005"]
+    return [(message.msg, str(message.hint), message.obj) for message in found]
+
+
+FIRST = pytest.mark.parametrize("first", ["the urlconf", "the modules of tasks"])
+
+
+@FIRST
+def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(depot: Site, first: str) -> None:
+    """Naive: whether the check knows them depends on which check Django happens to run first."""
+    depot(urls=URLS, views=f"from depot import jobs{OWN.format(name='remind')}", jobs=PLAIN.format(name="tidy"))
+    if first == "the urlconf":
+        assert get_resolver().url_patterns == []
+    ((message, hint, where),) = warned()
+    assert message == ("No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views (depot.views.remind).")
+    assert '"MODULES": ["depot.jobs", "depot.views"]' in hint
+    assert hint.startswith("Move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add ")
+    assert where == "depot.jobs, depot.views"
+
+
+IMPORTS = {
+    "a task of django.tasks": ("from .jobs import tidy", PLAIN),
+    "a task of ours": ("from .jobs import tidy", OWN),
+    "the module": ("from . import jobs", PLAIN),
+    "the module by its whole name": ("import depot.jobs", PLAIN),
+    "a class, by way of another module": ("from .between import Between", PLAIN),
+}
+
+
+@pytest.mark.parametrize("form", IMPORTS)
+@FIRST
+def test_tasks_that_a_module_of_tasks_imports_are_not_named(depot: Site, form: str, first: str) -> None:
+    """Naive: a task that is defined beside tasks.py and imported there counts as one that no worker knows."""
+    line, kind = IMPORTS[form]
+    between = "from .jobs import tidy\nclass Between: ..."
+    depot(urls=URLS, views="from . import jobs", jobs=kind.format(name="tidy"), tasks=line, between=between)
+    if first == "the urlconf":
+        assert get_resolver().url_patterns == []
+    assert warned() == []
+    assert "depot.jobs.tidy" in registry.names()
+
+
+def test_a_module_of_the_options_is_not_named(depot: Site) -> None:
+    depot(urls="from depot import jobs\nurlpatterns = []", jobs=PLAIN.format(name="tidy"))
+    assert get_resolver().url_patterns == []
+    assert len(warned()) == 1
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"MODULES": ["depot.jobs"]}}}):
+        assert warned() == []
+
+
+def test_tasks_that_django_imports_when_it_starts_are_not_named(depot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naive: the tasks of a module that AppConfig.ready() imports are named, though each process knows them."""
+    depot(urls="urlpatterns = []", jobs=OWN.format(name="tidy"))
+    with monkeypatch.context() as starting:
+        starting.setattr(apps, "ready", False)
+        import_module("depot.jobs")
+    assert "depot.jobs.tidy" in registry.names()
+    assert warned() == []
+
+
+def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Site) -> None:
+    """Naive: isinstance() evaluates them, with a query while manage.py checks."""
+    lazy = "from django.utils.functional import SimpleLazyObject\nLAZY = SimpleLazyObject(lambda: 1 / 0)"
+    depot(urls=URLS, views=OWN.format(name="remind"), tasks=lazy)
+    assert len(warned()) == 1
+
+
+def test_tasks_of_tests_are_not_named(depot: Site) -> None:
+    """Naive: test runners run the checks, too, and then each project with tasks in its tests is warned."""
+    for place in ("shop.tests.test_mail", "shop.tests", "tests.helpers", "shop.conftest", "test_mail"):
+        assert unsure.TESTS.search(place)
+    assert not unsure.TESTS.search("shop.contests.latest")
+    depot(urls="from depot import tests\nurlpatterns = []", tests=OWN.format(name="tidy"))
+    assert warned() == []
+    assert "depot.tests.tidy" in registry.names()
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_the_first_send_of_a_task_that_no_module_of_tasks_imports_is_logged_once_with_the_line_for_the_settings(
+    depot: Site, caplog: pytest.LogCaptureFixture, imported: bool
+) -> None:
+    """Naive: a site imports no module of tasks, so it does not know what they import."""
+    depot(jobs=PLAIN.format(name="tidy"), tasks="from .jobs import tidy" if imported else "")
+    tidy = import_module("depot.jobs").tidy
+    with caplog.at_level(logging.WARNING, logger="horsies.send"):
+        for _ in range(2):
+            tidy.enqueue()
+    said = [record.getMessage() for record in caplog.records if "sure to import" in record.getMessage()]
+    if imported:
+        assert said == []
+    else:
+        (line,) = said
+        assert line.startswith("depot.jobs.tidy is sent, but no worker is sure to import depot.jobs")
+        assert '"MODULES": ["depot.jobs"]' in line
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCaptureFixture) -> None:
+    depot(views=OWN.format(name="remind"))
+    import_module("depot.views")
+    with caplog.at_level(logging.WARNING, logger="horsies.worker"):
+        refuse_unready_project(config())
+    assert "no worker is sure to import depot.views (depot.views.remind): move them" in caplog.text
+    assert '"MODULES": ["depot.views"]' in caplog.text
+
+
+def test_the_error_of_an_unknown_task_says_what_makes_workers_import_it() -> None:
+    with pytest.raises(Refused) as caught:
+        resolve(CurrentTask(name="depot.jobs.tidy"), "{}")
+    reply: Reply = caught.value.reply
+    assert reply.error_code == "WORKER_RESOLUTION_ERROR"
+    assert '"MODULES": ["depot.jobs"] to the OPTIONS of a HorsiesBackend in TASKS' in str(reply.error_message)

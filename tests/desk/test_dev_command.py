@@ -27,14 +27,7 @@ def test_from_code_there_is_no_command_line_to_run_again(words: list[str]) -> No
 def test_the_options_of_the_worker_are_passed_on_as_they_were_given() -> None:
     command = Command()
     parser = command.create_parser("manage.py", "horsies_dev")
-    words = [
-        "--processes=2",
-        "--queues=a,b",
-        "--queues=c",
-        "--with-scheduler",
-        "--shutdown-timeout=1.5",
-        "--loglevel=DEBUG",
-    ]
+    words = ["--processes=2", "--queues=a,b", "--queues=c", "--with-scheduler", "--shutdown-timeout=1.5"]
     options = vars(parser.parse_args(["8001", *words]))
     assert options["addrport"] == "8001"
     assert sorted(given(command.worker_actions, options)) == sorted(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import celery
@@ -27,6 +27,7 @@ from tests.support.sizes import examples
 
 pytestmark = pytest.mark.django_db
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+PAST = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 NIGHTLY = {"task": tasks.noop.name, "schedule": crontab(minute=30, hour=4, day_of_week="mon-fri")}
 
 
@@ -139,7 +140,6 @@ def test_a_crontab_fires_when_celery_would_fire_it(tab: crontab, moments: list[d
         (crontab(minute=0, hour=9, day_of_month="1-7", day_of_week="mon"), "0 9 * * mon#1"),
         (crontab(minute=0, hour=9, day_of_month="1-7,15-21", day_of_week="tue"), "0 9 * * tue#1,tue#3"),
         (crontab(minute=0, hour=9, day_of_month="*/2", day_of_week="sat"), "0 9 */2 * sat"),
-        (crontab(minute=0, hour=9, day_of_week="sunday"), "0 9 * * 0"),
     ],
 )
 def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -> None:
@@ -152,13 +152,8 @@ def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -
 def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: dict[str, Any]) -> None:
     """Naive: the crontab moves to UTC, positional arguments are lost, or the seconds of ``expires`` are milliseconds."""
     beat["nightly"] = NIGHTLY
-    beat["sum"] = {
-        "task": tasks.add.name,
-        "schedule": 900,
-        "args": (1,),
-        "kwargs": {"b": 2},
-        "options": {"expires": 60},
-    }
+    more = {"args": (1,), "kwargs": {"b": 2}, "options": {"expires": 60}}
+    beat["sum"] = {"task": tasks.add.name, "schedule": 900, **more}
     beat["mail"] = {
         "task": tasks.echo.name,
         "schedule": schedule(dt.timedelta(hours=36)),
@@ -168,39 +163,28 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: di
     printed = run()
     assert rows() == {
         "nightly": {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"},
-        "sum": {
-            "task": tasks.add.name,
-            "pattern": "every 15 minutes",
-            "kwargs": {"a": 1, "b": 2},
-            "good_for_ms": 60_000,
-        },
+        "sum": {"task": tasks.add.name, "pattern": "every 15 minutes", "kwargs": {"a": 1, "b": 2}, "good_for_ms": 60_000},
         "mail": {
-            "task": tasks.echo.name,
-            "pattern": "every 36 hours",
-            "kwargs": {"text": "hello"},
-            "queue": "mail",
+            "task": tasks.echo.name, "pattern": "every 36 hours", "kwargs": {"text": "hello"}, "queue": "mail",
             "good_for_ms": 120_000,
         },
-    }
+    }  # fmt: skip
     assert "mail: dropped priority=9" in printed
     assert "3 created." in printed
-    assert {entry.reason for entry in AuditEntry.objects.filter(action="schedule.create")} == {
-        "imported from Celery beat"
-    }
+    entries = AuditEntry.objects.filter(action="schedule.create")
+    assert {entry.reason for entry in entries} == {"imported from Celery beat"}
 
 
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
         ({"schedule": dt.timedelta(seconds=0.5)}, "it fires every 0.5 s"),
-        ({"schedule": 1.5}, "it fires every 1.5 s"),
         ({"schedule": crontab(day_of_month="1,15", day_of_week="mon")}, "match both day_of_month and day_of_week"),
         ({"schedule": object()}, "object has no counterpart"),
         ({"schedule": object.__new__(solar)}, "it follows the sun"),  # to make a real one, Celery needs ephem
         ({"schedule": dt.timedelta(days=400)}, "seconds must be a whole number from 0 to 31536000"),
         ({"task": "shop.tasks.gone"}, "there is no task 'shop.tasks.gone'"),
         ({"task": None}, "the name of a task"),
-        ({"args": (1,)}, "takes 0 positional arguments, but 1 were given"),
         ({"task": tasks.add.name, "args": (1, 2, 3)}, "takes 2 positional arguments, but 3 were given"),
         ({"task": tasks.add.name, "args": (1,), "kwargs": {"a": 1}}, "multiple values for argument 'a'"),
         ({"task": tasks.add.name, "args": ("one",)}, "argument 'a'"),
@@ -234,11 +218,7 @@ def test_a_second_run_changes_nothing_and_a_schedule_of_ours_is_kept(beat: dict[
     assert "1 would be changed." in run("--replace", "--dry-run")
     assert rows()["nightly"]["pattern"] == "every 2 hours"
     assert "1 changed." in run("--replace")
-    assert rows()["nightly"] == {
-        "task": tasks.noop.name,
-        "pattern": "30 4 * * mon-fri",
-        "zone": "Europe/Istanbul",
-    }
+    assert rows()["nightly"] == {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"}
     assert "1 unchanged." in run("--replace")
 
 
@@ -302,13 +282,10 @@ def test_without_its_setting_the_zone_is_that_of_the_project_s_app(
     assert rows()["nightly"]["zone"] == "Asia/Tokyo"
 
 
-@pytest.mark.parametrize("path", ["shop.celery", "tests.apps.project.tasks.add", "nothing"])
-def test_a_path_that_is_no_app_is_named(path: str) -> None:
-    with pytest.raises(CommandError, match="Name a Celery app, such as shop.celery.app"):
-        run("--app", path)
-
-
-def test_without_anything_to_import_the_command_says_where_it_looked() -> None:
+def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the_command_looked() -> None:
+    for path in ("shop.celery", "tests.apps.project.tasks.add", "nothing"):
+        with pytest.raises(CommandError, match="Name a Celery app, such as shop.celery.app"):
+            run("--app", path)
     with pytest.raises(CommandError, match="no CELERY_BEAT_SCHEDULE in the settings, and no rows of"):
         run()
 
@@ -331,52 +308,46 @@ def models(db: None) -> Iterator[Any]:
                 admin.site.unregister(model)
 
 
-def test_rows_become_schedules(models: Any) -> None:
+@pytest.fixture
+def add(models: Any) -> Callable[..., Any]:
+    """Give a function that writes a periodic task, which does nothing every two minutes unless told otherwise."""
+    often = models.IntervalSchedule.objects.create(every=2, period="minutes")
+
+    def add_(name: str, **columns: Any) -> None:
+        usual = {} if columns.keys() & {"crontab", "solar", "clocked"} else {"interval": often}
+        row = models.PeriodicTask(**{"name": name, "task": tasks.noop.name, **usual, **columns})
+        models.PeriodicTask.objects.bulk_create([row])  # past the rules of save()
+
+    return add_
+
+
+def test_rows_become_schedules(models: Any, add: Callable[..., Any]) -> None:
     """Naive: a row that is switched off starts to fire, or every crontab has the zone of Celery."""
     tokyo = models.CrontabSchedule.objects.create(minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo")
-    often = models.IntervalSchedule.objects.create(every=2, period="minutes")
-    models.PeriodicTask.objects.create(
-        name="tokyo", task=tasks.echo.name, crontab=tokyo, kwargs='{"text": "good morning"}', queue="mail", priority=5
-    )
-    models.PeriodicTask.objects.create(
-        name="often", task=tasks.add.name, interval=often, args="[1, 2]", expire_seconds=90, enabled=False
-    )
-    past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    models.PeriodicTask.objects.create(
-        name="ended", task=tasks.noop.name, interval=often, expires=past, start_time=past
-    )
-    models.PeriodicTask.objects.create(
-        name="ran once", task=tasks.noop.name, interval=often, one_off=True, enabled=False
-    )
+    add("tokyo", task=tasks.echo.name, crontab=tokyo, kwargs='{"text": "good morning"}', queue="mail", priority=5)
+    add("often", task=tasks.add.name, args="[1, 2]", expire_seconds=90, enabled=False)
+    add("ended", expires=PAST, start_time=PAST)
+    add("ran once", one_off=True, enabled=False)
     printed = run()
+    morning = {"text": "good morning"}
+    often = {"pattern": "every 2 minutes", "enabled": False}
     assert rows() == {
         "tokyo": {
-            "task": tasks.echo.name,
-            "pattern": "0 9 * * 1-5",
-            "zone": "Asia/Tokyo",
-            "kwargs": {"text": "good morning"},
-            "queue": "mail",
+            "task": tasks.echo.name, "pattern": "0 9 * * 1-5", "zone": "Asia/Tokyo", "kwargs": morning, "queue": "mail",
         },
-        "often": {
-            "task": tasks.add.name,
-            "pattern": "every 2 minutes",
-            "kwargs": {"a": 1, "b": 2},
-            "good_for_ms": 90_000,
-            "enabled": False,
-        },
-        "ended": {"task": tasks.noop.name, "pattern": "every 2 minutes", "enabled": False},
-    }
+        "often": {"task": tasks.add.name, "kwargs": {"a": 1, "b": 2}, "good_for_ms": 90_000, **often},
+        "ended": {"task": tasks.noop.name, **often},
+    }  # fmt: skip
     assert "ran once: it was to run once, and is switched off" in printed
     assert "3 unchanged" in run()
 
 
-def test_what_beat_fires_as_well_after_an_import_is_named(models: Any, settings: Any) -> None:
+def test_what_beat_fires_as_well_after_an_import_is_named(models: Any, add: Callable[..., Any], settings: Any) -> None:
     """Naive: the tasks of such a row are sent by both, every night."""
-    often = models.IntervalSchedule.objects.create(every=2, period="minutes")
-    past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     settings.CELERY_BEAT_SCHEDULE = {"nightly": NIGHTLY}
-    for name, more in {"on": {}, "off": {"enabled": False}, "ended": {"expires": past}}.items():
-        models.PeriodicTask.objects.create(name=name, task=tasks.noop.name, interval=often, **more)
+    add("on")
+    add("off", enabled=False)
+    add("ended", expires=PAST)
     assert "Beat still fires" not in run("--dry-run")
     told = "Beat still fires 'on': switch these rows off in django-celery-beat\nBeat still fires 'nightly': stop beat"
     assert told in run()
@@ -385,25 +356,19 @@ def test_what_beat_fires_as_well_after_an_import_is_named(models: Any, settings:
     assert "'on'" not in left_out()
 
 
-def test_rows_that_cannot_be_imported_are_named(models: Any) -> None:
+def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., Any]) -> None:
     """Naive: a one-off task fires every day, a schedule outlives its end, or a row that is no JSON ends the import."""
     later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
-    often = models.IntervalSchedule.objects.create(every=2, period="minutes")
     quick = models.IntervalSchedule.objects.create(every=500, period="microseconds")
-    rows_of = {
-        "sun": {"solar": models.SolarSchedule.objects.create(event="sunset", latitude=41, longitude=29)},
-        "clock": {"clocked": models.ClockedSchedule.objects.create(clocked_time=later), "one_off": True},
-        "quick": {"interval": quick},
-        "once": {"interval": often, "one_off": True},
-        "starts": {"interval": often, "start_time": later},
-        "ends": {"interval": often, "expires": later},
-        "no json": {"interval": often, "args": "[1"},
-        "typed": {"interval": often, "task": tasks.add.name, "kwargs": '{"a": "1"}'},
-    }
-    for name, columns in rows_of.items():
-        models.PeriodicTask.objects.bulk_create(
-            [models.PeriodicTask(**{"name": name, "task": tasks.noop.name, **columns})]
-        )
+    sunset = models.SolarSchedule.objects.create(event="sunset", latitude=41, longitude=29)
+    add("sun", solar=sunset)
+    add("clock", clocked=models.ClockedSchedule.objects.create(clocked_time=later), one_off=True)
+    add("quick", interval=quick)
+    add("once", one_off=True)
+    add("starts", start_time=later)
+    add("ends", expires=later)
+    add("no json", args="[1")
+    add("typed", task=tasks.add.name, kwargs='{"a": "1"}')
     printed = left_out()
     for reason in (
         "sun: it follows the sun",
@@ -420,18 +385,14 @@ def test_rows_that_cannot_be_imported_are_named(models: Any) -> None:
     assert rows() == {}
 
 
-def test_a_row_wins_over_the_entry_that_beat_copied_into_it(models: Any, beat: dict[str, Any]) -> None:
+def test_a_row_wins_over_the_entry_that_beat_copied_into_it(add: Callable[..., Any], beat: dict[str, Any]) -> None:
     beat["nightly"] = NIGHTLY
-    hourly = models.IntervalSchedule.objects.create(every=1, period="hours")
-    models.PeriodicTask.objects.create(name="nightly", task=tasks.noop.name, interval=hourly)
+    add("nightly")
     run()
-    assert rows()["nightly"]["pattern"] == "every hour"
+    assert rows()["nightly"]["pattern"] == "every 2 minutes"
 
 
-def test_values_of_rows_are_printed_as_python_values(models: Any) -> None:
+def test_values_of_rows_are_printed_as_python_values(add: Callable[..., Any]) -> None:
     """Naive: a point, which the row holds as an object, is printed as a dict, and the settings are refused."""
-    hourly = models.IntervalSchedule.objects.create(every=1, period="hours")
-    models.PeriodicTask.objects.create(
-        name="mirror", task=tasks.mirror.name, interval=hourly, kwargs='{"point": {"x": 1, "y": 2}}'
-    )
+    add("mirror", task=tasks.mirror.name, kwargs='{"point": {"x": 1, "y": 2}}')
     assert f"'point': {tasks.Point(1, 2)!r}" in run("--print")

@@ -1,96 +1,106 @@
-"""Middleware around the bodies of tasks: what it gets, what it may do, and entries that are wrong."""
+"""What a project puts around its tasks: middleware around their bodies, and metadata that travels with them."""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.conf import settings
+from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ImproperlyConfigured
-from django.test import override_settings
+from django.test import Client, override_settings
+from django.urls import reverse
 
-from horsies_django import Retry, RetryPolicy, TaskResult, checks, task
+from horsies_django import (
+    Retry,
+    RetryPolicy,
+    TaskResult,
+    TaskSendError,
+    Workflow,
+    WorkflowError,
+    checks,
+    current_task,
+    get_handle,
+    task,
+)
 from horsies_django.core.errors import WorkerStartError
-from horsies_django.tasks import registry
+from horsies_django.models import Task, WorkflowNode
+from horsies_django.schedules import create, run_now
+from horsies_django.tasks import operations, registry
+from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.worker import startup
 from horsies_django.worker.child import middleware
 from tests.apps.hooked import around
-from tests.apps.project import tasks
+from tests.apps.project import flows, tasks
 
 pytestmark = pytest.mark.django_db
 
 AROUND = "tests.apps.hooked.around"
 
 
-@contextmanager
-def using(*names: str) -> Iterator[None]:
-    paths = [name if "." in name else f"{AROUND}.{name}" for name in names]
-    with override_settings(HORSIES={**settings.HORSIES, "MIDDLEWARE": paths}):
-        yield
+def using(key: str, *names: str) -> Any:
+    return override_settings(HORSIES={**settings.HORSIES, key: [f"{AROUND}.{name}" for name in names]})
 
 
 @pytest.fixture(autouse=True)
-def seen() -> Iterator[list[tuple[Any, ...]]]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     around.seen.clear()
     yield around.seen
     around.seen.clear()
 
 
-@pytest.fixture
-def own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-
-
-def test_it_gets_the_task_and_its_arguments_and_gives_the_result(seen: list[Any], own_tasks: None) -> None:
+def test_it_gets_the_task_and_its_arguments_and_gives_the_result(seen: list[Any]) -> None:
     @task(name="tests.mixed")
     def mixed(a: int, /, b: int, *, c: int = 3) -> list[int]:
         return [a, b, c]
 
     handle = mixed.with_options(metadata={"tenant": 7}).send(1, b=2)
-    with using("Noting"):
+    with using("MIDDLEWARE", "Noting"):
         drain()
     assert handle.get().ok_value == [1, 2, 3]
     assert seen == [("noting", "tests.mixed", [1], {"b": 2}, {"tenant": 7})]
 
 
-def test_the_first_entry_is_the_outermost_for_sync_and_async_tasks(seen: list[Any]) -> None:
-    with using("Noting", "not_used", "doubling"):
-        tasks.add.send(1, b=4)
+def test_the_first_entry_is_the_outermost_for_sync_and_async_tasks_and_may_change_arguments_and_result(
+    seen: list[Any],
+) -> None:
+    with using("MIDDLEWARE", "Noting", "not_used", "doubling"):
+        handle = tasks.add.send(1, b=4)
         drain()
         tasks.anoop.send()
         drain()
     assert [entry[:2] for entry in seen] == [
-        ("noting", tasks.add.name),
-        ("doubling", tasks.add.name),
-        ("noting", tasks.anoop.name),
-        ("doubling", tasks.anoop.name),
+        (name, definition.name) for definition in (tasks.add, tasks.anoop) for name in ("noting", "doubling")
     ]
-
-
-def test_it_may_change_arguments_and_result() -> None:
-    handle = tasks.add.send(1, b=4)
-    with using("doubling"):
-        drain()
     assert handle.get() == TaskResult(ok=2 * (1 + 8))
+    assert middleware.chain((f"{AROUND}.not_used",), "sync") is middleware.body, "a chain of nothing costs nothing"
 
 
-@pytest.mark.parametrize("send", [tasks.noop.send, tasks.anoop.send], ids=["sync", "async"])
-def test_what_it_raises_is_the_error_of_the_task(send: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raising", "PermissionError: .*has no tenant"),
+        ("passes_something_else", "a middleware passed 'tests.apps.project"),
+    ],
+)
+@pytest.mark.parametrize("sender", [tasks.noop, tasks.anoop], ids=["sync", "async"])
+def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(sender: Any, name: str, message: str) -> None:
     """Naive: an exception outside of the function ends the child, or leaves the task RUNNING."""
-    handle = send()
-    with using("raising"):
+    handle = sender.send()
+    with using("MIDDLEWARE", name):
         assert drain(raise_errors=False) == 1
     error = handle.get().err_value
     assert error.error_code == "UNHANDLED_ERROR"
-    assert error.exception["type"] == "PermissionError"
-    assert "has no tenant" in error.message
+    assert re.search(message, error.message)
 
 
-def test_it_sees_what_the_function_raises_and_policies_hold(own_tasks: None) -> None:
+def test_it_sees_what_the_function_raises_and_policies_hold() -> None:
     attempts = []
 
     @task(name="tests.again", retry_policy=RetryPolicy.fixed([1]))
@@ -101,41 +111,22 @@ def test_it_sees_what_the_function_raises_and_policies_hold(own_tasks: None) -> 
         return 5
 
     handle = again.send()
-    with using("Noting", "doubling"):
+    with using("MIDDLEWARE", "Noting", "doubling"):
         assert drain(until=dt.timedelta(minutes=1)) == 2
     assert handle.get().ok_value == 10
-
-
-def test_without_middleware_the_function_is_called_directly() -> None:
-    """Naive: a chain of nothing costs a call or two for each task."""
-    drain()
-    task = tasks.add.definition
-    assert middleware.call(None, task, [1], {}) == 1  # type: ignore[arg-type]
-    assert middleware.chain(("tests.apps.hooked.around.not_used",), "sync") is middleware.body
-
-
-def test_something_else_passed_on_is_an_error_that_says_so() -> None:
-    handles = [tasks.noop.send(), tasks.anoop.send()]
-    with using("passes_something_else"):
-        drain(raise_errors=False)
-    for handle in handles:
-        assert "a middleware passed 'tests.apps.project.tasks." in handle.get().err_value.message
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("returns_nothing", "around.returns_nothing returned None instead of a callable: a factory takes 'call'"),
-        (
-            "sync_only",
-            "around.sync_only returned a sync callable for async tasks: return an async one when iscoroutinefunction",
-        ),
+        ("returns_nothing", "returned None instead of a callable: a factory takes 'call'"),
+        ("sync_only", "returned a sync callable for async tasks: return an async one when iscoroutinefunction"),
     ],
 )
 def test_a_factory_that_returns_something_else_is_named_before_the_first_task(name: str, message: str) -> None:
     """Naive: each task fails with "'NoneType' object is not callable"."""
     handle = tasks.noop.send()
-    with using(name), pytest.raises(ImproperlyConfigured, match=message):
+    with using("MIDDLEWARE", name), pytest.raises(ImproperlyConfigured, match=f"around.{name} {message}"):
         drain()
     assert handle.info().status == "PENDING"  # type: ignore[union-attr]
 
@@ -168,3 +159,187 @@ def test_what_is_no_list_of_paths_is_a_problem_of_the_settings(key: str, value: 
         (found,) = checks.check_settings()
     assert (found.id, str(found.obj)) == ("horsies.E001", f"HORSIES['{key}']")
     assert "['shop.tracing." in (found.hint or "")
+
+
+GIVEN = {"trace": "00-4bf9", "tenant": 7, "roles": ["editor"]}
+
+
+@pytest.fixture
+def tells() -> Any:
+    """A task that returns the metadata of its last attempt."""
+
+    @task(name="tests.tells", retry_policy=RetryPolicy.fixed([1]))
+    def tells(attempts: int = 1) -> dict[str, Any]:
+        if current_task().attempt < attempts:
+            raise LookupError("once more")
+        return dict(current_task().metadata)
+
+    return tells
+
+
+def stored(handle: Any) -> Any:
+    return (Task.objects.get(pk=handle.task_id).options or {}).get("metadata")
+
+
+def test_each_attempt_reads_what_was_sent_and_its_arguments_are_the_same_as_without(tells: Any) -> None:
+    """Naive: it travels in the first message to the child only."""
+    handle, without = tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2), tells.send()
+    assert drain(until=dt.timedelta(hours=1)) == 3
+    assert handle.get().ok_value == GIVEN
+    assert without.get().ok_value == dict(current_task().metadata) == {}
+    row = Task.objects.get(pk=handle.task_id)
+    assert row.kwargs == {"attempts": 2}
+    assert row.options is not None
+    assert (row.options["timeout_ms"], row.options["metadata"]) == (500, GIVEN)
+
+
+def test_every_way_to_send_and_to_send_again_passes_it_on() -> None:
+    @task(name="tests.passes_on")
+    def passes_on() -> None:
+        tasks.add.with_options(metadata=current_task().metadata).send(1)
+
+    passes_on.with_options(metadata=GIVEN).send()
+    drain()
+    (passed_on,) = Task.objects.filter(task_name=tasks.add.name)
+    failed = tasks.raises.with_options(metadata=GIVEN).send("no")
+    drain(raise_errors=False)
+    handles = [
+        get_handle(passed_on.pk),
+        get_handle(operations.retry(failed.task_id, actor="ada")),
+        tasks.add.with_options(metadata=GIVEN).with_options(priority=3).send(1),
+        *tasks.add.with_options(metadata=GIVEN).send_many([{"a": 1}, {"a": 2}]),
+    ]
+    assert [stored(handle) for handle in handles] == [GIVEN] * 5
+
+
+def test_async_tasks_have_theirs_and_not_their_neighbours() -> None:
+    @task(name="tests.atells")
+    async def atells() -> int:
+        return int(current_task().metadata["n"])
+
+    handles = [atells.with_options(metadata={"n": n}).send() for n in range(5)]
+    drain()
+    assert [handle.get().ok_value for handle in handles] == list(range(5))
+
+
+def test_redaction_erases_it_and_keeps_the_other_options() -> None:
+    sender = tasks.add.with_options(metadata={"mail": "ann@example.org"})
+    handles = [sender.send(1), sender.with_options(timeout_ms=500).send(1)]
+    drain()
+    for handle in handles:
+        redact(handle.task_id, actor="ada", reason="request 17")
+    bare, timed = (Task.objects.get(pk=handle.task_id).options for handle in handles)
+    assert bare is None
+    assert timed is not None
+    assert (timed["timeout_ms"], "metadata" in timed) == (500, False)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (["a"], r"tests\.apps\.project\.tasks\.add: metadata: it must be a dict, not list"),
+        ({"at": dt.date(2026, 1, 1)}, r"argument 'metadata\[key 1\]': expected plain JSON \(.*\), got date"),
+    ],
+)
+def test_metadata_that_cannot_travel_is_refused_at_the_send(metadata: Any, message: str) -> None:
+    with pytest.raises(TaskSendError, match=message) as caught:
+        tasks.add.with_options(metadata=metadata).send(1)
+    assert caught.value.code == "VALIDATION_FAILED"
+    assert not Task.objects.exists()
+
+
+def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above_all() -> None:
+    create("nightly", {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada")
+    token = around.trace.set("00-4bf9")
+    with using("METADATA", "carrier", "forgetful", "tenant"):
+        plain, own = tasks.add.send(1), tasks.add.with_options(metadata={"tenant": 8}).send(1)
+        others = [*tasks.add.send_many([{"a": 1}, {"a": 2}]), get_handle(run_now("nightly", actor="ada"))]
+    around.trace.reset(token)
+    assert stored(plain) == {"trace": "00-4bf9", "by": "tenant", "tenant": 7}
+    assert stored(own) == {"trace": "00-4bf9", "by": "tenant", "tenant": 8}
+    assert [stored(handle) for handle in others] == [stored(plain)] * 3
+    with using("METADATA", "carrier", "forgetful"):
+        nothing = tasks.add.send(1)
+    assert Task.objects.get(pk=nothing.task_id).options is None
+
+
+async def asent() -> Any:
+    around.trace.set("of the request")
+    return await tasks.add.asend(1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
+    """Naive: the thread for sync code has no context variables."""
+    with using("METADATA", "carrier"):
+        handle = async_to_sync(asent)()
+    assert stored(handle) == {"trace": "of the request", "by": "carrier"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("breaks", r"'tests\.apps\.hooked\.around\.breaks': it raised LookupError: no tenant is active"),
+        ("a_list", r"'tests\.apps\.hooked\.around\.a_list': it returned list instead of a dict"),
+        ("an_object", r"""'metadata\[key 1\]': expected plain JSON"""),
+        ("gone", r"'tests\.apps\.hooked\.around\.gone': it raised ImportError: .*gone"),
+    ],
+)
+def test_a_source_that_fails_fails_the_send_and_says_which(name: str, message: str) -> None:
+    with using("METADATA", name), pytest.raises(TaskSendError, match=message):
+        tasks.add.send(1)
+    assert not Task.objects.exists()
+
+
+def test_nodes_maps_and_undos_have_what_their_task_was_added_with() -> None:
+    flow = Workflow("import", on_error="fail")
+    one = flow.add(flows.number.with_options(metadata={"n": 1}), 4)
+    flow.map(flows.plus.with_options(metadata={"n": 2}), a=[1, 2], b=one)
+    paid = flow.add(flows.charge, 5, undo=flows.refund.with_options(metadata={"n": 3}))
+    flow.add(flows.broken, after=paid)
+    flow.send()
+    drain(raise_errors=False)
+    found = Task.objects.order_by("task_name").values_list("task_name", "options__metadata__n")
+    named = [(name.rpartition(".")[2], number) for name, number in found]
+    assert named == [("broken", None), ("charge", None), ("number", 1), ("plus", 2), ("plus", 2), ("refund", 3)]
+
+
+def keyed(metadata: dict[str, Any] | None, number: int = 1, priority: int = 5) -> Workflow:
+    """Return a workflow with a key, with metadata wherever a graph can have it."""
+    inner = Workflow("inner")
+    inner.add(flows.number.with_options(metadata=metadata, priority=priority), number)
+    flow = Workflow("import", key="book 7")
+    flow.add(flows.number.with_options(metadata=metadata, timeout_ms=500), number)
+    flow.add(flows.charge, number, undo=flows.refund.with_options(metadata=metadata))
+    flow.add(inner)
+    return flow
+
+
+def test_a_key_finds_its_run_also_with_other_metadata_or_none() -> None:
+    """Naive: the trace is part of the graph's hash, and a view that is called twice cannot send its workflow again."""
+    first = keyed({"trace": "1"}).send()
+    for metadata in ({"trace": "2"}, None, {"trace": "1"}):
+        assert keyed(metadata).send().workflow_id == first.workflow_id
+    assert not WorkflowNode.objects.filter(options__metadata__trace="2").exists()
+    for other in (keyed({"trace": "1"}, number=2), keyed({"trace": "1"}, priority=6)):
+        with pytest.raises(WorkflowError, match="another graph"):
+            other.send()
+
+
+def page(handle: Any, *codenames: str) -> str:
+    user = User.objects.create_user(f"user {User.objects.count()}", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client.get(reverse("admin:horsies_task_change", args=(handle.task_id,))).content.decode()
+
+
+def test_the_admin_shows_it_to_those_who_may_see_arguments_and_to_nobody_else() -> None:
+    sender = tasks.add.with_options(metadata={"by": "s3cret"})
+    handle = sender.send(1)
+    assert "s3cret" not in page(handle, "view_task")
+    html = page(handle, "view_task", "view_payload")
+    assert html.count("s3cret") == 1, "neither missing nor shown among the options again"
+    assert "field-shown_options" not in html
+    timed = page(sender.with_options(timeout_ms=86_399_123).send(1), "view_payload", "view_task")
+    assert (timed.count("s3cret"), timed.count("86399123")) == (1, 1)

@@ -1,11 +1,12 @@
-"""What somebody does to a task that was sent: cancel it, run it again; from code, from the shell, in the admin."""
+"""What somebody does to tasks: cancel, retry, list, send, purge; from code, in the admin, by ``manage.py horsies_task``."""
 
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
+import sys
 import uuid
-from io import StringIO
 from typing import Any
 
 import pytest
@@ -15,13 +16,15 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import TaskHandle
+from horsies_django import TaskHandle, Workflow, get_handle
 from horsies_django.core.errors import TaskNotRetryable
-from horsies_django.models import AuditEntry, Task
-from horsies_django.tasks import operations, redaction
+from horsies_django.management.quantities import ago, duration
+from horsies_django.models import AuditEntry, Task, TaskAttempt, TaskStep
+from horsies_django.monitoring import overview as listing
+from horsies_django.tasks import operations, purging, redaction
 from horsies_django.testing import drain
-from tests.apps.project import tasks
-from tests.support.factories import TaskFactory, now
+from tests.apps.project import flows, tasks
+from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, now
 
 pytestmark = pytest.mark.django_db
 OF_TASKS = AuditEntry.objects.filter(action__startswith="task.")
@@ -32,32 +35,23 @@ def status(handle: TaskHandle[Any]) -> str:
     return Task.objects.get(pk=handle.task_id).status
 
 
-def shell(*arguments: Any) -> str:
-    out = StringIO()
-    call_command("horsies_task", *map(str, arguments), stdout=out)
-    return out.getvalue()
-
-
 def failed() -> TaskHandle[Any]:
     handle = tasks.raises.with_options(priority=7).send("x")
     drain(raise_errors=False)
     return handle
 
 
-def test_cancelling_is_part_of_the_transaction_around_it() -> None:
+def test_cancelling_is_part_of_the_transaction_around_it_and_is_told_to_whoever_waits() -> None:
     handle = tasks.noop.send()
     with pytest.raises(RuntimeError), transaction.atomic():
         assert handle.cancel() == "CANCELLED"
         raise RuntimeError
     assert status(handle) == "PENDING"
-    assert drain() == 1
-
-
-def test_a_cancelled_task_answers_so_to_whoever_waits() -> None:
-    handle = tasks.noop.schedule(60)
     handle.cancel()
     assert handle.get(0).err_value.error_code == "TASK_CANCELLED"
     assert drain() == 0
+    with pytest.raises(LookupError, match="there is no task"):
+        TaskHandle[None](uuid.uuid4()).cancel()
 
 
 def test_a_task_that_waits_for_its_retry_can_be_cancelled_or_made_due() -> None:
@@ -68,11 +62,6 @@ def test_a_task_that_waits_for_its_retry_can_be_cancelled_or_made_due() -> None:
     assert drain(raise_errors=False) == 1
     row = Task.objects.get(pk=second.task_id)
     assert (row.status, row.retry_count) == ("FAILED", 1)
-
-
-def test_cancelling_what_does_not_exist_says_so() -> None:
-    with pytest.raises(LookupError, match="there is no task"):
-        TaskHandle[None](uuid.uuid4()).cancel()
 
 
 def test_a_failed_task_runs_again_under_a_new_id_with_all_that_it_had() -> None:
@@ -90,41 +79,42 @@ def test_a_failed_task_runs_again_under_a_new_id_with_all_that_it_had() -> None:
     assert drain(raise_errors=False) == 2
 
 
-@pytest.mark.parametrize("prepare", ["completed", "pending", "redacted", "absent"])
-def test_what_cannot_run_again_is_refused_with_its_reason(prepare: str) -> None:
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        ("completed", "completed"),
+        ("pending", "is PENDING"),
+        ("redacted", "was redacted"),
+        ("absent", "there is no task"),
+    ],
+)
+def test_what_cannot_run_again_is_refused_with_its_reason(prepare: str, said: str) -> None:
+    handle: TaskHandle[Any] = failed() if prepare == "redacted" else tasks.noop.send()
     if prepare == "redacted":
-        handle: TaskHandle[Any] = failed()
         redaction.redact(handle.task_id, actor="ada", reason="asked for")
-    else:
-        handle = tasks.noop.send()
-    if prepare == "completed":
+    elif prepare == "completed":
         drain()
-    id_ = uuid.uuid4() if prepare == "absent" else handle.task_id
-    said = {"completed": "completed", "pending": "is PENDING", "redacted": "was redacted", "absent": "there is no task"}
-    with pytest.raises((TaskNotRetryable, LookupError), match=said[prepare]):
-        operations.retry(id_, actor="ada")
+    with pytest.raises((TaskNotRetryable, LookupError), match=said):
+        operations.retry(uuid.uuid4() if prepare == "absent" else handle.task_id, actor="ada")
     assert Task.objects.count() == 1
 
 
 def test_the_shell_shows_cancels_and_runs_again() -> None:
-    handle = failed()
-    shown = shell("show", handle.task_id)
+    id_ = failed().task_id
+    shown = run("show", id_)[0]
     assert "FAILED UNHANDLED_ERROR" in shown
     assert "LookupError: x" not in shown
-    assert "LookupError: x" in shell("show", handle.task_id, "--payload")
-    found = json.loads(shell("show", handle.task_id, "--json"))
+    assert "LookupError: x" in run("show", id_, "--payload")[0]
+    found = machine("show", id_)
     assert (found["status"], found["attempts"][0]["outcome"]) == ("FAILED", "FAILED")
     assert "result" not in found
-    again = shell("retry", handle.task_id, "--reason", "try").strip().rpartition(" ")[2]
-    assert "cancelled before it started" in shell("cancel", again, "--reason", "enough")
-    assert "nothing changed" in shell("cancel", again)
-    assert list(OF_TASKS.order_by("pk").values_list("action", "reason")) == [
-        ("task.retry", "try"), ("task.cancel", "enough"),
-    ]  # fmt: skip
-    with pytest.raises(CommandError, match="there is no task"):
-        shell("show", uuid.uuid4())
-    with pytest.raises(CommandError, match="is not a task id"):
-        shell("cancel", "7")
+    again = run("retry", id_, "--reason", "try")[0].strip().rpartition(" ")[2]
+    assert "cancelled before it started" in run("cancel", again, "--reason", "enough")[0]
+    assert "nothing changed" in run("cancel", again)[0]
+    changes = [("task.retry", "try"), ("task.cancel", "enough")]
+    assert list(OF_TASKS.order_by("pk").values_list("action", "reason")) == changes
+    assert "there is no task" in refusal("show", uuid.uuid4())
+    assert "is not a task id" in refusal("cancel", "7")
 
 
 def operator(*permissions: str) -> Client:
@@ -151,20 +141,13 @@ def test_whoever_may_operate_tasks_cancels_and_runs_them_again_in_the_admin() ->
     assert list(entries) == [("ada", "task.cancel", str(waits.task_id)), ("ada", "task.retry", str(over.task_id))]
 
 
-def test_whoever_may_only_look_is_offered_nothing_and_can_do_nothing() -> None:
-    client = operator("view_task")
-    waits = tasks.noop.schedule(60)
+def test_whoever_may_only_look_is_offered_nothing_and_nobody_deletes_anything() -> None:
+    client, waits, over = operator("view_task"), tasks.noop.schedule(60), failed()
     assert 'name="action"' not in client.get(LIST).content.decode()
     act(client, "cancel_tasks", waits)
-    assert status(waits) == "PENDING"
-
-
-def test_a_page_deletes_nothing_even_for_a_superuser() -> None:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root", password="x"))
-    handle = failed()
-    act(client, "delete_selected", handle)
-    assert Task.objects.filter(pk=handle.task_id).exists()
+    User.objects.update(is_superuser=True)
+    act(client, "delete_selected", waits, over)
+    assert [status(waits), status(over)] == ["PENDING", "FAILED"]
 
 
 def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any) -> None:
@@ -173,3 +156,252 @@ def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any) ->
     assert "horsies-full" in client.get(LIST).content.decode()
     settings.HORSIES = {**settings.HORSIES, "REPORT_RUNNING_AFTER_MS": dt.timedelta(hours=2)}
     assert "horsies-full" not in client.get(LIST).content.decode()
+
+
+DAY = dt.timedelta(days=1)
+
+
+def run(*words: Any) -> tuple[str, str]:
+    """Run the command here and return what it printed on both streams."""
+    out, err = io.StringIO(), io.StringIO()
+    call_command("horsies_task", *map(str, words), stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def machine(*words: Any) -> Any:
+    return json.loads(run(*words, "--json")[0])
+
+
+def refusal(*words: Any) -> str:
+    with pytest.raises(CommandError) as caught:
+        run(*words)
+    return str(caught.value)
+
+
+def ids(*words: Any) -> list[uuid.UUID]:
+    return [uuid.UUID(one["id"]) for one in machine("list", *words)]
+
+
+def statuses() -> dict[uuid.UUID, str]:
+    return dict(Task.objects.values_list("pk", "status"))
+
+
+def test_the_list_shows_the_newest_tasks_first_and_no_more_than_asked_for() -> None:
+    first, second, third = (TaskFactory(task_name=f"shop.{n}", queue_name="mail").pk for n in range(3))
+    assert ids() == [third, second, first]
+    heading, newest, *rest = run("list", "--limit=2")[0].splitlines()
+    assert heading.split() == ["ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR"]
+    assert newest.split()[:4] == [str(third), "shop.2", "mail", "PENDING"]
+    assert len(rest) == 1
+    (one,) = machine("list", "--limit=1")
+    assert (one["task_name"], one["finished_at"], one["error_code"]) == ("shop.2", None, None)
+
+
+def test_the_list_is_narrowed_by_status_queue_name_and_time() -> None:
+    old = {"queue_name": "mail", "sent_at": now() - 2 * DAY}
+    found = {
+        status: TaskFactory(status=status, task_name=f"shop.{status}", **old).pk
+        for status in ("PENDING", "CLAIMED", "RUNNING", *FINISHED)
+    }
+    new = TaskFactory(status="FAILED", task_name="shop.FAILED", queue_name="bulk").pk
+    parked = TaskFactory(parked=True, partition_key="x", sent_at=now() - 2 * DAY).pk
+    for status, id_ in found.items():
+        more = {"PENDING": {parked}, "FAILED": {new}}.get(status, set())
+        assert set(ids(f"--status={status.lower()}")) == {id_, *more}
+    for words, expected in (
+        (["--status=FAILED", "--queue=mail"], [found["FAILED"]]),
+        (["--status=FAILED", "--since=1d"], [new]),
+        (["--name=shop.FAILED", "--queue=bulk"], [new]),
+        (["--name=shop.EXPIRED"], [found["EXPIRED"]]),
+        (["--since=1h"], [new]),
+        (["--queue=nowhere"], []),
+    ):
+        assert ids(*words) == expected
+    assert len(ids("--since", (dt.datetime.now(dt.UTC) - 3 * DAY).isoformat())) == 9
+    assert run("list", "--name=nothing")[0] == "There are no such tasks.\n"
+    assert "invalid choice: 'SLEEPING'" in refusal("list", "--status=sleeping")
+    for text in ("yesterday", "", "1x", "2030-01-31", "2030-01-31T18:00"):
+        assert "argument --since" in refusal("list", f"--since={text}")
+
+
+def test_durations_are_written_as_elsewhere() -> None:
+    second, hour = dt.timedelta(seconds=1), dt.timedelta(hours=1)
+    assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [90 * second, 90 * second, 36 * hour, 14 * DAY]
+    assert dt.datetime.now(dt.UTC) - ago("2h") < 2 * hour + 5 * second
+
+
+@pytest.mark.parametrize("words", [["--name=old"], ["--name=old", "--status=FAILED"]])
+def test_a_search_without_an_index_looks_no_farther_back_than_it_says(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Naive: looking for a name that is not there reads a hundred million rows."""
+    monkeypatch.setattr(listing, "DEEPEST", 2)
+    for name in ("old", "new", "new"):
+        TaskFactory(status="FAILED", task_name=name)
+    assert run("list", *words) == ("There are no such tasks.\n", "Only the newest 100,000 tasks were searched.\n")
+    assert run("list", "--name=new", "--limit=2")[1] == ""
+    monkeypatch.setattr(listing, "DEEPEST", 3)
+    out, err = run("list", *words)
+    assert " old " in out
+    assert err == ""
+
+
+def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_options() -> None:
+    """Naive: the dict goes to ``send`` as it is, and is refused because it is no Point."""
+    sent = run("send", tasks.mirror.name, "--kwargs", '{"point": {"x": 1, "y": 2}}')[0].strip()
+    drain()
+    assert get_handle(sent).get(0).ok_value == {"x": 2, "y": 1}
+    words = ["--queue=bulk", "--priority=3", "--delay=2h", "--good-for=1d"]
+    row = Task.objects.get(pk=machine("send", tasks.noop.name, *words)["id"])
+    assert (row.queue_name, row.priority) == ("bulk", 3)
+    assert row.enqueued_at - row.sent_at == dt.timedelta(hours=2)
+    assert row.good_until - row.sent_at == DAY
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["ad"], "there is no task named 'tests.apps.project.tasks.ad'; did you mean"),
+        (["add", "--kwargs", "{"], "--kwargs must be JSON"),
+        (["add", "--kwargs", "[1]"], "--kwargs must be a JSON object"),
+        (["add"], "without the required argument 'a'"),
+        (["add", "--kwargs", '{"a": "x"}'], "expected int"),
+        (["add", "--kwargs", '{"a": 1, "c": 2}'], "1 argument that it does not take"),
+        (["add", "--kwargs", '{"a": 1}', "--queue=nowhere"], "queue 'nowhere' is not declared"),
+        (["add", "--kwargs", '{"a": 1}', "--priority=0"], "priority must be an int from 1"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_in_words_and_nothing_is_written(words: list[str], problem: str) -> None:
+    name, *rest = words
+    assert problem in refusal("send", f"tests.apps.project.tasks.{name}", *rest)
+    assert not Task.objects.exists()
+
+
+def test_a_purge_cancels_the_waiting_tasks_of_a_queue_and_nothing_else() -> None:
+    """Naive: it deletes rows of tasks that run, or cancels tasks that a worker has claimed meanwhile."""
+    kinds = [{}, {}, {"parked": True, "partition_key": "x"}, {"enqueued_at": now() + DAY}]
+    waiting = [TaskFactory(queue_name="mail", **kind).pk for kind in kinds]
+    others = {TaskFactory(queue_name="bulk").pk: "PENDING"}
+    others |= {TaskFactory(queue_name="mail", status=status).pk: status for status in ("CLAIMED", "RUNNING", *FINISHED)}
+    words = ["purge", "--queue=mail", "--reason=a storm"]
+    assert run(*words, "--dry-run")[0] == "This would cancel 4 waiting tasks in the queue 'mail'.\n"
+    assert statuses() == {**others, **dict.fromkeys(waiting, "PENDING")}
+    assert run(*words, "--no-input") == ("4 of 4 waiting tasks in the queue 'mail' cancelled.\n", "")
+    assert statuses() == {**others, **dict.fromkeys(waiting, "CANCELLED")}
+    (entry,) = AuditEntry.objects.filter(action="task.purge")
+    assert (entry.subject, entry.reason, entry.after["cancelled"]) == ("mail", "a storm", "4")
+    assert entry.actor.startswith("shell:")
+    for id_ in waiting:
+        assert get_handle(id_).get(0).err_value.error_code == "TASK_CANCELLED"
+
+
+def test_a_purge_is_narrowed_by_name_and_age() -> None:
+    old = TaskFactory(task_name="shop.a", sent_at=now() - 2 * DAY).pk
+    young = TaskFactory(task_name="shop.a").pk
+    other = TaskFactory(task_name="shop.b", sent_at=now() - 2 * DAY).pk
+    found = machine("purge", "--name=shop.a", "--older-than=1d", "--no-input")
+    assert found == {"matched": 1, "cancelled": 1, "in_workflows": 0}
+    assert statuses() == {old: "CANCELLED", young: "PENDING", other: "PENDING"}
+    assert run("purge", "--all", "--no-input")[0] == "2 of 2 waiting tasks cancelled.\n"
+    (last, first) = AuditEntry.objects.filter(action="task.purge").order_by("-pk")
+    assert (first.subject, first.after["name"], last.subject) == ("*", "shop.a", "*")
+
+
+def test_tasks_of_a_run_are_left_and_the_command_says_so() -> None:
+    """Naive: the task is cancelled beside its run, or deleted, and the run waits for it for ever."""
+    flow = Workflow("book")
+    flow.add(flows.plus, flow.add(flows.number, 1))
+    handle = flow.send()
+    alone = tasks.noop.send()
+    out, err = run("purge", "--all", "--no-input")
+    assert out == "1 of 1 waiting task cancelled.\n"
+    assert err.startswith("1 more belong to workflow runs and are left")
+    assert get_handle(alone.task_id).info().status == "CANCELLED"
+    drain()
+    assert handle.status() == "COMPLETED"
+    Task.objects.filter(workflow_id=None)._raw_delete("default")
+    found = machine("purge", "--all", "--finished", "--older-than=0", "--no-input")
+    assert found == {"matched": 0, "deleted": 0, "in_workflows": 2}
+    assert Task.objects.count() == 2
+
+
+def test_finished_tasks_are_deleted_with_attempts_and_steps_as_far_as_they_are_old_enough_and_of_the_status() -> None:
+    old = {status: TaskFactory(status=status, finished_at=now() - 8 * DAY).pk for status in FINISHED}
+    young = TaskFactory(status="FAILED", finished_at=now() - 6 * DAY).pk
+    waits = TaskFactory(sent_at=now() - 8 * DAY).pk
+    for id_ in (*old.values(), young):
+        TaskAttemptFactory(task_id=id_)
+        TaskStep.objects.bulk_create([TaskStep(task_id=id_, name="one", digest="x", result=1)])
+    wanted = ["purge", "--all", "--finished", "--older-than=7d", "--no-input"]
+    assert run(*wanted, "--status=failed")[0] == "1 of 1 failed task deleted.\n"
+    assert old["FAILED"] not in statuses()
+    assert run(*wanted)[0] == "3 of 3 finished tasks deleted.\n"
+    assert set(statuses()) == {young, waits}
+    assert list(TaskAttempt.objects.values_list("task_id", flat=True)) == [young]
+    assert list(TaskStep.objects.values_list("task_id", flat=True)) == [young]
+    entries = AuditEntry.objects.filter(action="task.delete").order_by("pk")
+    assert [entry.after["deleted"] for entry in entries] == ["1", "3"]
+
+
+class Terminal(io.StringIO):
+    """Somebody at a terminal, who answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_it_asks_before_it_purges_and_needs_no_input_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    id_ = TaskFactory().pk
+    for stdin, said in [
+        (Terminal("\n"), "horsies_task: nothing was changed"),
+        (Terminal("no\n"), "horsies_task: nothing was changed"),
+        (io.StringIO("y\n"), "add --no-input"),
+    ]:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert said in refusal("purge", "--all")
+        assert statuses() == {id_: "PENDING"}
+    assert run("purge", "--queue=nowhere")[0] == "0 of 0 waiting tasks in the queue 'nowhere' cancelled.\n"
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    run("purge", "--all")
+    assert statuses() == {id_: "CANCELLED"}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "give --queue, --name or both, or else --all"),
+        (["--older-than=1d"], "give --queue, --name or both, or else --all"),
+        (["--all", "--queue=mail"], "give --queue, --name or both, or else --all"),
+        (["--all", "--finished"], "--older-than"),
+        (["--all", "--status=FAILED"], "--status is for --finished"),
+        (["--all", "--status=RUNNING"], "invalid choice"),
+        (["--all", "--older-than=soon"], "is not a duration"),
+    ],
+)
+def test_a_purge_that_could_be_meant_otherwise_is_refused(words: list[str], problem: str) -> None:
+    TaskFactory()
+    assert problem in refusal("purge", *words, "--no-input")
+    assert set(statuses().values()) == {"PENDING"}
+
+
+def test_a_purge_of_more_than_a_page_takes_all_in_batches_each_with_its_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(purging, "PAGE", 10)
+    monkeypatch.setattr(purging, "BATCH", 4)
+    TaskFactory.create_batch(26)
+    chosen = purging.selection()
+    late = TaskFactory(sent_at=now() + dt.timedelta(seconds=5)).pk
+    assert purging.matched(chosen) == (26, 0)
+    assert purging.purge(chosen, actor="ada") == 26
+    assert Task.objects.filter(status="PENDING").get().pk == late
+    counts = [int(entry.after["cancelled"]) for entry in AuditEntry.objects.filter(action="task.purge")]
+    assert sum(counts) == 26
+    assert max(counts) <= 4
+
+
+def test_a_purge_in_a_transaction_is_undone_with_it() -> None:
+    id_ = TaskFactory().pk
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        purging.purge(purging.selection(), actor="ada")
+        assert statuses() == {id_: "CANCELLED"}
+        raise ZeroDivisionError
+    assert statuses() == {id_: "PENDING"}

@@ -1,22 +1,25 @@
-"""Changes of queues: what they write, what they refuse, and that passes obey them."""
+"""Changes and overrides of queues: what they write, what they refuse, that passes obey them, and when overrides end."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
 
 from horsies_django import queues
+from horsies_django.conf import Recovery
 from horsies_django.core.errors import QueueError
 from horsies_django.models import AuditEntry, Queue, QueueLimits
 from horsies_django.monitoring import overview
 from horsies_django.store.notify import channel_prefix
-from tests.conftest import Claimer, limit, put
+from horsies_django.worker.maintenance.reaper import Reaper
+from tests.conftest import Claimer, limit, put, wait_until
 from tests.settings import HORSIES
 from tests.support.factories import TaskFactory
 
@@ -40,10 +43,6 @@ def in_force(name: str) -> int | None:
     return QueueLimits.objects.get(pk=name).max_concurrency
 
 
-def with_queues(**declared: Any) -> dict[str, Any]:
-    return {**HORSIES, "QUEUES": declared}
-
-
 def test_a_change_is_in_force_at_once_and_audited_with_before_and_after() -> None:
     changed = queues.change("mail", {"max_concurrency": 3, "priority": 7}, actor="ann", reason="slow partner")
     assert changed == ["max_concurrency", "priority"]
@@ -52,10 +51,6 @@ def test_a_change_is_in_force_at_once_and_audited_with_before_and_after() -> Non
     assert (entry.actor, entry.action, entry.subject, entry.reason) == ("ann", "queue.set", "mail", "slow partner")
     assert entry.before == {"max_concurrency": None, "priority": 1}
     assert entry.after == {"max_concurrency": 3, "priority": 7}
-
-
-def test_only_what_changed_is_audited() -> None:
-    queues.change("mail", {"max_concurrency": 3}, actor="ann")
     assert queues.change("mail", {"max_concurrency": 3, "local_limit": 2}, actor="ann") == ["local_limit"]
     assert AuditEntry.objects.latest("id").after == {"local_limit": 2}
 
@@ -90,36 +85,35 @@ def test_a_second_pause_or_override_by_somebody_else_is_a_change() -> None:
     assert "paused_by" in queues.pause("mail", actor="bob", reason="full disk")
     queues.override("mail", {"local_limit": 2}, actor="ann", reason="sale")
     assert "override_reason" in queues.override("mail", {"local_limit": 2}, actor="ann", reason="another sale")
-    assert "override_until" in queues.override(
-        "mail", {"local_limit": 2}, actor="ann", reason="another sale", until=soon(hours=1)
-    )
+    later = {"actor": "ann", "reason": "another sale", "until": soon(hours=1)}
+    assert "override_until" in queues.override("mail", {"local_limit": 2}, **later)
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["alone", "in the caller's transaction"])
-def test_limits_that_somebody_keeps_locked_are_named_as_the_cause(connect: Connect, inside: bool) -> None:
+def test_limits_that_somebody_keeps_locked_are_named_as_the_cause(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    monkeypatch.setattr(queues, "TRIES", 2)
     pass_ = connect()
+    said = "queue 'mail' was not changed: another transaction keeps the limits locked"
     with pass_.transaction():
         pass_.execute("SELECT FROM horsies_limits")
-        with pytest.raises(
-            QueueError, match="queue 'mail' was not changed: another transaction keeps the limits locked"
-        ):
-            if inside:
-                with transaction.atomic():
-                    queues.change("mail", {"max_concurrency": 3}, actor="ann")
+        with pytest.raises(QueueError, match=said), transaction.atomic() if inside else nullcontext():
             queues.change("mail", {"max_concurrency": 3}, actor="ann")
     assert (in_force("mail"), AuditEntry.objects.count()) == (None, 0)
 
 
-UNKNOWN = [
-    lambda: queues.change("nowhere", {"max_concurrency": 3}, actor="ann"),
-    lambda: queues.pause("nowhere", actor="ann"),
-    lambda: queues.resume("nowhere", actor="ann"),
-    lambda: queues.override("nowhere", {"max_concurrency": 3}, actor="ann", reason="sale"),
-    lambda: queues.clear("nowhere", actor="ann"),
-]
-
-
-@pytest.mark.parametrize("verb", UNKNOWN, ids=["set", "pause", "resume", "override", "clear"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda: queues.change("nowhere", {"max_concurrency": 3}, actor="ann"),
+        lambda: queues.pause("nowhere", actor="ann"),
+        lambda: queues.resume("nowhere", actor="ann"),
+        lambda: queues.override("nowhere", {"max_concurrency": 3}, actor="ann", reason="sale"),
+        lambda: queues.clear("nowhere", actor="ann"),
+    ],
+    ids=["set", "pause", "resume", "override", "clear"],
+)
 def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object]) -> None:
     with pytest.raises(QueueError, match=r"no queue 'nowhere' in the database; declare it in HORSIES\['QUEUES'\]"):
         verb()
@@ -127,37 +121,38 @@ def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object])
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("name", "columns", "words"),
     [
-        ({}, "nothing to change"),
-        (
-            {"max_concurrency": -1},
-            r"max_concurrency must be a whole number from 0 to 1_000_000 \(0 lets no task start\)",
-        ),
-        ({"max_concurrency": 1_000_001}, "not 1000001"),
-        ({"max_concurrency": "3"}, "not '3'"),
-        ({"max_concurrency": 3.0}, "not 3.0"),
-        ({"max_concurrency": True}, "not True"),
-        ({"local_limit": 0}, "local_limit must be a whole number from 1"),
-        ({"partition_max_concurrency": 0}, "partition_max_concurrency must be a whole number from 1"),
-        ({"partition_local_limit": 0}, "partition_local_limit must be a whole number from 1"),
-        ({"priority": 0}, "priority must be a whole number from 1"),
-        ({"priority": 101}, "not 101"),
-        ({"priority": None}, "not None"),
-        ({"partition_by_args": "tenant"}, "must be a list of argument names"),
-        ({"partition_by_args": [1]}, "must be a list of argument names"),
-        ({"partition_by_args": [""]}, "must be a list of argument names"),
-        ({"partition_by_args": ["a\x00"]}, "must be a list of argument names"),
-        ({"partition_by_args": ["a", "a"]}, "name each argument once"),
-        ({"partition_by_task": 1}, "partition_by_task must be True or False"),
-        ({"max_concurency": 1}, "queue 'mail' has no value 'max_concurency'"),
-        ({"name": "other"}, "queue 'mail' has no value 'name'"),
+        ("mail", {}, "nothing to change"),
+        ("mail", {"max_concurrency": -1}, r"a whole number from 0 to 1_000_000 \(0 lets no task start\)"),
+        ("mail", {"max_concurrency": 1_000_001}, "not 1000001"),
+        ("mail", {"max_concurrency": "3"}, "not '3'"),
+        ("mail", {"max_concurrency": 3.0}, "not 3.0"),
+        ("mail", {"max_concurrency": True}, "not True"),
+        ("mail", {"local_limit": 0}, "local_limit must be a whole number from 1"),
+        ("mail", {"partition_max_concurrency": 0}, "partition_max_concurrency must be a whole number from 1"),
+        ("mail", {"partition_local_limit": 0}, "partition_local_limit must be a whole number from 1"),
+        ("mail", {"priority": 0}, "priority must be a whole number from 1"),
+        ("mail", {"priority": 101}, "not 101"),
+        ("mail", {"priority": None}, "not None"),
+        ("mail", {"partition_by_args": "tenant"}, "must be a list of argument names"),
+        ("mail", {"partition_by_args": [1]}, "must be a list of argument names"),
+        ("mail", {"partition_by_args": [""]}, "must be a list of argument names"),
+        ("mail", {"partition_by_args": ["a\x00"]}, "must be a list of argument names"),
+        ("mail", {"partition_by_args": ["a", "a"]}, "name each argument once"),
+        ("mail", {"partition_by_task": 1}, "partition_by_task must be True or False"),
+        ("mail", {"max_concurency": 1}, "queue 'mail' has no value 'max_concurency'"),
+        ("mail", {"name": "other"}, "queue 'mail' has no value 'name'"),
+        ("*", {"local_limit": 3}, "the cluster supports only max_concurrency"),
+        ("*", {"priority": 3}, "the cluster supports only max_concurrency"),
+        ("*", {"partition_by_task": True}, "the cluster supports only max_concurrency"),
+        ("*", {"partition_max_concurrency": 1}, "the cluster supports only max_concurrency"),
     ],
     ids=str,
 )
-def test_a_value_that_cannot_be_is_refused_and_nothing_changes(columns: dict[str, Any], words: str) -> None:
+def test_a_value_that_cannot_be_is_refused_and_nothing_changes(name: str, columns: dict[str, Any], words: str) -> None:
     with pytest.raises(QueueError, match=words):
-        queues.change("mail", columns, actor="ann")
+        queues.change(name, columns, actor="ann")
     assert not AuditEntry.objects.exists()
 
 
@@ -181,16 +176,6 @@ def test_an_override_that_cannot_be_is_refused_and_nothing_changes(given: dict[s
     assert not AuditEntry.objects.exists()
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [{"local_limit": 3}, {"priority": 3}, {"partition_by_task": True}, {"partition_max_concurrency": 1}],
-    ids=str,
-)
-def test_the_cluster_has_a_cap_only(columns: dict[str, Any]) -> None:
-    with pytest.raises(QueueError, match="the cluster supports only max_concurrency"):
-        queues.change("*", columns, actor="ann")
-
-
 def test_the_cluster_gets_no_cap_in_soft_mode_but_can_be_paused() -> None:
     with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
         for verb in (queues.change, queues.override):
@@ -212,14 +197,11 @@ def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them
     assert (shown.effective["max_concurrency"], shown.paused_by, shown.paused_reason) == (0, "bob", "full disk")
     assert queues.resume("default", actor="bob") == ["paused_at", "paused_by", "paused_reason"]
     assert in_force("default") == 5
-    assert len(worker.run_pass(sync=9).claims) == 2
-
-
-@pytest.mark.promise("S1.35")
-def test_a_cap_of_zero_is_a_pause(claimer: Claimers) -> None:
-    put(1)
+    queues.clear("default", actor="bob")
     queues.change("default", {"max_concurrency": 0}, actor="ann")
-    assert claimer().run_pass(sync=1).claims == []
+    assert worker.run_pass(sync=9).claims == [], "a cap of zero is a pause"
+    queues.change("default", {"max_concurrency": 3}, actor="ann")
+    assert len(worker.run_pass(sync=9).claims) == 2
 
 
 def test_a_pause_of_the_cluster_holds_every_queue(claimer: Claimers) -> None:
@@ -256,9 +238,8 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
     queues.override("mail", {"max_concurrency": 9}, actor="ann", reason="sale")
     queues.pause("bulk", actor="ann")
     partition = {"by_args": ["tenant"], "max_concurrency": 2}
-    with override_settings(
-        HORSIES=with_queues(mail={"priority": 1, "max_concurrency": 5}, bulk={"partition": partition})
-    ):
+    declared = {"mail": {"priority": 1, "max_concurrency": 5}, "bulk": {"partition": partition}}
+    with override_settings(HORSIES={**HORSIES, "QUEUES": declared}):
         assert queues.sync(actor="deploy") == {
             "mail": ["max_concurrency"],
             "bulk": ["partition_by_args", "partition_max_concurrency", "priority"],
@@ -270,7 +251,8 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
 
 
 def test_a_sync_adds_queues_and_writes_the_cap_of_the_cluster() -> None:
-    with override_settings(HORSIES={**with_queues(fresh={"max_concurrency": 2}), "CLUSTER_WIDE_CAP": 20}):
+    declared = {"QUEUES": {"fresh": {"max_concurrency": 2}}, "CLUSTER_WIDE_CAP": 20}
+    with override_settings(HORSIES={**HORSIES, **declared}):
         changed = queues.sync(actor="deploy")
     assert "max_concurrency" in changed["fresh"]
     assert (in_force("fresh"), in_force("*")) == (2, 20)
@@ -284,3 +266,70 @@ def test_a_change_wakes_the_workers_of_the_queue(connect: Connect) -> None:
     queues.change("mail", {"max_concurrency": 2}, actor="ann")
     (heard,) = listener.notifies(timeout=10, stop_after=1)
     assert heard.payload.split(" ")[1] == "mail"
+
+
+# Overrides
+
+
+@pytest.mark.promise("S4.18")
+def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(claimer: Claimers) -> None:
+    queues.change("default", {"max_concurrency": 2, "local_limit": 9}, actor="ann")
+    queues.override("default", {"max_concurrency": 4}, actor="bob", reason="sale")
+    put(10)
+    worker = claimer()
+    assert len(worker.run_pass(sync=10).claims) == 4
+    (shown,) = overview.queues(["default"])
+    assert (shown.declared["max_concurrency"], shown.effective["max_concurrency"]) == (2, 4)
+    assert (shown.effective["local_limit"], shown.override_by, shown.override_reason) == (9, "bob", "sale")
+    assert set(queues.clear("default", actor="bob", reason="over")) >= {"override", "override_by", "override_reason"}
+    assert in_force("default") == 2
+    assert worker.run_pass(sync=10).claims == []
+
+
+def test_an_override_replaces_an_earlier_one_as_a_whole_and_may_lift_a_limit() -> None:
+    queues.change("mail", {"max_concurrency": 2}, actor="ann")
+    queues.override("mail", {"max_concurrency": None, "local_limit": 1}, actor="ann", reason="sale")
+    assert in_force("mail") is None
+    queues.override("mail", {"local_limit": 5}, actor="ann", reason="sale")
+    limits = QueueLimits.objects.get(pk="mail")
+    assert (limits.max_concurrency, limits.local_limit) == (2, 5)
+
+
+def reaper(forget_after: dt.timedelta | None, *served: str) -> Reaper:
+    return Reaper(Recovery(), forget_after, served, may_judge=lambda seconds: False)
+
+
+def overridden(name: str) -> bool:
+    return Queue.objects.get(pk=name).override is not None
+
+
+@pytest.mark.promise("S4.19")
+def test_an_override_ends_when_its_time_is_over(connect: Connect) -> None:
+    queues.override("mail", {"max_concurrency": 3}, actor="ann", reason="sale", until=soon(milliseconds=500))
+    queues.override("bulk", {"max_concurrency": 3}, actor="ann", reason="sale", until=soon(hours=1))
+    conn, reaping = connect(), reaper(None)
+    wait_until(lambda: reaping.tick(conn) or not overridden("mail"), "the override ends")
+    assert (in_force("mail"), in_force("bulk")) == (None, 3)
+    entry = AuditEntry.objects.get(action="queue.expire")
+    assert (entry.actor, entry.subject, entry.reason) == ("reaper", "mail", "its time was over")
+    assert entry.before["override"] == {"max_concurrency": 3}
+    assert entry.before["override_by"] == "ann"
+
+
+@pytest.mark.promise("S4.19")
+def test_an_override_ends_when_no_worker_has_served_its_queue_for_long_unless_the_settings_say_never(
+    connect: Connect,
+) -> None:
+    for name in ("mail", "bulk", "twin"):
+        queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE name IN ('mail', 'bulk')"
+        )
+    conn, own = connect(), reaper(dt.timedelta(days=7), "mail")
+    reaper(None, "mail").tick(conn)
+    assert overridden("bulk")
+    own.note_served(conn)
+    own.tick(conn)
+    assert (overridden("mail"), overridden("bulk"), overridden("twin")) == (True, False, True)
+    assert AuditEntry.objects.get(action="queue.expire").reason == "no worker served the queue for 7 days, 0:00:00"

@@ -39,38 +39,21 @@ def second_alias(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_models_of_the_queue_are_read_and_written_on_its_alias() -> None:
+def test_the_queue_is_read_written_and_migrated_on_its_alias_only() -> None:
     for model in apps.get_app_config("horsies").get_models():
-        assert router.db_for_read(model) == "second"
-        assert router.db_for_write(model) == "second"
-
-
-@pytest.mark.usefixtures("second_alias")
-def test_the_queue_is_migrated_on_its_alias_only() -> None:
-    assert router.allow_migrate("second", "horsies", model_name="task") is True
-    assert router.allow_migrate("default", "horsies", model_name="task") is False
-
-
-@pytest.mark.usefixtures("second_alias")
-def test_raw_sql_of_a_migration_names_no_model_and_follows_the_same_rule() -> None:
-    assert HorsiesRouter().allow_migrate("second", "horsies", some_hint=1) is True
-    assert HorsiesRouter().allow_migrate("default", "horsies") is False
+        assert router.db_for_read(model) == router.db_for_write(model) == "second"
+    assert HorsiesRouter().allow_relation(Queue(), Task()) is True
+    for hints in ({"model_name": "task"}, {"some_hint": 1}):  # raw SQL of a migration names no model
+        assert router.allow_migrate("second", "horsies", **hints) is True
+        assert router.allow_migrate("default", "horsies", **hints) is False
 
 
 @pytest.mark.usefixtures("second_alias")
 def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     own = HorsiesRouter()
-    assert own.db_for_read(User) is None
-    assert own.db_for_write(User) is None
-    assert own.allow_migrate("second", "auth", model_name="user") is None
-    assert own.allow_migrate("default", "auth") is None
-    assert own.allow_relation(User(), Group()) is None
-    assert own.allow_relation(User(), Queue()) is None
-
-
-@pytest.mark.usefixtures("second_alias")
-def test_relations_within_the_queue_are_allowed() -> None:
-    assert HorsiesRouter().allow_relation(Queue(), Task()) is True
+    assert own.db_for_read(User) is own.db_for_write(User) is None
+    assert own.allow_migrate("second", "auth", model_name="user") is own.allow_migrate("default", "auth") is None
+    assert own.allow_relation(User(), Group()) is own.allow_relation(User(), Queue()) is None
 
 
 @pytest.mark.usefixtures("second_alias")

@@ -1,20 +1,37 @@
-"""What came of a task: each way to return, to fail and to misbehave, as the caller and the row tell it."""
+"""What came of a task: each way to return, to fail, to misbehave and to be tried again, and what is kept of a result."""
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.urls import reverse
 
-from horsies_django import TaskError, TaskHandle, TaskResult
+from horsies_django import (
+    RetryPolicy,
+    TaskDefinitionError,
+    TaskError,
+    TaskHandle,
+    TaskResult,
+    TaskSendError,
+    Workflow,
+    WorkflowDefinitionError,
+    get_handle,
+    task,
+)
+from horsies_django.conf import parse
+from horsies_django.core.options import drops_result, options_text, own_retention
+from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.tasks import registry
 from horsies_django.testing import drain
 from horsies_django.worker.child.run_task import describe
-from tests.apps.project import tasks, unspeakable
+from tests.apps.project import flows, tasks, unspeakable
+from tests.desk.test_operations import operator
 
 pytestmark = pytest.mark.django_db
 
@@ -55,31 +72,43 @@ def test_an_error_that_a_task_returns_keeps_its_code_message_and_data() -> None:
 
 
 @pytest.mark.promise("S2.21", "S2.15")
-def test_an_exception_is_an_unhandled_error_with_its_traceback() -> None:
-    error = outcome(tasks.raises.send("no such thing")).err_value
-    assert error.error_code == "UNHANDLED_ERROR"
-    assert error.message == "LookupError: no such thing"
+def test_an_exception_is_an_unhandled_error_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    handle = tasks.raises.send("no such thing")
+    error = outcome(handle).err_value
+    assert (error.error_code, error.message) == ("UNHANDLED_ERROR", "LookupError: no such thing")
     assert error.exception is not None
-    assert error.exception["type"] == "LookupError"
-    assert error.exception["module"] == "builtins"
+    assert (error.exception["type"], error.exception["module"]) == ("LookupError", "builtins")
     assert "tests/apps/project/tasks.py" in error.exception["traceback"]
+    (record,) = [record for record in caplog.records if record.name == "horsies.task"]
+    assert record.levelname == "ERROR"
+    assert f"tests.apps.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()
+    assert "UNHANDLED_ERROR: LookupError: no such thing" in record.getMessage()
+    assert "raise LookupError(message)" in str(record.exc_info[1].__notes__)
 
 
-def test_the_code_of_unhandled_errors_is_the_settings_choice(settings: Any) -> None:
+@pytest.mark.parametrize(
+    ("send", "code"),
+    [
+        (lambda: tasks.raises.send("x"), "OUR_BUG"),
+        (lambda: tasks.exits.send(0), "OUR_BUG"),
+        (lambda: tasks.returns_nothing.send(), "TASK_EXCEPTION"),
+        (lambda: tasks.returns_wrong_type.send(), "RETURN_TYPE_MISMATCH"),
+        (lambda: unspeakable.returns.send(), "OUR_BUG"),  # a result that raises when it is read
+        (lambda: unspeakable.areturns.send(), "OUR_BUG"),
+        (lambda: unspeakable.takes.send(trap()), "OUR_BUG"),  # an argument that raises when it is made
+    ],
+)
+def test_whatever_goes_wrong_fails_the_task_alone_and_the_settings_name_what_has_no_code(
+    settings: Any, send: Callable[[], Any], code: str
+) -> None:
     settings.HORSIES = {**settings.HORSIES, "DEFAULT_UNHANDLED_ERROR_CODE": "OUR_BUG"}
-    assert code_of(tasks.raises.send("x")) == "OUR_BUG"
+    assert code_of(send()) == code
 
 
-def test_system_exit_is_a_failure_of_the_task_alone() -> None:
-    assert code_of(tasks.exits.send(0)) == "UNHANDLED_ERROR"
-
-
-def test_none_from_a_task_that_declares_a_result_is_an_error() -> None:
-    assert code_of(tasks.returns_nothing.send()) == "TASK_EXCEPTION"
-
-
-def test_a_value_of_another_type_is_a_mismatch() -> None:
-    assert code_of(tasks.returns_wrong_type.send()) == "RETURN_TYPE_MISMATCH"
+def trap() -> unspeakable.Trapped:
+    found = unspeakable.Trapped("trap")
+    found.name = "trapped"
+    return found
 
 
 @pytest.mark.promise("S2.21")
@@ -87,10 +116,17 @@ def test_a_value_that_json_cannot_hold_is_a_serialization_error() -> None:
     assert code_of(tasks.returns_not_a_number.send()) == "WORKER_SERIALIZATION_ERROR"
 
 
-def test_a_result_beyond_the_limit_is_too_large(settings: Any) -> None:
+def test_a_result_beyond_the_limit_is_too_large_and_the_data_of_an_error_is_left_out(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
     assert code_of(tasks.returns_text.send(2_100)) == "PAYLOAD_TOO_LARGE"
     assert outcome(tasks.returns_text.send(1_500)).is_ok()
+    huge = TaskResult[str](err=TaskError("TOO_MUCH", "see data", data="d" * 5_000))
+    replace_function(monkeypatch, tasks.mail, lambda to: huge)
+    error = outcome(tasks.mail.send("x")).err_value
+    assert (error.error_code, error.data) == ("TOO_MUCH", None)
+    assert "data is left out" in error.message
 
 
 @pytest.mark.parametrize("text", ["nul \x00 byte", "lone \ud800 surrogate"], ids=["nul", "surrogate"])
@@ -109,14 +145,10 @@ def test_text_in_an_exception_that_postgresql_cannot_hold_is_made_visible(
 
 @pytest.mark.promise("S2.21")
 def test_stored_arguments_that_no_longer_fit_fail_before_user_code() -> None:
-    handle = tasks.add.send(1)
-    with connection.cursor() as cursor:
-        cursor.execute("""UPDATE horsies_tasks SET kwargs = '{"a": "one"}'""")
-    assert code_of(handle) == "WORKER_SERIALIZATION_ERROR"
-    renamed = tasks.add.send(1)
-    with connection.cursor() as cursor:
-        cursor.execute("""UPDATE horsies_tasks SET kwargs = '{"z": 1}' WHERE status = 'PENDING'""")
-    assert code_of(renamed) == "WORKER_SERIALIZATION_ERROR"
+    for kwargs in ({"a": "one"}, {"z": 1}):
+        handle = tasks.add.send(1)
+        Task.objects.filter(pk=handle.task_id).update(kwargs=kwargs)
+        assert code_of(handle) == "WORKER_SERIALIZATION_ERROR"
 
 
 @pytest.mark.promise("S2.21")
@@ -127,17 +159,21 @@ def test_a_name_that_nobody_knows_is_a_resolution_error_and_the_row_stays() -> N
     assert "gone.tasks.vanished" in handle.get().err_value.message
 
 
-def test_a_failed_task_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    handle = tasks.raises.send("seen")
-    outcome(handle)
-    (record,) = [record for record in caplog.records if record.name == "horsies.task"]
-    assert record.levelname == "ERROR"
-    assert f"tests.apps.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()
-    assert "UNHANDLED_ERROR: LookupError: seen" in record.getMessage()
-    assert "raise LookupError(message)" in str(record.exc_info[1].__notes__)
+@pytest.mark.parametrize("kind", unspeakable.KINDS)
+def test_an_exception_that_raises_when_it_is_looked_at_fails_its_task_and_nothing_else(kind: str) -> None:
+    assert code_of(unspeakable.raises.send(kind)) == "UNHANDLED_ERROR"
+    assert code_of(unspeakable.araises.send(kind)) == "UNHANDLED_ERROR"
 
 
-def test_an_exception_that_cannot_even_be_shown_is_described() -> None:
+def test_an_exception_whose_text_raises_keeps_its_type_and_its_code(settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE"}}
+    error = outcome(unspeakable.raises.send("cause that cannot be shown")).err_value
+    assert error.error_code == "NOT_THERE"
+    error = outcome(unspeakable.raises.send("str: SystemExit")).err_value
+    assert error.message == "Unspeakable: <Unspeakable, whose text is not available: SystemExit>"
+
+
+def test_a_description_of_an_exception_is_bounded_and_there_also_without_its_text() -> None:
     class Stubborn(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no")
@@ -147,52 +183,237 @@ def test_an_exception_that_cannot_even_be_shown_is_described() -> None:
     described = describe(Stubborn())
     assert "not available" in described["message"]
     assert described["type"].endswith("Stubborn")
-
-
-def test_a_very_long_traceback_is_cut_in_the_middle() -> None:
     described = describe(ValueError("x" * 1_000_000))
     assert len(described["message"]) == 2_000
     assert len(described["traceback"]) < 60_000
     assert "characters left out" in described["traceback"]
 
 
-def test_the_data_of_an_error_beyond_the_limit_is_left_out_and_the_rest_is_kept(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
-    huge = TaskResult[str](err=TaskError("TOO_MUCH", "see data", data="d" * 5_000))
-    replace_function(monkeypatch, tasks.mail, lambda to: huge)
-    error = outcome(tasks.mail.send("x")).err_value
-    assert (error.error_code, error.data) == ("TOO_MUCH", None)
-    assert "data is left out" in error.message
-
-
-@pytest.mark.parametrize("kind", unspeakable.KINDS)
-def test_an_exception_that_raises_when_it_is_looked_at_fails_its_task_and_nothing_else(kind: str) -> None:
-    assert code_of(unspeakable.raises.send(kind)) == "UNHANDLED_ERROR"
-    assert code_of(unspeakable.araises.send(kind)) == "UNHANDLED_ERROR"
-
-
-def test_an_exception_whose_text_raises_keeps_its_type_and_its_code(settings: Any) -> None:
-    mapper = {"builtins.LookupError": "NOT_THERE"}
-    settings.HORSIES = {**settings.HORSIES, "EXCEPTION_MAPPER": mapper}
-    error = outcome(unspeakable.raises.send("cause that cannot be shown")).err_value
-    assert error.error_code == "NOT_THERE"
-    error = outcome(unspeakable.raises.send("str: SystemExit")).err_value
-    assert error.message == "Unspeakable: <Unspeakable, whose text is not available: SystemExit>"
-
-
-def test_a_result_that_raises_when_it_is_read_fails_its_task_and_nothing_else() -> None:
-    assert code_of(unspeakable.returns.send()) == "UNHANDLED_ERROR"
-    assert code_of(unspeakable.areturns.send()) == "UNHANDLED_ERROR"
-
-
-def test_an_argument_that_raises_when_it_is_made_fails_its_task_and_nothing_else() -> None:
-    trap = unspeakable.Trapped("trap")
-    trap.name = "trapped"
-    assert code_of(unspeakable.takes.send(trap)) == "UNHANDLED_ERROR"
-
-
 @pytest.mark.parametrize("kind", unspeakable.ERRORS)
 def test_an_error_that_a_task_returns_may_hold_anything(kind: str) -> None:
     assert code_of(unspeakable.returns_error.send(kind)) == "NOT_THERE"
+
+
+def test_a_task_that_fails_with_a_listed_code_is_tried_again_until_it_succeeds_or_its_policy_ends() -> None:
+    handle = tasks.mails.send(2)
+    assert drain() == 3
+    assert handle.get(0).ok_value == 3
+    attempts = TaskAttempt.objects.order_by("attempt").values_list("outcome", "error_code", "will_retry")
+    assert list(attempts) == [("FAILED", "MAIL_DOWN", True)] * 2 + [("COMPLETED", None, False)]
+    info = handle.info()
+    assert info is not None
+    assert (info.retry_count, info.max_retries, len(info.attempts)) == (2, 2, 3)
+    handle = tasks.mails.send(9)
+    assert drain(raise_errors=False) == 3
+    error = handle.get(0).err_value
+    assert (error.error_code, error.message) == ("MAIL_DOWN", "MailDown: no answer")
+
+
+USUAL = RetryPolicy.fixed([0, 0])
+
+
+def listing(*kinds: Any) -> RetryPolicy:
+    return RetryPolicy.fixed([0, 0], auto_retry_for=kinds)
+
+
+@pytest.mark.parametrize(
+    ("send", "args", "policy", "ran"),
+    [
+        (tasks.mails, [9], USUAL, 3),  # without a list: any exception
+        (tasks.mails, [9], listing(tasks.MailDown), 3),  # whatever code its mapper gives it
+        (tasks.mails, [9], listing(OSError), 3),
+        (tasks.mails, [9], listing("tests.apps.project.tasks.MailDown"), 3),
+        (tasks.mails, [9], listing(LookupError, "OTHER"), 1),
+        (tasks.mails, [9], listing(), 1),
+        (tasks.araises, [], USUAL, 3),
+        (tasks.breaks_sql, [], USUAL, 3),
+        (tasks.exits, [3], USUAL, 1),  # an exit is no exception
+        (tasks.mail, ["nowhere"], USUAL, 1),  # an error that was returned is an answer
+        (tasks.mail, ["nowhere"], listing("NO_ADDRESS"), 3),
+    ],
+)
+def test_an_exception_is_tried_again_without_a_list_by_its_class_or_by_a_base_class(
+    send: Any, args: list[Any], policy: RetryPolicy, ran: int
+) -> None:
+    send.with_options(retry_policy=policy).send(*args)
+    assert drain(raise_errors=False) == ran
+
+
+@pytest.mark.parametrize(("delay", "code", "expected"), [(7.5, None, "RETRY_REQUESTED"), (None, "BUSY", "BUSY")])
+def test_a_task_asks_for_its_retry_itself(delay: float | None, code: str | None, expected: str) -> None:
+    handle = tasks.asks_again.send(delay, code)
+    drain()
+    row, attempt = Task.objects.get(pk=handle.task_id), TaskAttempt.objects.get()
+    assert row.status == "PENDING"
+    assert row.next_retry_at is not None
+    assert row.next_retry_at - attempt.finished_at == dt.timedelta(seconds=60 if delay is None else delay)
+    assert (attempt.error_code, attempt.error_message, attempt.will_retry) == (expected, "come back later", True)
+
+
+def test_a_task_that_asks_too_often_or_without_a_policy_fails_with_what_it_asked_or_what_to_write() -> None:
+    last, without = tasks.asks_again.send(0, None), tasks.asks_again_without_a_policy.send()
+    assert drain(raise_errors=False) == 3
+    error = last.get(0).err_value
+    assert (error.error_code, error.data, error.exception["type"]) == ("RETRY_REQUESTED", {"after": 0}, "MailDown")
+    assert "write @task(retry_policy=RetryPolicy.fixed([60, 300]))" in without.get(0).err_value.message
+
+
+def test_the_mapper_of_the_settings_holds_for_all_tasks_and_each_wrong_entry_is_a_problem(settings: Any) -> None:
+    mapper = {"builtins.LookupError": "NOT_THERE", OSError: "WORKER_CRASHED", 7: "Y", "no.such.Error": "X"}
+    config, problems = parse({"EXCEPTION_MAPPER": mapper}, databases={"default"})
+    assert [problem.id for problem in problems] == ["E020", "E020", "E020"]
+    assert dict(config.exception_mapper) == {LookupError: "NOT_THERE"}
+    assert [one.id for one in parse({"EXCEPTION_MAPPER": []}, databases={"default"})[1]] == ["E001"]
+    settings.HORSIES = {**settings.HORSIES, "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE", OSError: "IO"}}
+    assert code_of(tasks.raises.send("x")) == "NOT_THERE"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retry_policy": [60]}, "RetryPolicy.fixed"),
+        ({"timeout_ms": 5}, "timeout_ms must be"),
+        ({"timeout_ms": dt.timedelta(days=40)}, "timeout_ms must be"),
+        ({"exception_mapper": {OSError: "lower"}}, "exception_mapper"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_where_the_task_is_written_and_sent(
+    options: dict[str, Any], said: str
+) -> None:
+    def never() -> None: ...
+
+    with pytest.raises(TaskDefinitionError, match=said):
+        task(**options)(never)
+    if "exception_mapper" not in options:
+        with pytest.raises(TaskSendError, match=said):
+            tasks.noop.with_options(**options).send()
+        assert not Task.objects.exists()
+
+
+NOT_KEPT = {"ok": None, "kept": False}
+plus_dropped = flows.plus.with_options(keep_result=False)
+numbers_dropped = flows.numbers.with_options(keep_result=False)
+
+
+def stored(handle: Any) -> Any:
+    return Task.objects.values_list("options", "result").get(pk=handle.task_id)
+
+
+def test_a_value_that_is_not_kept_is_not_stored_and_its_handle_still_says_that_the_task_completed() -> None:
+    """Naive: the typed handle decodes null as an int, and tells of a result that does not fit."""
+    handle = tasks.add.with_options(keep_result=False).send(40, b=2)
+    coroutine = tasks.anoop.with_options(keep_result=False).send()
+    drain()
+    assert stored(handle) == ({"wire": 1, "keep_result": False}, NOT_KEPT)
+    assert stored(coroutine)[1] == NOT_KEPT
+    for one in (handle, get_handle(handle.task_id)):
+        assert one.get(0).is_ok()
+        assert one.get(0).ok_value is None
+    assert handle.info().status == "COMPLETED"
+    client = operator("view_task", "view_payload")
+    shown = client.get(reverse("admin:horsies_task_change", args=(handle.task_id,))).content.decode()
+    assert "not kept" in shown
+
+
+def test_an_error_is_kept_whatever_was_said_of_the_result() -> None:
+    handle = tasks.raises.with_options(keep_result=False).send("a reason")
+    drain(raise_errors=False)
+    assert "a reason" in handle.get(0).err_value.message
+    assert handle.get(0).err_value.exception["traceback"]
+
+
+def test_what_is_said_at_the_send_counts_more_than_the_decorator_and_true_undoes_it() -> None:
+    @task(name="tests.keep.dropped", keep_result=False)
+    def dropped() -> int:
+        return 7
+
+    @task(name="tests.keep.for_an_hour", keep_result=dt.timedelta(hours=1))
+    def for_an_hour() -> int:
+        return 8
+
+    handles = [
+        dropped.send(),
+        dropped.with_options(keep_result=True).send(),
+        dropped.with_options(keep_result=dt.timedelta(minutes=2)).send(),
+        for_an_hour.send(),
+        for_an_hour.with_options(keep_result=False).send(),
+        tasks.add.with_options(keep_result=True).send(1),
+    ]
+    found = [stored(handle)[0] for handle in handles]
+    assert [options and options["keep_result"] for options in found] == [False, None, 120_000, 3_600_000, False, None]
+    drain()
+    assert [handle.get(0).ok for handle in handles] == [None, 7, 7, 8, None, 1]
+
+
+@pytest.mark.parametrize("wrong", [0, 3600, "1h", dt.timedelta(0), dt.timedelta(seconds=59), dt.timedelta(days=40_000)])
+def test_what_is_no_duration_is_refused_when_the_task_is_declared_and_when_it_is_sent(wrong: Any) -> None:
+    def function() -> None: ...
+
+    with pytest.raises(TaskDefinitionError, match="keep_result must be True, False or a timedelta"):
+        task(keep_result=wrong)(function)
+    with pytest.raises(TaskSendError, match="keep_result must be True, False or a timedelta"):
+        tasks.add.with_options(keep_result=wrong).send(1)
+    assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, "{}", "[]", "7", '"keep_result"', "{", '{"keep_result": null}', '{"keep_result": true}', '{"keep_result": 0}',
+        '{"keep_result": -5}', '{"keep_result": 59999}', '{"keep_result": 4000000000000}', '{"keep_result": "1h"}',
+        '{"keep_result": 1.5}', '{"metadata": {"keep_result": false}}', '{"wire": "x", "keep_result": false}',
+        '{"keep_result": ' + "[" * 600 + "]" * 600 + "}",
+    ],
+)  # fmt: skip
+def test_options_that_are_any_json_never_drop_a_result(text: str | None) -> None:
+    assert own_retention(text) is None
+    assert not drops_result(text)
+
+
+def test_a_reply_of_a_task_that_drops_its_value_loses_only_the_value_of_a_success() -> None:
+    claim = Claim(uuid.uuid4(), 1, "sync", "x", "{}", options=options_text(None, None, False))
+    kept = claim._replace(options=options_text(None, 300, dt.timedelta(hours=1)))
+    ok = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
+    failed = ("FAILED", '{"err": 1}', "X", "m", None, False, ())
+    assert Outcome.of(claim, ok).result == '{"ok":null,"kept":false}'
+    assert Outcome.of(claim, failed).result == '{"err": 1}'
+    assert Outcome.of(kept, ok).result == '{"ok": 1}'
+    assert own_retention(kept.options) == 3_600_000
+
+
+TAKERS: dict[str, Callable[[Workflow, Any], Any]] = {
+    "an argument": lambda flow, node: flow.add(flows.plus, node),
+    "a list": lambda flow, node: flow.add(flows.total, [flow.add(flows.number, 1), node]),
+    "an outcome": lambda flow, node: flow.add(flows.describe, node, allow_failed=True),
+    "a condition": lambda flow, node: flow.add(flows.number, 1, when=node.matches("$ > 1")),
+    "the value of the run": lambda flow, node: flow.returns(node),
+    "a map": lambda flow, _: flow.map(flows.plus, a=flow.add(numbers_dropped, 3, name="dropped")),
+    "all of a map": lambda flow, _: flow.add(flows.total, flow.map(plus_dropped, a=[1, 2], name="dropped")),
+    "an undo": lambda flow, _: flow.add(plus_dropped, 1, name="dropped", undo=tasks.hold_undo),
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_a_node_whose_result_is_taken_cannot_drop_it(taker: str) -> None:
+    flow = Workflow("drops")
+    own = taker in ("a map", "all of a map", "an undo")  # they add the node themselves
+    TAKERS[taker](flow, None if own else flow.add(plus_dropped, 1, name="dropped"))
+    with pytest.raises(WorkflowDefinitionError) as caught:
+        flow.send()
+    (problem,) = caught.value.problems
+    assert "it takes the result of dropped, whose task does not keep it" in problem
+    if taker == "an undo":
+        assert "its undo tests.apps.project.tasks.hold_undo: it takes" in problem
+    assert not Task.objects.exists()
+
+
+def test_a_node_that_nobody_takes_anything_from_drops_its_value_and_others_keep_theirs() -> None:
+    flow = Workflow("drops")
+    first = flow.add(plus_dropped, 1, name="dropped")
+    last = flow.add(flows.number, 5, after=first)
+    flow.returns(last)
+    run = flow.send()
+    drain()
+    assert run.get(0).ok_value == 5
+    assert run.results()["dropped"].ok is None
+    assert Task.objects.get(node=0).result == NOT_KEPT

@@ -39,13 +39,21 @@ def lines(text: str) -> list[str]:
 
 
 def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong() -> None:
+    assert "horsies_scheduler" in run(), "without schedules it says where they come from"
     make("nightly", zone="Europe/Istanbul")
     make("sleeping", pattern="every 15 minutes")
-    make("broken")
+    for name in ("broken", "gone", "unreadable"):
+        make(name)
     schedules.disable("sleeping", actor="a test")
     Schedule.objects.filter(name="broken").update(error="this process has no task 'x'")
     tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
     Schedule.objects.filter(name="nightly").update(last_fire_at=tick.fire_at)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_schedules SET gone_at = now() WHERE name = 'gone'")
+        cursor.execute(
+            """UPDATE horsies_schedules SET changes = changes || '{"pattern": "at teatime", "zone": "Mars"}'
+            WHERE name = 'unreadable'"""
+        )
     listed = run()
     assert listed == run("list")
     (nightly,) = [line for line in lines(listed) if line.startswith("nightly")]
@@ -54,30 +62,11 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     (sleeping,) = [line for line in lines(listed) if line.startswith("sleeping")]
     assert "Every 15 minutes UTC tests.apps.project.tasks.noop off" in sleeping
     assert "broken: this process has no task 'x'" in listed
+    assert "gone from the code" in listed
     found = {one["name"]: one for one in machine("list")}
-    assert {name: one["state"] for name, one in found.items()} == {
-        "nightly": "on",
-        "sleeping": "off",
-        "broken": "error",
-    }
+    states = {"nightly": "on", "sleeping": "off", "broken": "error", "gone": "gone", "unreadable": "error"}
+    assert {name: one["state"] for name, one in found.items()} == states
     assert found["nightly"]["last_task"] == str(tick.task_id)
-
-
-def test_without_schedules_the_list_says_where_they_come_from() -> None:
-    assert "horsies_scheduler" in run()
-
-
-def test_a_schedule_that_is_gone_from_the_code_or_cannot_be_read_is_listed_as_such() -> None:
-    make("gone")
-    make("unreadable")
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_schedules SET gone_at = now() WHERE name = 'gone'")
-        cursor.execute(
-            """UPDATE horsies_schedules SET changes = changes || '{"pattern": "at teatime", "zone": "Mars"}'
-            WHERE name = 'unreadable'"""
-        )
-    assert {one["name"]: one["state"] for one in machine("list")} == {"gone": "gone", "unreadable": "error"}
-    assert "gone from the code" in run()
     with pytest.raises(CommandError, match="invalid schedule 'unreadable': .*teatime"):
         run("next", "unreadable")
 
@@ -93,7 +82,7 @@ def test_next_gives_the_coming_fire_times_in_the_zone_of_the_schedule_and_in_utc
     assert "+0530" in printed
 
 
-def test_switches_say_whether_they_changed_anything_and_are_audited() -> None:
+def test_switches_and_delete_say_whether_they_changed_anything_and_are_audited() -> None:
     make("nightly")
     assert run("disable", "nightly", "--reason=holidays") == "nightly is disabled.\n"
     assert run("disable", "nightly") == "Nothing changed: nightly is disabled already.\n"
@@ -101,10 +90,6 @@ def test_switches_say_whether_they_changed_anything_and_are_audited() -> None:
     assert entry.actor.startswith("shell:")
     assert entry.reason == "holidays"
     assert machine("enable", "nightly") == {"changed": ["enabled"]}
-
-
-def test_delete_says_what_it_deleted_and_is_audited() -> None:
-    make("nightly")
     assert run("delete", "nightly", "--reason=not needed") == "nightly is deleted.\n"
     assert AuditEntry.objects.get(action="schedule.delete").reason == "not needed"
     make("nightly")
@@ -118,12 +103,9 @@ def test_run_now_sends_one_task_and_prints_its_id() -> None:
     assert Task.objects.count() == 2
 
 
-@pytest.mark.parametrize("verb", ["next", "run-now", "enable", "disable", "delete"])
-def test_a_schedule_that_does_not_exist_is_named(verb: str) -> None:
-    with pytest.raises(CommandError, match="there is no schedule 'nowhere'"):
-        run(verb, "nowhere")
-
-
-def test_an_option_that_makes_no_sense_is_refused() -> None:
+def test_a_schedule_that_does_not_exist_is_named_and_an_option_that_makes_no_sense_is_refused() -> None:
+    for verb in ("next", "run-now", "enable", "disable", "delete"):
+        with pytest.raises(CommandError, match="there is no schedule 'nowhere'"):
+            run(verb, "nowhere")
     with pytest.raises(CommandError, match="whole number of at least 1"):
         run("next", "nightly", "--count=0")

@@ -1,24 +1,31 @@
-"""Signals where tasks are sent, and in drain(): their moments, their arguments, and receivers that fail."""
+"""Signals where tasks are sent and in drain(), ours and Django's: their moments, their arguments, and receivers that fail."""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
-from django.db import transaction
+from django.db import ProgrammingError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from horsies_django import RetryPolicy, signals
+from horsies_django import Retry, RetryPolicy, signals
+from horsies_django.backends import HorsiesBackend
 from horsies_django.models import Task
 from horsies_django.models.fields import aware
 from horsies_django.schedules import create, run_now
 from horsies_django.testing import drain
+from tests.apps.errands import tasks as errands
+from tests.apps.errands.api import TaskResultStatus
+from tests.apps.errands.api import signals as django_signals
 from tests.apps.project import tasks
 
 pytestmark = pytest.mark.django_db
@@ -46,8 +53,10 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return connect
 
 
-def test_a_send_is_told_after_its_insert_with_plain_values(watch: Watch) -> None:
+def test_a_send_is_told_after_its_insert_with_plain_values_and_a_refused_one_is_not(watch: Watch) -> None:
     got = watch("task_sent")
+    with pytest.raises(Exception, match="priority must be"):
+        tasks.add.with_options(priority=0).send(1)
     handle = tasks.mail.with_options(metadata={"tenant": 7}).send("a@example.org")
     assert got == [
         (
@@ -87,73 +96,46 @@ def test_it_is_told_in_the_sender_s_transaction_and_work_for_later_waits_for_the
     assert [group.name for group in Group.objects.all()] == [f"sent {kept.task_id}"]
 
 
-def test_a_send_of_many_is_one_signal_with_all_its_ids(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_to_send_is_one_signal_with_all_its_ids(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: a signal for each of 100,000 rows, or one for each INSERT."""
     got = watch("task_sent")
-    few = tasks.add.send_many([{"a": 1}, {"a": 2}])
     monkeypatch.setattr("horsies_django.tasks.enqueue.CHUNK", 2)
     many = tasks.add.send_many([{"a": n} for n in range(5)])
     assert tasks.add.send_many([]) == []
-    assert [values["task_ids"] for _, _, values in got] == [
-        tuple(handle.task_id for handle in handles) for handles in (few, many)
-    ]
-
-
-def test_async_sends_schedules_and_delays_are_sends_too(watch: Watch) -> None:
-    got = watch("task_sent")
-    handles = [
-        async_to_sync(tasks.add.asend)(1),
-        tasks.add.schedule(60, 1),
-        tasks.add.with_options(delay=60).send(1),
-    ]
+    handles = [async_to_sync(tasks.add.asend)(1), tasks.add.schedule(60, 1), tasks.add.with_options(delay=60).send(1)]
     create("nightly", {"task": tasks.add.name, "kwargs": {"a": 1}, "pattern": "daily at 04:30"}, actor="ada")
-    ids = [*(handle.task_id for handle in handles), run_now("nightly", actor="ada")]
-    assert [values["task_ids"] for _, _, values in got] == [(id_,) for id_ in ids]
-
-
-def test_a_send_that_is_refused_is_not_told(watch: Watch) -> None:
-    got = watch("task_sent")
-    with pytest.raises(Exception, match="priority must be"):
-        tasks.add.with_options(priority=0).send(1)
-    assert got == []
+    single = [*(handle.task_id for handle in handles), run_now("nightly", actor="ada")]
+    expected = [tuple(handle.task_id for handle in many), *((id_,) for id_ in single)]
+    assert [values["task_ids"] for _, _, values in got] == expected
 
 
 def test_a_receiver_that_raises_is_named_in_the_log_once_and_the_task_is_sent(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Naive: Django's own method raises AttributeError for a receiver that is an object."""
-
-    class Broken:
-        def __call__(self, **values: Any) -> None:
-            raise LookupError("no such metric")
-
-    got = watch("task_sent")
-    broken = Broken()
+    early, broken = watch("task_sent"), Broken()
     signals.task_sent.connect(broken)
     signals.task_sent.connect(refuses)
-    late = watch_also(signals.task_sent)
+    late = watch("task_sent")
     handle = tasks.add.send(1)
-    assert Task.objects.filter(pk=handle.task_id).exists()
-    assert (len(got), len(late)) == (1, 1), "the others got it, before and after"
+    assert (len(early), len(late)) == (1, 1), "the others got it, before and after"
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [record.getMessage() for record in errors] == [
-        "the receiver tests.desk.test_signals.test_a_receiver_that_raises_is_named_in_the_log_once_and_the_task_is_sent."
-        "<locals>.Broken of task_sent raised LookupError('no such metric')",
-        "the receiver tests.desk.test_signals.refuses of task_sent raised "
+        f"the receiver {__name__}.Broken of task_sent raised LookupError('no such metric')",
+        f"the receiver {__name__}.refuses of task_sent raised "
         "TypeError(\"'mappingproxy' object does not support item assignment\")",
     ]
     assert all(record.name == "horsies.signals" and record.exc_info for record in errors)
     assert Task.objects.get(pk=handle.task_id).options is None
 
 
+class Broken:
+    def __call__(self, **values: Any) -> None:
+        raise LookupError("no such metric")
+
+
 def refuses(metadata: Any, **values: Any) -> None:
     metadata["tenant"] = 8
-
-
-def watch_also(signal: signals.HorsiesSignal) -> list[Any]:
-    got: list[Any] = []
-    signal.connect(lambda **values: got.append(values), weak=False)
-    return got
 
 
 def test_a_receiver_can_be_connected_to_one_task_and_disconnected(watch: Watch) -> None:
@@ -177,23 +159,131 @@ def test_a_receiver_can_be_connected_to_one_task_and_disconnected(watch: Watch) 
 
 def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
     got = watch("task_started", "task_retried", "task_finished")
-    policy = RetryPolicy.fixed([60], jitter=False)
-    handle = tasks.raises.with_options(retry_policy=policy, metadata={"tenant": 7}).send("no")
+    policy, metadata = RetryPolicy.fixed([60], jitter=False), {"tenant": 7}
+    handle = tasks.raises.with_options(retry_policy=policy, metadata=metadata).send("no")
     drain(until=dt.timedelta(minutes=2), raise_errors=False)
-    about = {
-        "task_id": handle.task_id,
-        "task_name": tasks.raises.name,
-        "queue_name": "default",
-        "metadata": {"tenant": 7},
-    }
+    about = {"task_id": handle.task_id, "task_name": tasks.raises.name, "queue_name": "default", "metadata": metadata}
     assert [name for name, _, _ in got] == ["task_started", "task_retried", "task_started", "task_finished"]
-    assert {sender for _, sender, _ in got} == {tasks.raises.definition}
-    for (_, _, values), attempt in zip(got, (1, 1, 2, 2), strict=True):
+    for (_, sender, values), attempt in zip(got, (1, 1, 2, 2), strict=True):
+        assert sender is tasks.raises.definition
         assert {**about, "attempt": attempt}.items() <= values.items()
         assert isinstance(values["worker_id"], uuid.UUID)
     retried, finished = got[1][2], got[3][2]
-    assert (retried["error_code"], finished["error_code"], finished["status"]) == (*["UNHANDLED_ERROR"] * 2, "FAILED")
+    assert retried["error_code"] == finished["error_code"] == "UNHANDLED_ERROR"
+    assert finished["status"] == "FAILED"
     assert "LookupError: no" in finished["error_message"]
-    info = handle.info()
-    assert info is not None
-    assert retried["retry_at"] == aware(info.attempts[0].finished_at) + dt.timedelta(seconds=60)
+    first = handle.info().attempts[0]  # type: ignore[union-attr]
+    assert retried["retry_at"] == aware(first.finished_at) + dt.timedelta(seconds=60)
+
+
+NAMES = ("task_enqueued", "task_started", "task_finished")
+Told = list[tuple[str, str, str, int, type | None]]
+
+
+@contextmanager
+def connected(receiver: Any, *names: str) -> Iterator[None]:
+    for name in names:
+        getattr(django_signals, name).connect(receiver, sender=HorsiesBackend)
+    try:
+        yield
+    finally:
+        for name in names:
+            getattr(django_signals, name).disconnect(receiver, sender=HorsiesBackend)
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """Collect the signals that name the backend class as their sender: name, id, status, attempts, the exception on its way."""
+    found: Told = []
+    signal_names = {getattr(django_signals, name): name for name in NAMES}
+
+    def hear(signal: Any, task_result: Any, **kwargs: Any) -> None:
+        status, attempts = str(task_result.status), task_result.attempts
+        found.append((signal_names[signal], task_result.id, status, attempts, sys.exc_info()[0]))
+
+    with connected(hear, *NAMES):
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "starts", "end"),
+    [
+        (errands.add, (1,), 1, ("SUCCESSFUL", 1, None)),
+        (errands.later, (1,), 1, ("SUCCESSFUL", 1, None)),
+        (errands.fails, (), 1, ("FAILED", 1, ValueError)),
+        (errands.fails_async, (), 1, ("FAILED", 1, ValueError)),
+        (errands.tried, (3,), 3, ("FAILED", 3, ValueError)),
+        (errands.tried, (1, "KeyError"), 1, ("FAILED", 1, KeyError)),
+        (errands.waits, ("no",), 1, None),
+        (errands.paused, ("no",), 1, None),
+        (errands.paused, ("never",), 1, ("FAILED", 1, ValueError)),
+        (errands.asks, (), 2, ("FAILED", 2, Retry)),
+        (errands.interrupted, (), 1, None),
+        (errands.breaks_transaction, (), 1, ("FAILED", 1, ProgrammingError)),
+    ],
+)
+def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_as_sender(
+    told: Told, task: Any, args: tuple[Any, ...], starts: int, end: Any
+) -> None:
+    """Naive: the sender is an instance, or the end is told when the exception can no longer be reported."""
+    errands.CALLS.clear()
+    result = async_to_sync(task.aenqueue)(*args) if task is errands.tried else task.enqueue(*args)
+    drain(raise_errors=False)
+    expected = [("task_enqueued", "READY", 0, None)]
+    expected += [("task_started", "RUNNING", start, None) for start in range(1, starts + 1)]
+    expected += [("task_finished", *end)] if end else []
+    assert told == [(name, result.id, *rest) for name, *rest in expected]
+    result.refresh()
+    assert result.is_finished is bool(end)
+
+
+def test_who_listens_to_the_end_reads_errors_and_times_by_the_clock_of_the_database() -> None:
+    """Naive: ``finished_at`` is Python's clock, which may be before ``started_at``."""
+    seen: list[Any] = []
+
+    def hear(task_result: Any, **kwargs: Any) -> None:
+        seen.append([task_result.enqueued_at, task_result.started_at, task_result.finished_at])
+        seen.append([error.exception_class for error in task_result.errors])
+
+    with connected(hear, "task_finished"):
+        errands.fails.enqueue()
+        with CaptureQueriesContext(connection) as queries:
+            drain(raise_errors=False)
+    assert seen[0] == sorted(seen[0])
+    assert seen[1] == [ValueError]
+    assert len([query for query in queries.captured_queries if "task.codec = 'plain'" in query["sql"]]) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("task", [errands.add, errands.later])
+def test_a_receiver_that_raises_changes_nothing_and_has_its_line(
+    name: str, task: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+
+    def wrong(**kwargs: Any) -> None:
+        raise LookupError("the receiver is wrong")
+
+    with connected(wrong, name), caplog.at_level(logging.ERROR):
+        result = task.enqueue(1)
+        drain()
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.SUCCESSFUL, 1)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "horsies.task"]
+    assert "wrong raised LookupError" in line
+    assert result.id in line
+
+
+def test_the_log_of_django_says_how_a_task_went(caplog: pytest.LogCaptureFixture) -> None:
+    logger = HorsiesBackend.api.package
+    with caplog.at_level(logging.DEBUG, logger):
+        errands.fails.enqueue()
+        drain(raise_errors=False)
+        errands.add.enqueue(1)
+        drain()
+    records = [record for record in caplog.records if record.name == logger]
+    assert [(record.levelname, record.getMessage().split()[-1]) for record in records] == [
+        ("DEBUG", "backend=default"), ("INFO", "state=RUNNING"), ("ERROR", "state=FAILED"),
+        ("DEBUG", "backend=default"), ("INFO", "state=RUNNING"), ("INFO", "state=SUCCESSFUL"),
+    ]  # fmt: skip
+    assert records[2].exc_info is not None
+    assert records[2].exc_info[0] is ValueError

@@ -13,23 +13,25 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
-from django.test import TestCase, override_settings
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from horsies_django import CurrentTask, StepError, TaskResult
-from horsies_django.conf import config
+from horsies_django import CurrentTask, StepError
 from horsies_django.models import Task, TaskStep
+from horsies_django.tasks.operations import retry
 from horsies_django.testing import drain
-from tests.apps.project import stepping
+from tests.apps.project import stepping, tasks
 from tests.apps.project.stepping import Charge
 from tests.support.factories import TaskFactory
 
 HOUR = dt.timedelta(hours=1)
+Rows = Callable[[], list[str]]
+pytestmark = pytest.mark.django_db
 transactional = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def rows(db: None) -> Iterator[Callable[[], list[str]]]:
+def rows(db: None) -> Iterator[Rows]:
     """Have the table of the tasks for the time of a test; give a function that tells the steps that wrote into it."""
     with connection.cursor() as cursor:
         cursor.execute(stepping.TABLE)
@@ -90,27 +92,22 @@ def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks
     assert set(names()) == set(steps())
 
 
-@transactional
-def test_a_later_attempt_gets_the_recorded_result_in_the_type_of_the_annotation_and_runs_nothing(
-    rows: Callable[[], list[str]],
-) -> None:
+def test_a_repeated_step_gets_the_recorded_result_in_the_type_of_the_annotation_and_runs_nothing(rows: Rows) -> None:
+    """A value that would come back as another one has to show in the first attempt, not in a retry."""
+
+    def several() -> list[Decimal]:
+        return [Decimal("1.50")]
+
     task = TaskFactory(status="RUNNING")
-    first = attempt(1, task).step("charge", stepping.charge, 5)
-    assert attempt(2, task).step("charge", stepping.charge, amount=5) == first == Charge(5, first.process)
+    for generation in (1, 2):
+        current = attempt(generation, task)
+        found = [current.step("charge", stepping.charge, 5), current.step("charge", stepping.charge, amount=5)]
+        assert found == [Charge(5, found[0].process)] * 2
+        assert current.step("several", several) == [Decimal("1.50")]
+        assert current.step("nothing", lambda: None) is None
     assert rows() == ["charge 5"]
-
-
-@transactional
-def test_a_step_that_is_repeated_within_an_attempt_is_not_run_again() -> None:
-    current = attempt()
-    assert [current.step("make", make, "a") for _ in range(2)] == ["a", "a"]
-    assert names() == ["a"]
-
-
-@transactional
-def test_a_step_of_another_task_is_another_step() -> None:
-    assert [attempt().step("make", make, name) for name in ("a", "b")] == ["a", "b"]
-    assert names() == ["a", "b"]
+    attempt().step("charge", stepping.charge, 6)  # of another task
+    assert rows() == ["charge 5", "charge 6"]
 
 
 @transactional
@@ -128,18 +125,9 @@ def test_a_function_that_raises_is_not_recorded_and_is_run_again(atomic: bool) -
 
 
 @transactional
-def test_no_transaction_is_open_during_a_call_to_the_outside() -> None:
-    def outside() -> bool:
-        return connection.in_atomic_block
-
-    assert attempt().step("outside", outside, atomic=False) is False
-    assert attempt().step("inside", outside) is True
-    assert steps() == {"outside": False, "inside": True}
-
-
-@transactional
 def test_what_a_step_sends_and_what_it_writes_are_there_together_or_not_at_all() -> None:
     def send(fails: bool) -> str:
+        assert connection.in_atomic_block
         handle = stepping.steps.send()
         if fails:
             raise LookupError
@@ -150,6 +138,7 @@ def test_what_a_step_sends_and_what_it_writes_are_there_together_or_not_at_all()
     assert Task.objects.filter(status="PENDING").count() == 0
     sent = attempt().step("send", send, False)
     assert str(Task.objects.get(status="PENDING").pk) == sent
+    assert attempt().step("outside", lambda: connection.in_atomic_block, atomic=False) is False
 
 
 @transactional
@@ -166,78 +155,46 @@ def test_a_function_that_asks_for_a_rollback_leaves_no_record_of_what_was_rolled
     assert current.step("make", make, "b") == "b"
 
 
-@transactional
-def test_results_are_the_same_in_every_attempt() -> None:
-    """A value that would come back as another one has to show in the first attempt, not in a retry."""
-    task = TaskFactory(status="RUNNING")
-
-    def several() -> list[Decimal]:
-        return [Decimal("1.50")]
-
-    for generation in (1, 2):
-        assert attempt(generation, task).step("several", several) == [Decimal("1.50")]
-        assert attempt(generation, task).step("nothing", lambda: None) is None
-
-
 # in tasks, and in tests
 
 
-class InsideATestCase(TestCase):
-    @classmethod
-    def setUpTestData(cls) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(stepping.TABLE)
-
-    def written(self) -> list[str]:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT step FROM step_rows ORDER BY step")
-            return [row[0] for row in cursor.fetchall()]
-
-    def test_drain_runs_steps_once_over_all_attempts_in_the_transaction_of_the_test(self) -> None:
-        handle = stepping.steps.send(fails=2)
-        assert drain(until=HOUR) == 3
-        assert [each.amount for each in handle.get().ok_value] == [0, 1, 2]
-        assert self.written() == ["charge 0", "charge 1", "charge 2"]
-        assert TaskStep.objects.filter(task_id=handle.task_id).count() == 3
-
-    def test_async_tasks_take_steps_too(self) -> None:
-        handle = stepping.asteps.send(fails=1)
-        assert drain(until=HOUR) == 2
-        inside, outside, attempt = handle.get().ok_value
-        assert (outside, attempt) == (1, 2)
-        assert self.written() == ["inside"]
-        assert set(TaskStep.objects.values_list("name", flat=True)) == {"inside", "outside"}
-
-    def test_a_task_that_is_called_runs_its_steps_and_records_nothing(self) -> None:
-        assert [each.amount for each in stepping.steps()] == [0, 1, 2]
-        assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
-        assert self.written() == ["charge 0", "charge 1", "charge 2", "inside"]
-        assert TaskStep.objects.count() == 0
-
-    def test_an_atomic_block_of_the_test_itself_is_refused_as_in_production(self) -> None:
-        with transaction.atomic(), pytest.raises(StepError, match="open transaction"):
-            attempt().step("make", make, "a")
-        assert names() == []
-
-
-@transactional
-def test_drain_runs_steps_without_a_transaction_around_it(rows: Callable[[], list[str]]) -> None:
-    handle = stepping.steps.send(fails=1)
-    assert drain(until=HOUR) == 2
-    assert handle.get().is_ok()
+@pytest.mark.parametrize("inside", [True, pytest.param(False, marks=transactional)])
+def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_of_the_test_and_without_one(
+    rows: Rows, inside: bool
+) -> None:
+    assert connection.in_atomic_block is inside
+    handle = stepping.steps.send(fails=2)
+    assert drain(until=HOUR) == 3
+    assert [each.amount for each in handle.get().ok_value] == [0, 1, 2]
     assert rows() == ["charge 0", "charge 1", "charge 2"]
-
-
-@transactional
-def test_a_task_that_is_run_again_is_another_task_and_takes_its_steps_anew(rows: Callable[[], list[str]]) -> None:
-    from horsies_django.tasks.operations import retry
-
-    handle = stepping.steps.send(fails=99)
+    assert TaskStep.objects.filter(task_id=handle.task_id).count() == 3
+    again = stepping.steps.send(fails=99)
     drain(until=HOUR, raise_errors=False)
-    assert handle.get() != TaskResult(ok=None)
-    retry(handle.task_id, actor="ada")
+    retry(again.task_id, actor="ada")  # it is another task, and takes its steps anew
     drain(until=HOUR, raise_errors=False)
-    assert rows() == ["charge 0", "charge 0", "charge 1", "charge 1"]
+    assert rows() == ["charge 0"] * 3 + ["charge 1"] * 3 + ["charge 2"]
+
+
+def test_async_tasks_take_steps_too(rows: Rows) -> None:
+    handle = stepping.asteps.send(fails=1)
+    assert drain(until=HOUR) == 2
+    inside, outside, attempt = handle.get().ok_value
+    assert (outside, attempt) == (1, 2)
+    assert rows() == ["inside"]
+    assert set(TaskStep.objects.values_list("name", flat=True)) == {"inside", "outside"}
+
+
+def test_a_task_that_is_called_runs_its_steps_and_records_nothing(rows: Rows) -> None:
+    assert [each.amount for each in stepping.steps()] == [0, 1, 2]
+    assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
+    assert rows() == ["charge 0", "charge 1", "charge 2", "inside"]
+    assert TaskStep.objects.count() == 0
+
+
+def test_task_functions_methods_and_partials_can_be_steps() -> None:
+    assert attempt().step("add", tasks.add, 1, b=2) == 3
+    assert attempt().step("upper", "a".upper) == "A"
+    assert attempt().step("partial", functools.partial(make, "a")) == "a"
 
 
 # what is refused
@@ -251,29 +208,22 @@ def refused(words: str, *args: Any, current: CurrentTask | None = None, **kwargs
 
 
 @transactional
-@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", 7, None, "\x00", "\udcff"])
-def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:
-    refused("a step's name must be a str of 1 to 200 printable characters", name, make, "a")
-    assert attempt().step("x" * 200, make, "a") == "a"
-
-
-@transactional
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(atomic: bool) -> None:
     current = attempt()
+    words = r"open transaction on the alias 'default'.*call it outside of atomic\(\)"
     with transaction.atomic():
-        refused(r"open transaction on the alias 'default'.*call it outside of atomic\(\)", "make", make, "a",
-                current=current, atomic=atomic)  # fmt: skip
+        refused(words, "make", make, "a", current=current, atomic=atomic)
     transaction.set_autocommit(False)
     try:
-        refused("open transaction", "make", make, "a", current=current, atomic=atomic)
+        refused(words, "make", make, "a", current=current, atomic=atomic)
     finally:
         transaction.rollback()
         transaction.set_autocommit(True)
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         try:
-            refused("open transaction", "make", make, "a", current=current, atomic=atomic)
+            refused(words, "make", make, "a", current=current, atomic=atomic)
         finally:
             cursor.execute("ROLLBACK")
     assert current.step("make", make, "a", atomic=atomic) == "a"
@@ -305,43 +255,60 @@ def test_a_call_to_the_outside_that_leaves_a_transaction_open_is_not_recorded() 
     assert steps() == {}
 
 
-@transactional
-def test_the_same_name_with_other_arguments_is_refused_and_both_are_named() -> None:
+def test_the_same_name_with_other_arguments_or_another_result_is_refused() -> None:
+    def number() -> int:
+        return 1
+
+    def text() -> str:
+        return "1"
+
     task = TaskFactory(status="RUNNING")
     current = attempt(1, task)
     current.step("make", make, "a")
+    current.step("result", number)
     later = attempt(2, task)
+    words = r"step 'make' of task .* other arguments \(digest \w{32}\).*\(\w{32}\).*page"
     for again in (current, later):
-        with pytest.raises(
-            StepError, match=r"step 'make' of task .* other arguments \(digest \w{32}\).*\(\w{32}\).*page"
-        ):
+        with pytest.raises(StepError, match=words):
             again.step("make", make, "b")
-    assert (names(), steps()) == (["a"], {"make": "a"})
+    assert (names(), steps()) == (["a"], {"make": "a", "result": 1})
     assert later.step("make b", make, "b") == "b"
+    with pytest.raises(StepError, match="step 'result': recorded result: expected str, got int"):
+        later.step("result", text)
 
 
-@transactional
-def test_arguments_that_cannot_be_compared_are_refused() -> None:
+def test_a_step_in_a_block_of_the_test_with_a_bad_name_or_bad_arguments_is_refused() -> None:
+    with transaction.atomic():  # of the test itself
+        refused("open transaction", "make", make, "a")
+    for name in ("", "x" * 201, "a\nb", 7, None, "\x00", "\udcff"):
+        refused("a step's name must be a str of 1 to 200 printable characters", name, make, "a")
     refused(r"step 'make': argument 'name' is a model instance \(Group\): pass name.pk", "make", make, Group(pk=1))
     refused("step 'make': argument 'name': object cannot be encoded as JSON: pass a key", "make", make, object())
     with pytest.raises(TypeError, match="missing a required argument: 'name'"):
         attempt().step("make", make)
     refused("the second argument is what it calls, not str", "make", "make")
 
+    def returns_group() -> Group:
+        return Group.objects.create(name="a")
+
+    refused("step 'make': .*the return annotation: Group is a model", "make", returns_group)
+    assert attempt().step("x" * 200, make, "a") == "a"
+
+
+def test_a_result_that_is_too_large_is_refused_and_rolled_back() -> None:
+    with override_settings(HORSIES={"MAX_PAYLOAD_BYTES": 10_000}):
+        refused("result takes 10,001 bytes of JSON; .* allows 10,000", "large", lambda: make("x") * 9_999)
+        assert attempt().step("large", lambda: "é" * 4_999) == "é" * 4_999
+
 
 @transactional
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_is_recorded(atomic: bool) -> None:
     def returns(value: Any) -> Callable[[], Any]:
-        def function() -> Any:
-            make("a")
-            return value
-
-        return function
+        return lambda: (make("a"), value)[1]
 
     def wrong() -> int:
-        make("a")
-        return "a"  # type: ignore[return-value]
+        return make("a")  # type: ignore[return-value]
 
     async def coroutine() -> None: ...
 
@@ -360,36 +327,6 @@ def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_i
         Group.objects.all().delete()
 
 
-@transactional
-def test_an_annotation_that_cannot_be_stored_is_refused_before_the_function_runs() -> None:
-    def returns_group() -> Group:
-        return Group.objects.create(name="a")
-
-    refused("step 'make': .*the return annotation: Group is a model", "make", returns_group)
-
-
-@transactional
-def test_a_result_that_is_too_large_is_refused_and_rolled_back() -> None:
-    with override_settings(HORSIES={"MAX_PAYLOAD_BYTES": 10_000}):
-        assert config().max_payload_bytes == 10_000
-        refused("result takes 10,001 bytes of JSON; .* allows 10,000", "large", lambda: make("x") * 9_999)
-        assert attempt().step("large", lambda: "é" * 4_999) == "é" * 4_999
-
-
-@transactional
-def test_a_recorded_result_that_the_present_code_does_not_take_is_told() -> None:
-    def number() -> int:
-        return 1
-
-    def text() -> str:
-        return "1"
-
-    task = TaskFactory(status="RUNNING")
-    attempt(1, task).step("result", number)
-    with pytest.raises(StepError, match="step 'result': recorded result: expected str, got int"):
-        attempt(2, task).step("result", text)
-
-
 # async
 
 
@@ -397,7 +334,6 @@ async def astep(current: CurrentTask, *args: Any, **kwargs: Any) -> Any:
     return await current.astep(*args, **kwargs)
 
 
-@transactional
 def test_sync_and_coroutine_functions_are_steps_of_async_code() -> None:
     task = TaskFactory(status="RUNNING")
     for generation in (1, 2):
@@ -407,7 +343,6 @@ def test_sync_and_coroutine_functions_are_steps_of_async_code() -> None:
     assert names() == ["a", "b"]
 
 
-@transactional
 def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
     current = attempt()
     with pytest.raises(StepError, match="'amake'|amake is a coroutine function.*pass atomic=False, or a sync function"):
@@ -420,12 +355,3 @@ def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
     with pytest.raises(StepError, match=r"on a running event loop: use 'await current_task\(\)\.astep"):
         asyncio.run(sync_on_the_loop())
     assert (names(), steps()) == ([], {})
-
-
-@transactional
-def test_a_task_function_and_a_method_can_be_steps() -> None:
-    from tests.apps.project import tasks
-
-    assert attempt().step("add", tasks.add, 1, b=2) == 3
-    assert attempt().step("upper", "a".upper) == "A"
-    assert attempt().step("partial", functools.partial(make, "a")) == "a"

@@ -1,26 +1,42 @@
-"""drain(): a project's own tests run tasks in their own process and transaction."""
+"""drain(), fail_next() and travel(): a project's own tests run tasks, let them fail, and choose their time."""
 
 from __future__ import annotations
 
 import datetime as dt
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
+from django.utils import timezone
 
-from horsies_django import RetryPolicy, TaskFailed, TaskResult, Workflow, WorkflowError, queues
+from horsies_django import (
+    Retry,
+    RetryPolicy,
+    Skip,
+    TaskError,
+    TaskFailed,
+    TaskHandle,
+    TaskResult,
+    Workflow,
+    WorkflowError,
+    queues,
+    task,
+)
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.testing import drain
+from horsies_django.testing import adrain, drain, fail_next, immediate, travel
 from horsies_django.workflows import advancer
 from tests.apps.project import flows, tasks
 from tests.support.refusing import refused
 
 HOUR = dt.timedelta(hours=1)
+pytestmark = pytest.mark.django_db
 
 
 class InsideATestCase(TestCase):
@@ -29,23 +45,17 @@ class InsideATestCase(TestCase):
         assert drain() == 1
         assert Group.objects.filter(name="from the task").exists()
         assert handle.get() == TaskResult(ok=None)
-
-    def test_async_tasks_run_too_on_the_tests_own_connection(self) -> None:
-        handles = [tasks.anoop.send(), tasks.araises.send()]
-        assert drain(raise_errors=False) == 2
-        assert handles[0].get().is_ok()
-        assert handles[1].get().err_value.error_code == "UNHANDLED_ERROR"
-
-    def test_what_tasks_send_runs_in_the_same_call(self) -> None:
         tasks.sends_more.send(3)
-        assert drain() == 4
+        assert drain() == 4, "what tasks send runs in the same call"
 
     def test_a_task_whose_sql_fails_does_not_break_the_tests_transaction(self) -> None:
-        handle = tasks.breaks_sql.send()
-        other = tasks.add.send(1)
-        assert drain(raise_errors=False) == 2
-        assert handle.get().err_value.exception["type"] == "DataError"  # type: ignore[index]
-        assert other.get().ok_value == 1
+        handles = [tasks.breaks_sql.send(), tasks.add.send(1), tasks.anoop.send(), tasks.araises.send()]
+        assert drain(raise_errors=False) == 4
+        assert handles[0].get().err_value.exception["type"] == "DataError"
+        assert [handle.get().is_ok() for handle in handles] == [False, True, True, False]
+        statuses = ["FAILED", "COMPLETED", "COMPLETED", "FAILED"]
+        assert list(Task.objects.order_by("id").values_list("status", flat=True)) == statuses
+        assert list(TaskAttempt.objects.order_by("task_id").values_list("outcome", flat=True)) == statuses
         assert Group.objects.count() == 0
 
     def test_a_run_that_the_database_refuses_to_advance_ends_the_drain_with_what_it_said(self) -> None:
@@ -62,64 +72,29 @@ class InsideATestCase(TestCase):
         drain()
         assert handle.status() == "COMPLETED"
 
-    def test_what_is_scheduled_for_later_stays(self) -> None:
-        handle = tasks.add.schedule(3600, 1)
-        assert drain() == 0
-        assert handle.info().status == "PENDING"  # type: ignore[union-attr]
-
-    def test_only_the_queues_that_are_named_are_drained(self) -> None:
-        tasks.mail.send("a@example.org")
-        tasks.add.send(1)
-        assert drain(queues=["mail"]) == 1
-        assert Task.objects.get(status="PENDING").queue_name == "default"
-        with pytest.raises(ValueError, match="queues not declared: mial"):
-            drain(queues=["mial"])
-
-    def test_statuses_and_attempts_are_those_a_worker_would_write(self) -> None:
-        tasks.add.send(1)
-        tasks.raises.send("no")
-        drain(raise_errors=False)
-        assert list(Task.objects.order_by("id").values_list("status", flat=True)) == ["COMPLETED", "FAILED"]
-        assert list(TaskAttempt.objects.order_by("task_id").values_list("outcome", flat=True)) == [
-            "COMPLETED",
-            "FAILED",
-        ]
-
-    def test_what_fails_for_good_is_raised_once_all_have_run(self) -> None:
+    def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run(self) -> None:
         retried = tasks.mails.send(1)
-        tasks.raises.send("no such thing")
+        raises = tasks.raises.send("no such thing")
         tasks.araises.send()
         tasks.mail.send("nowhere")
         tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)  # expires, which is no failure
         with pytest.raises(ExceptionGroup, match="tasks that failed: 3") as caught:
             drain()
         assert retried.get().ok_value == 2
-        failures = caught.value.exceptions
-        assert all(isinstance(one, TaskFailed) for one in failures)
-        assert sorted(str(one) for one in failures) == [
+        failures = {str(one): one for one in caught.value.exceptions}
+        assert sorted(failures) == [
             "NO_ADDRESS: nowhere is no address",
             "UNHANDLED_ERROR: LookupError: async",
             "UNHANDLED_ERROR: LookupError: no such thing",
         ]
+        failure = failures["UNHANDLED_ERROR: LookupError: no such thing"]
+        assert isinstance(failure, TaskFailed)
+        assert failure.error == raises.get().err_value
         assert Task.objects.filter(finished_at=None).count() == 0
-
-    def test_a_failure_tells_the_task_and_the_traceback(self) -> None:
-        handle = tasks.raises.send("no such thing")
-        with pytest.raises(ExceptionGroup) as caught:
-            drain()
         shown = "".join(traceback.format_exception(caught.value))
-        assert f"The task: tests.apps.project.tasks.raises, id {handle.task_id}, attempt 1" in shown
+        assert f"The task: tests.apps.project.tasks.raises, id {raises.task_id}, attempt 1" in shown
         assert "raise LookupError(message)" in shown
         assert "drain(raise_errors=False)" in shown
-        (failure,) = caught.value.exceptions
-        assert failure.error == handle.get().err_value  # type: ignore[attr-defined]
-
-    def test_an_attempt_that_is_tried_again_later_is_no_failure_yet(self) -> None:
-        handle = tasks.mails.with_options(retry_policy=RetryPolicy.fixed([60, 60])).send(9)
-        assert drain() == 1
-        with pytest.raises(ExceptionGroup, match="tasks that failed: 1"):
-            drain(until=dt.timedelta(minutes=5))
-        assert handle.info().retry_count == 2  # type: ignore[union-attr]
 
 
 class MovedInTime(TestCase):
@@ -127,29 +102,33 @@ class MovedInTime(TestCase):
         policy = RetryPolicy.exponential(base_seconds=100, max_retries=5, jitter=False)
         retried = tasks.mails.with_options(retry_policy=policy).send(2)
         between, late = tasks.note.schedule(200, "between"), tasks.note.schedule(HOUR, "late")
-        assert drain(until=HOUR / 2) == 4
+        assert drain() == 1, "an attempt that is tried again later is no failure yet"
+        assert drain(until=HOUR / 2) == 3
         first, second, third = retried.info().attempts  # type: ignore[union-attr]
         assert second.started_at - first.finished_at == dt.timedelta(seconds=100)
         assert third.started_at - second.finished_at == dt.timedelta(seconds=200)
         assert second.finished_at < between.info().started_at < third.started_at  # type: ignore[union-attr, operator]
         assert between.info().started_at == between.info().enqueued_at  # type: ignore[union-attr]
         assert late.info().status == "PENDING"  # type: ignore[union-attr]
+        assert drain(until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)) == drain(until=dt.timedelta(0)) == 0
         assert drain(until=HOUR + dt.timedelta(seconds=30)) == 1
 
-    def test_retries_end_where_the_time_ends(self) -> None:
-        policy = RetryPolicy.exponential(base_seconds=60, max_retries=5, jitter=False)  # after 1, 3, 7, 15, 31 minutes
+    def test_retries_end_where_the_time_ends_or_the_policy(self) -> None:
+        policy = RetryPolicy.exponential(base_seconds=60, max_retries=4, jitter=False)  # after 1, 3, 7, 15 minutes
         handle = tasks.mails.with_options(retry_policy=policy).send(9)
         assert drain(until=dt.timedelta(minutes=10)) == 4
         info = handle.info()
         assert info is not None
         assert (info.status, info.retry_count) == ("PENDING", 4)
         assert info.next_retry_at - info.attempts[0].finished_at == dt.timedelta(minutes=15)  # type: ignore[operator]
+        with pytest.raises(ExceptionGroup, match="tasks that failed: 1"):
+            drain(until=dt.timedelta(minutes=20))
 
     def test_what_tasks_send_counts_from_the_moment_at_which_they_ran(self) -> None:
-        tasks.comes_again.send(60)
-        assert drain(until=HOUR + dt.timedelta(seconds=30)) == 61
+        tasks.comes_again.send(600)
+        assert drain(until=HOUR + dt.timedelta(seconds=30)) == 7
         (waiting,) = Task.objects.filter(status="PENDING")
-        assert waiting.enqueued_at - waiting.sent_at == dt.timedelta(minutes=1)
+        assert waiting.enqueued_at - waiting.sent_at == dt.timedelta(minutes=10)
         tasks.add.send(1)
         assert Task.objects.latest("id").sent_at < waiting.sent_at  # time is what it was
 
@@ -166,36 +145,20 @@ class MovedInTime(TestCase):
         before = list(Task.objects.order_by("id").values())
         assert drain(queues=["default", "bulk"], until=HOUR * 4) == 0
         assert list(Task.objects.order_by("id").values()) == before
-
-    def test_an_end_in_the_past_runs_what_is_due(self) -> None:
-        tasks.add.send(1)
-        tasks.add.schedule(1, 1)
-        assert drain(until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)) == 1
-        assert drain(until=dt.timedelta(0)) == 0
-
-    def test_an_end_that_cannot_be_is_refused(self) -> None:
-        for until, words in [
-            (dt.datetime(2030, 1, 1), "no time zone"),
-            (dt.timedelta(seconds=-1), "is in the past"),
-            (3600, "an aware datetime or a timedelta, not int"),
-        ]:
-            with pytest.raises((ValueError, TypeError), match=words):
-                drain(until=until)  # type: ignore[arg-type]
+        assert drain(queues=["mail"], until=HOUR * 4) == 1
 
 
 class InsideATransactionTestCase(TransactionTestCase):
-    def test_time_moves_without_a_transaction_around_it_too(self) -> None:
-        tasks.comes_again.schedule(HOUR, 3_600)
-        handle = tasks.anoop.schedule(HOUR)
-        assert drain(until=HOUR * 2) == 3
-        assert handle.get().is_ok()
-
-    def test_drain_works_without_a_transaction_around_it(self) -> None:
+    def test_drain_works_and_time_moves_without_a_transaction_around_it(self) -> None:
         handles = [tasks.note.send("committed"), tasks.anoop.send(), tasks.breaks_sql.send()]
         assert drain(raise_errors=False) == 3
         assert not connection.in_atomic_block
         assert [handle.get().is_ok() for handle in handles] == [True, True, False]
         assert Group.objects.get().name == "committed"
+        tasks.comes_again.schedule(HOUR, 3_600)
+        later = tasks.anoop.schedule(HOUR)
+        assert drain(until=HOUR * 2) == 3
+        assert later.get().is_ok()
 
 
 def test_a_run_that_another_transaction_holds_ends_the_drain_after_a_while(
@@ -209,16 +172,221 @@ def test_a_run_that_another_transaction_holds_ends_the_drain_after_a_while(
     other = connect()
     with other.transaction():
         other.execute("SELECT FROM horsies_workflows FOR UPDATE")
-        with pytest.raises(
-            WorkflowError, match=f"^workflow run {handle.workflow_id} cannot be advanced: another trans"
-        ):
+        said = f"^workflow run {handle.workflow_id} cannot be advanced: another trans"
+        with pytest.raises(WorkflowError, match=said):
             drain()
     assert drain() == 0
     assert handle.status() == "COMPLETED"
 
 
-@pytest.mark.django_db
-def test_drain_works_in_a_pytest_function() -> None:
-    handle = tasks.add.send(1, b=1)
-    assert drain() == 1
-    assert handle.get().ok_value == 2
+MINUTE = dt.timedelta(minutes=1)
+
+
+@task(retry_policy=RetryPolicy.fixed([60, 60, 60], jitter=False))
+def record(name: str) -> str:
+    Group.objects.create(name=name)
+    return name
+
+
+@task(retry_policy=RetryPolicy.fixed([60], auto_retry_for=["BUSY"], jitter=False))
+async def call() -> int:
+    return await Group.objects.acount()
+
+
+def attempts(handle: TaskHandle[Any]) -> list[tuple[str, str | None]]:
+    found = TaskAttempt.objects.filter(task_id=handle.task_id)
+    return list(found.order_by("started_at").values_list("outcome", "error_code"))
+
+
+def test_the_next_attempts_of_that_task_fail_without_running_and_the_later_ones_run() -> None:
+    handle = record.send("done")
+    with fail_next(record, "BUSY", times=2, message="the line is busy"):
+        tasks.note.send("other")
+        assert drain() == 2
+        assert [group.name for group in Group.objects.all()] == ["other"]
+        assert drain(until=MINUTE * 10) == 2
+    assert handle.get(0).ok_value == "done"
+    assert attempts(handle) == [("FAILED", "BUSY"), ("FAILED", "BUSY"), ("COMPLETED", None)]
+    assert handle.info().attempts[0].error_message == "the line is busy"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("handle", "failing", "error", "first"),
+    [
+        (lambda: record.send("done"), record, "BUSY", ("FAILED", "BUSY")),  # it may be any exception
+        (lambda: call.send(), call, "BUSY", ("FAILED", "BUSY")),
+        (lambda: record.send("done"), record, "WORKER_CRASHED", ("WORKER_FAILURE", "WORKER_CRASHED")),
+        (lambda: record.send("done"), record, "TASK_TIMEOUT", ("FAILED", "TASK_TIMEOUT")),
+        (lambda: tasks.mails.send(0), tasks.mails, tasks.MailDown("no answer"), ("FAILED", "MAIL_DOWN")),
+    ],
+)
+def test_a_failure_is_mapped_and_retried_as_a_real_one_would_be(
+    handle: Callable[[], Any], failing: Any, error: Any, first: tuple[str, str]
+) -> None:
+    """Naive: it is an error that the task returned, which the usual policy does not retry."""
+    sent = handle()
+    with fail_next(failing, error):
+        drain(until=MINUTE * 2)
+    assert sent.get(0).is_ok()
+    assert attempts(sent) == [first, ("COMPLETED", None)]
+
+
+def test_what_is_not_to_be_retried_is_final() -> None:
+    gone, declined = call.send(), record.send("never")
+    returned = TaskError("CARD_DECLINED", "no funds", data={"code": 51})  # as a task returns it
+    with fail_next(call, "GONE"), fail_next(record, returned), pytest.raises(ExceptionGroup, match="that failed: 2"):
+        drain()
+    assert gone.get(0).err_value.error_code == "GONE"
+    assert declined.get(0).err_value == returned
+
+
+def test_what_a_task_can_ask_for_can_be_asked_for() -> None:
+    handle, skipped = record.send("later"), record.send("never")
+    with fail_next(record, Retry("not yet", delay_seconds=600, code="TOO_EARLY")), fail_next(record, Skip("no need")):
+        drain()
+    info = handle.info()
+    assert info is not None
+    assert info.next_retry_at - info.attempts[0].finished_at == MINUTE * 10  # type: ignore[operator]
+    assert skipped.get(0).err_value.error_code == "TASK_SKIPPED"
+
+
+def test_a_workflow_takes_its_path_for_failures_and_undoes_what_was_done() -> None:
+    flow = Workflow("book")
+    flow.add(flows.number, 1, after=flow.add(flows.charge, 7, undo=flows.refund))
+    handle = flow.send()
+    with fail_next(flows.number, "SOLD_OUT"), fail_next(flows.refund, "BANK_CLOSED"):
+        drain(raise_errors=False)
+    assert handle.get(0).err_value.error_code == "COMPENSATION_FAILED"
+
+
+def test_in_immediate_the_attempt_of_the_send_fails() -> None:
+    with immediate(raise_errors=False), fail_next("tests.apps.project.tasks.add", "NO_NUMBERS"):
+        assert tasks.add.send(1).get(0).err_value.error_code == "NO_NUMBERS"
+        assert tasks.add.send(1).get(0).is_ok()
+
+
+def test_a_failure_that_did_not_happen_fails_the_test() -> None:
+    """Naive: the test passes although the task was never run in the block, and the next test gets the failure."""
+    record.send("done")
+    words = r"2 attempts of .*record were to fail, and 1 were made"
+    with pytest.raises(AssertionError, match=words), fail_next(record, "BUSY", times=2):
+        drain()
+    drain(until=MINUTE * 2)
+    assert Group.objects.get().name == "done"
+    with pytest.raises(KeyError), fail_next(record, "BUSY"):
+        raise KeyError("the error of the block comes first")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: drain(until=dt.datetime(2030, 1, 1)), "no time zone"),
+        (lambda: drain(until=dt.timedelta(seconds=-1)), "is in the past"),
+        (lambda: drain(until=3600), "an aware datetime or a timedelta, not int"),
+        (lambda: drain(queues=["mial"]), "queues not declared: mial"),
+        (lambda: fail_next(record, "busy"), "upper-case letters"),
+        (lambda: fail_next(record, "TASK_EXPIRED"), "is reserved.*WORKER_CRASHED and TASK_TIMEOUT"),
+        (lambda: fail_next(record, ConnectionError), "an error code, a TaskError or an exception"),
+        (lambda: fail_next(record, "BUSY", times=0), "times must be an int of at least 1"),
+        (lambda: fail_next(record, "BUSY", times=True), "times must be an int of at least 1"),
+        (lambda: fail_next(record, "BUSY", times="2"), "times must be an int of at least 1"),
+        (lambda: fail_next("nowhere.record", "BUSY"), "no task named 'nowhere.record'"),
+        (lambda: ExitStack().enter_context(travel(dt.datetime(2031, 5, 1))), "to=.* has no time zone"),
+        (lambda: ExitStack().enter_context(travel(60)), "to takes an aware datetime"),
+    ],
+)
+def test_what_cannot_be_is_refused(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError, LookupError), match=words):
+        call()
+
+
+class FailuresInAsyncTests(TestCase):
+    @fail_next(record, "BUSY")
+    async def test_it_decorates_them(self) -> None:
+        handle = await record.asend("done")
+        await adrain()
+        assert (await handle.ainfo()).retry_count == 1  # type: ignore[union-attr]
+
+    async def test_async_tasks_fail_too(self) -> None:
+        handle = await call.asend()
+        async with fail_next(call, "GONE"):
+            assert await adrain(raise_errors=False) == 1
+        assert (await handle.aget(0)).err_value.error_code == "GONE"
+
+
+MOMENT = dt.datetime(2031, 5, 1, 12, tzinfo=dt.UTC)
+
+
+def stored(moment: dt.datetime) -> dt.datetime:
+    """Return a moment as rows have it: naive with USE_TZ off."""
+    return moment if settings.USE_TZ else timezone.make_naive(moment)
+
+
+@pytest.mark.parametrize("to", [MOMENT, dt.timedelta(days=-40)])
+def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(to: dt.datetime | dt.timedelta) -> None:
+    with travel(to) as now:
+        assert now == to or isinstance(to, dt.timedelta)
+        handle, later = tasks.add.send(1), tasks.add.schedule(HOUR, 2)
+        assert drain() == 1
+    info = handle.info()
+    assert info is not None
+    assert info.sent_at == info.enqueued_at == info.started_at == info.finished_at == stored(now)
+    assert later.info().enqueued_at == stored(now + HOUR)  # type: ignore[union-attr]
+
+
+def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
+    """Naive: tasks run at their own times on the way, as by drain(until=...), and none can expire."""
+    policy = RetryPolicy.fixed([60], jitter=False)
+    late, retried = tasks.add.schedule(HOUR, 1), tasks.mails.with_options(retry_policy=policy).send(1)
+    expired = tasks.add.with_options(good_until=HOUR).send(1)
+    future = tasks.add.schedule(HOUR * 3, 1)
+    with travel(HOUR * 2) as now:
+        assert drain() == 2
+        assert expired.info().status == "EXPIRED"  # type: ignore[union-attr]
+        assert late.info().started_at == stored(now)  # type: ignore[union-attr]
+        assert retried.info().next_retry_at == stored(now + dt.timedelta(minutes=1))  # type: ignore[union-attr]
+        assert drain() == 0, "time stands still"
+        assert drain(until=dt.timedelta(minutes=2)) == 1, "it moves on from there"
+    assert retried.get(0).ok_value == 2
+    assert future.info().status == "PENDING"  # type: ignore[union-attr]
+
+
+def test_blocks_add_up_and_end_where_they_began() -> None:
+    with pytest.raises(KeyError), travel(MOMENT), travel(HOUR) as now, travel(-HOUR * 3) as before:
+        assert (now, before) == (MOMENT + HOUR, MOMENT - HOUR * 2)
+        handle = tasks.add.send(1)
+        raise KeyError
+    assert handle.info().sent_at == stored(before)  # type: ignore[union-attr]
+    assert abs(tasks.add.send(1).info().sent_at - timezone.now()) < HOUR  # type: ignore[union-attr]
+
+
+def test_waits_of_workflows_end_there() -> None:
+    flow = Workflow("patient")
+    flow.add(flows.number, 1, after=flow.sleep(dt.timedelta(days=30)))
+    handle = flow.send()
+    drain()
+    with travel(dt.timedelta(days=29)):
+        drain()
+        assert handle.status() == "RUNNING"
+    with travel(dt.timedelta(days=31)):
+        drain()
+        assert handle.status() == "COMPLETED"
+
+
+class TravelInAsyncTests(TestCase):
+    async def test_async_code_travels_too(self) -> None:
+        """Naive: the time is set in the thread that entered the block, and async code does not see it."""
+        async with travel(MOMENT):
+            handle = await tasks.add.asend(1)
+            assert await adrain() == 1
+        assert (await handle.ainfo()).finished_at == stored(MOMENT)  # type: ignore[union-attr]
+        with travel(MOMENT):
+            handle = await tasks.add.asend(1)
+        assert (await handle.ainfo()).sent_at == stored(MOMENT)  # type: ignore[union-attr]
+        after = await tasks.add.asend(1)
+        assert (await after.ainfo()).sent_at < stored(MOMENT)  # type: ignore[union-attr]
+
+    @travel(MOMENT)
+    async def test_it_decorates_tests(self) -> None:
+        handle = await tasks.add.asend(1)
+        assert (await handle.ainfo()).sent_at == stored(MOMENT)  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -15,15 +16,7 @@ from django.test import override_settings
 
 from horsies_django.models.fields import aware
 from horsies_django.tasks import registry
-from horsies_django.testing import (
-    assert_nothing_sent,
-    assert_sent,
-    captured_tasks,
-    drain,
-    fail_next,
-    immediate,
-    travel,
-)
+from horsies_django.testing import assert_nothing_sent, assert_sent, captured_tasks, drain, fail_next, immediate, travel
 
 pytest.importorskip("horsies_django.backends", reason="horsies_django.backends is not there")
 PACKAGE = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
@@ -42,12 +35,17 @@ def fail() -> None:
     raise ConnectionError("no answer")
 
 
+@contextmanager
+def default_backend(name: str) -> Iterator[None]:
+    ran.clear()
+    with override_settings(TASKS={"default": {"BACKEND": f"horsies_django.{name}", "QUEUES": ["default", "mail"]}}):
+        yield
+
+
 @pytest.fixture(params=["Immediate", "Dummy"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """Use a twin as the default backend."""
-    ran.clear()
-    backend = f"horsies_django.testing.{request.param}Backend"
-    with override_settings(TASKS={"default": {"BACKEND": backend, "QUEUES": ["default", "mail"]}}):
+    with default_backend(f"testing.{request.param}Backend"):
         yield request.param
 
 
@@ -64,33 +62,19 @@ def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kin
     """Naive: with Django's own backend, the module of the task cannot be imported: unexpected keyword argument."""
     task = declared(welcome, max_attempts=3, retry_on=[ConnectionError], backoff=60, timeout_ms=1_000)
     result = task.using(priority=50, queue_name="mail").enqueue("ann", times=2)
+    failure = declared(fail, max_attempts=3).enqueue()
     if kind == "Immediate":
         assert ran == ["ann"]
-        assert result.status == api.TaskResultStatus.SUCCESSFUL
-        assert result.return_value == ["ann", "ann"]
+        assert (result.status, result.return_value) == (api.TaskResultStatus.SUCCESSFUL, ["ann", "ann"])
+        assert (failure.status, failure.attempts) == (api.TaskResultStatus.FAILED, 1), "it is not tried again"
+        assert failure.errors[0].exception_class is ConnectionError
     else:
         assert ran == []
-        assert result.status == api.TaskResultStatus.READY
-        (kept,) = api.task_backends["default"].results
+        assert (result.status, failure.attempts) == (api.TaskResultStatus.READY, 0)
+        kept, _ = api.task_backends["default"].results
         assert (kept.id, kept.args, kept.kwargs) == (result.id, ["ann"], {"times": 2})
-
-
-def test_a_twin_sends_nothing(kind: str) -> None:
-    """Naive: declaring a task registers it for workers, which another test would then find."""
-    task = declared(welcome)
-    task.enqueue("ann")
     assert_nothing_sent()
-    assert registry.find(task.module_path) is None
-
-
-def test_a_failure_is_one_result_and_no_retry(kind: str) -> None:
-    result = declared(fail, max_attempts=3).enqueue()
-    if kind == "Immediate":
-        assert result.status == api.TaskResultStatus.FAILED
-        assert result.attempts == 1
-        assert result.errors[0].exception_class is ConnectionError
-    else:
-        assert result.attempts == 0
+    assert registry.find(task.module_path) is None, "another test would find it"
 
 
 def test_what_is_due_later_is_taken_by_the_twin_that_can_wait(kind: str) -> None:
@@ -109,9 +93,7 @@ def test_what_is_due_later_is_taken_by_the_twin_that_can_wait(kind: str) -> None
 @pytest.fixture
 def horsies_backend() -> Iterator[None]:
     """Use the backend itself."""
-    ran.clear()
-    backend = {"BACKEND": "horsies_django.backends.HorsiesBackend", "QUEUES": ["default", "mail"]}
-    with override_settings(TASKS={"default": backend}):
+    with default_backend("backends.HorsiesBackend"):
         yield
 
 
@@ -121,24 +103,20 @@ def test_the_kit_takes_tasks_of_django(horsies_backend: None) -> None:
     with captured_tasks() as sent, immediate():
         result = task.using(queue_name="mail").enqueue("ann", times=2)
         assert ran == ["ann"]
+        with pytest.raises(KeyError), transaction.atomic():
+            task.using(run_after=dt.timedelta(hours=1)).enqueue("bob")
+            raise KeyError
     result.refresh()
     assert result.return_value == ["ann", "ann"]
-    assert [(each.name, each.queue, each.kwargs) for each in sent] == [
-        (task.module_path, "mail", {"name": "ann", "times": 2})
+    assert [(each.name, each.queue, each.kwargs, each.rolled_back, each.due_at is None) for each in sent] == [
+        (task.module_path, "mail", {"name": "ann", "times": 2}, False, True),
+        (task.module_path, "default", {"name": "bob"}, True, False),
     ]
     assert_sent(task, kwargs={"name": "ann", "times": 2}, queue="mail", count=1)
     with pytest.raises(AssertionError, match=r"\(name='ann', times=2\) on queue 'mail'"):
         assert_sent(task, kwargs={"name": "ann"})
     with pytest.raises(ValueError, match="cannot be sent with these arguments"):
         assert_sent(task, kwargs={"user": 1})
-
-
-def test_what_django_enqueues_and_rolls_back_is_told_apart(horsies_backend: None) -> None:
-    task = declared(welcome)
-    with captured_tasks() as sent, pytest.raises(KeyError), transaction.atomic():
-        task.using(run_after=dt.timedelta(hours=1)).enqueue("ann")
-        raise KeyError
-    assert [(each.kwargs, each.rolled_back, each.due_at is None) for each in sent] == [({"name": "ann"}, True, False)]
 
 
 def test_tasks_of_django_fail_and_travel(horsies_backend: None) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py horsies_workflow``: what it prints, what it changes, and what it refuses."""
+"""``manage.py horsies_workflow``: what it prints, changes and refuses, and what it finds when code under runs was changed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import datetime as dt
 import io
 import json
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from horsies_django import Workflow
-from horsies_django.models import AuditEntry, Task
+from horsies_django import Results, TaskResult, Workflow  # noqa: F401 - parameters name them
+from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
+from horsies_django.tasks import registry
+from horsies_django.tasks.definition import define
+from horsies_django.tasks.registry import ImportProblem
 from horsies_django.testing import drain
 from tests.apps.project import flows
 
@@ -38,9 +42,9 @@ def sent(name: str = "book", key: str | None = None, **options: Any) -> Any:
     return flow.send()
 
 
-def failed(secret: int = 4711) -> Any:
+def failed() -> Any:
     flow = Workflow("fails")
-    flow.add(flows.plus, flow.add(flows.broken, secret))
+    flow.add(flows.plus, flow.add(flows.broken, 4711))
     handle = flow.send()
     drain(raise_errors=False)
     return handle
@@ -69,14 +73,17 @@ def test_the_list_shows_how_far_each_run_is_the_newest_first() -> None:
 def test_the_list_is_narrowed_by_status_name_and_key() -> None:
     bad, book, other = failed(), sent(key="7"), sent("other")
     other.pause()
-    assert ids("--status=running") == [str(book.workflow_id)]
-    assert ids("--status=PAUSED") == [str(other.workflow_id)]
-    assert ids("--status=PAUSED", "--name=book") == []
-    assert ids("--status=FAILED", "--name=fails") == [str(bad.workflow_id)]
-    assert ids("--name=other") == [str(other.workflow_id)]
-    assert ids("--key=7") == [str(book.workflow_id)]
-    assert ids("--key=8") == []
-    assert ids("--limit=2") == [str(other.workflow_id), str(book.workflow_id)]
+    for words, found in (
+        (["--status=running"], [book]),
+        (["--status=PAUSED"], [other]),
+        (["--status=PAUSED", "--name=book"], []),
+        (["--status=FAILED", "--name=fails"], [bad]),
+        (["--name=other"], [other]),
+        (["--key=7"], [book]),
+        (["--key=8"], []),
+        (["--limit=2"], [other, book]),
+    ):
+        assert ids(*words) == [str(handle.workflow_id) for handle in found]
     assert run("list", "--name=nothing") == "There are no such runs.\n"
     with pytest.raises(CommandError, match="invalid choice"):
         run("list", "--status=SLEEPING")
@@ -84,19 +91,18 @@ def test_the_list_is_narrowed_by_status_name_and_key() -> None:
 
 def test_a_search_without_an_index_looks_no_farther_back_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflows, "DEEPEST", 2)
-    oldest = failed()
-    paused = sent()
+    oldest, paused = failed(), sent()
     paused.pause()
     sent()
     assert ids("--status=FAILED") == []
-    assert ids("--status=PAUSED") == [str(paused.workflow_id)], (
-        "the index of unfinished runs has it among the newest two"
-    )
+    assert ids("--status=PAUSED") == [str(paused.workflow_id)], "the index of unfinished runs has it among two"
     assert ids("--name=fails") == [str(oldest.workflow_id)], "names have an index of their own"
 
 
 def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
     handle = failed()
+    assert run("retry", handle.workflow_id) == f"{handle.workflow_id}: its failed nodes run again.\n"
+    drain(raise_errors=False)
     handle.retry(actor="ada", reason="the network was down")
     drain(raise_errors=False)
     printed = lines(run("show", handle.workflow_id))
@@ -110,18 +116,10 @@ def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
     found = machine("show", handle.workflow_id)
     assert (found["name"], found["status"], found["error_node"]) == ("fails", "FAILED", 0)
     assert [node["status"] for node in found["nodes"]] == ["FAILED", "SKIPPED"]
-    assert [one["reason"] for one in found["history"]] == ["the network was down"]
-
-
-def test_messages_of_tasks_are_shown_only_on_request() -> None:
-    handle = failed(4711)
+    assert [one["reason"] for one in found["history"]] == [None, "the network was down"]
     for words in ((), ("--json",)):
-        assert "4711" not in run("show", handle.workflow_id, *words)
+        assert "4711" not in run("show", handle.workflow_id, *words), "messages of tasks are shown only on request"
         assert "broken 4711" in run("show", handle.workflow_id, "--payload", *words)
-
-
-def test_a_large_run_is_cut_and_says_so() -> None:
-    handle = sent()
     assert "Only the first 1 nodes are shown." in run("show", handle.workflow_id, "--nodes=1")
     assert machine("show", handle.workflow_id, "--nodes=1")["more_nodes"] is True
     assert machine("show", handle.workflow_id, "--nodes=2")["more_nodes"] is False
@@ -150,7 +148,7 @@ def test_a_node_is_explained_by_name_or_number() -> None:
     assert found["workflow_id"] == str(handle.workflow_id)
 
 
-def test_pause_resume_and_cancel_say_whether_anything_changed_and_are_audited() -> None:
+def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audited() -> None:
     handle = sent()
     id_ = handle.workflow_id
     assert run("pause", id_, "--reason=look") == f"{id_} is paused.\n"
@@ -160,26 +158,17 @@ def test_pause_resume_and_cancel_say_whether_anything_changed_and_are_audited() 
     assert entry.reason == "look"
     assert machine("resume", id_) == {"id": str(id_), "status": "RUNNING", "changed": True}
     assert machine("resume", id_) == {"id": str(id_), "status": "RUNNING", "changed": False}
+    assert run("skip", id_, "plus", "--reason=no") == f"{id_}: node 1 is skipped.\n"
+    assert AuditEntry.objects.get(action="workflow.skip").reason == "no"
+    for words, problem in [
+        (("skip", id_, 1), "has finished"),
+        (("skip", id_, "nothing"), "no node 'nothing'"),
+        (("retry", id_), "none of its nodes has failed"),
+    ]:
+        with pytest.raises(CommandError, match=problem):
+            run(*words)
     assert run("cancel", id_) == f"{id_} is cancelled.\n"
     assert handle.status() == "CANCELLED"
-
-
-def test_retry_runs_the_failed_nodes_again_or_says_why_not() -> None:
-    handle = failed()
-    assert run("retry", handle.workflow_id) == f"{handle.workflow_id}: its failed nodes run again.\n"
-    assert handle.status() == "RUNNING"
-    with pytest.raises(CommandError, match="none of its nodes has failed"):
-        run("retry", sent().workflow_id)
-
-
-def test_a_node_is_skipped_by_name_or_number_or_it_says_why_not() -> None:
-    handle = sent()
-    assert run("skip", handle.workflow_id, "plus", "--reason=no") == f"{handle.workflow_id}: node 1 is skipped.\n"
-    assert AuditEntry.objects.get(action="workflow.skip").reason == "no"
-    with pytest.raises(CommandError, match="has finished"):
-        run("skip", handle.workflow_id, 1)
-    with pytest.raises(CommandError, match="no node 'nothing'"):
-        run("skip", handle.workflow_id, "nothing")
 
 
 @pytest.mark.parametrize("verb", ["show", "explain", "pause", "resume", "cancel", "retry", "skip"])
@@ -208,12 +197,12 @@ def test_show_lists_what_nodes_wait_for_and_signals_that_none_took() -> None:
     run("signal", handle.workflow_id, "paid", "--data", '{"secret": 4711}', "--key", "8")
     shown = run("show", handle.workflow_id)
     begin = lines(shown).index("WAITS FOR UNTIL AFTER THAT")
-    table = lines(shown)[begin : begin + 5]
-    assert [" ".join(line.split()[:2]) for line in table] == ["WAITS FOR", "paid signal", "sent signal", "look a", ""]
-    assert table[1].startswith("paid signal paid, key 7 ")
-    assert table[1].endswith(" FAILED")
-    assert table[2].endswith(" SKIPPED")
-    assert table[3] == "look a decision - -"
+    paid, sent_, look, end = lines(shown)[begin + 1 : begin + 5]
+    assert paid.startswith("paid signal paid, key 7 ")
+    assert paid.endswith(" FAILED")
+    assert sent_.startswith("sent signal ")
+    assert sent_.endswith(" SKIPPED")
+    assert (look, end) == ("look a decision - -", "")
     assert "UNUSED SIGNAL NAME KEY SENT BY" in lines(shown)
     assert "4711" not in shown
     assert "4711" in run("show", handle.workflow_id, "--payload")
@@ -260,3 +249,218 @@ def test_a_signal_or_a_decision_that_nobody_waits_for_is_refused(words: tuple[st
     verb, *rest = words
     with pytest.raises(CommandError, match=problem):
         run(verb, waiting().workflow_id, *rest)
+
+
+PLUS, NUMBER, TOTAL = flows.plus.name, flows.number.name, flows.total_list.name
+Deploy = Callable[[str, str | None], None]
+LONG_AGO = "2026-01-01T00:00Z"
+
+
+def check(*words: str) -> tuple[int, str]:
+    """Run the command here; return its exit code and what it printed."""
+    out = io.StringIO()
+    try:
+        call_command("horsies_workflow", "check", *words, stdout=out, stderr=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def problems() -> list[dict[str, Any]]:
+    code, printed = check("--json")
+    found: list[dict[str, Any]] = json.loads(printed)["problems"]
+    assert code == (1 if found else 0)
+    return found
+
+
+@pytest.fixture
+def deploy(monkeypatch: pytest.MonkeyPatch) -> Deploy:
+    """Return a function that gives a task other parameters, as another release may; None takes the task away."""
+
+    def change(name: str, parameters: str | None) -> None:
+        if parameters is None:
+            monkeypatch.delitem(registry._tasks, name)
+        else:
+            space = dict(globals())
+            exec(f"def function({parameters}) -> int: ...", space)
+            monkeypatch.setitem(registry._tasks, name, define(space["function"], name=name))
+
+    return change
+
+
+def chain(name: str = "chain", **constants: Any) -> Any:
+    """Send a run whose second node takes the result of the first."""
+    flow = Workflow(name)
+    flow.add(flows.plus, flow.add(flows.number, 1), **constants)
+    return flow.send()
+
+
+def test_runs_that_fit_are_counted_and_the_exit_code_is_0(deploy: Deploy) -> None:
+    assert check() == (0, "0 nodes of 0 runs fit the code.\n")
+    chain(b=5)
+    inner = Workflow("inner")
+    inner.add(flows.plus, inner.input("a", int))
+    flow = Workflow("all kinds")
+    numbers = flow.add(flows.numbers, 3)
+    flow.add(flows.total, flow.map(flows.plus, a=numbers))
+    flow.map(flows.plus, a=[1, 2], b=3)
+    one = flow.add(flows.number, 1)
+    flow.add(inner, a=one)
+    flow.add(flows.describe, one, allow_failed=True)
+    flow.send()
+    deploy(PLUS, "a: int, b: int = 7, c: str = ''")  # which old arguments fit
+    assert check() == (0, "9 nodes of 2 runs fit the code.\n")
+    assert json.loads(check("--json")[1]) == {"nodes": 9, "runs": 2, "problems": []}
+
+
+def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_it_undoes() -> None:
+    inner = Workflow("inner")
+    inner.add(flows.number, 1)
+    flow = Workflow("outer")
+    flow.add(inner)
+    flow.send()
+    assert check() == (0, "1 node of 2 runs fits the code.\n")
+    chain()
+    WorkflowNode.objects.filter(name="plus").update(kind="undo", kwargs={}, inputs=None)
+    assert check() == (0, "2 nodes of 3 runs fit the code.\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "argument", "said"),
+    [
+        (None, "UNKNOWN_TASK", None, "there is no task of this name"),
+        ("b: int = 1", "UNKNOWN_ARGUMENT", "a", "it takes no 'a'"),
+        ("a: int, c: str, b: int = 1", "MISSING_ARGUMENT", "c", "it needs 'c', which they do not give"),
+        ("a: int, b: str = '1'", "OTHER_TYPE", "b", "argument 'b': expected str, got int"),
+        (
+            "a: TaskResult[int], b: int = 1",
+            "OTHER_TYPE",
+            "a",
+            "'a' is annotated TaskResult[int, TaskError], and gets a",
+        ),
+        ("a: int, b: Missing = 1", "OTHER_TYPE", "b", "an annotation cannot be resolved"),
+    ],
+)
+def test_a_change_that_fails_waiting_nodes_is_found(
+    deploy: Deploy, code: str | None, kind: str, argument: str | None, said: str
+) -> None:
+    first, second = chain(b=5), chain("other", b=6)
+    deploy(PLUS, code)
+    (found,) = problems()
+    assert said in found.pop("problem")
+    assert len(found.pop("advice")) > 10
+    assert found == {
+        "task": PLUS, "undo": False, "code": kind, "argument": argument, "nodes": 2, "runs": 2,
+        "run": min(str(first.workflow_id), str(second.workflow_id)), "node": "plus",
+    }  # fmt: skip
+    status, printed = check()
+    line, total = printed.splitlines()
+    assert status == 1
+    assert line.startswith(f"{PLUS}: ")
+    assert said in line
+    assert line.endswith(f"Concerns 2 nodes of 2 runs, for example 'plus' of {found['run']}.")
+    assert total == "1 problem in 4 nodes of 2 runs."
+
+
+@pytest.mark.parametrize("annotation", ["Results[int]", "int"])
+def test_a_list_of_results_keeps_the_form_in_which_it_was_sent(deploy: Deploy, annotation: str) -> None:
+    flow = Workflow("join")
+    flow.add(flows.total_list, [flow.add(flows.number, 1), flow.add(flows.number, 2)])
+    flow.send()
+    deploy(TOTAL, f"values: {annotation}")
+    (found,) = problems()
+    assert found["problem"] == f"'values' is annotated {annotation}, and gets a list of values"
+
+
+def test_the_elements_of_a_map_and_the_nodes_of_a_workflow_that_has_not_started_are_compared(deploy: Deploy) -> None:
+    innermost = Workflow("innermost")
+    innermost.add(flows.plus, 1, name="deep")
+    inner = Workflow("inner")
+    inner.add(innermost, name="middle")
+    flow = Workflow("outer")
+    flow.map(flows.plus, a=[1, 2], after=flow.add(inner, after=flow.add(flows.number, 1), name="whole"))
+    flow.send()
+    deploy(PLUS, "a: str, b: int = 1")
+    found = problems()
+    assert [(one["argument"], one["nodes"], one["runs"]) for one in found] == [("a", 2, 1)]
+    deploy(PLUS, None)
+    assert [(one["nodes"], one["node"]) for one in problems()] == [(2, "plus")]
+    WorkflowNode.objects.filter(name="plus").update(status="SKIPPED", finished_at=LONG_AGO)
+    assert [one["node"] for one in problems()] == ["whole / middle / deep"]
+
+
+def test_a_task_that_would_undo_a_node_has_to_fit_also_after_the_node(deploy: Deploy) -> None:
+    handle = chain()
+    drain(until=None, raise_errors=False)
+    assert handle.status() == "COMPLETED"
+    chain("skipped").skip("plus")
+    handle = chain()
+    rows = WorkflowNode.objects.filter(name="plus")
+    rows.update(undo={"task": NUMBER, "queue": "default", "parameters": ["n"]})
+    rows.filter(workflow_id=handle.workflow_id).update(status="COMPLETED", finished_at=LONG_AGO)
+    assert problems() == []
+    deploy(NUMBER, "number: int")
+    found = [(one["undo"], one["code"], one["argument"], one["nodes"]) for one in problems()]
+    assert found == [
+        (False, "MISSING_ARGUMENT", "number", 2), (False, "UNKNOWN_ARGUMENT", "n", 2),
+        (True, "MISSING_ARGUMENT", "number", 1), (True, "UNKNOWN_ARGUMENT", "n", 1),
+    ]  # fmt: skip
+    deploy(NUMBER, None)
+    assert [(one["undo"], one["nodes"], one["node"]) for one in problems()] == [(False, 2, "number"), (True, 1, "plus")]
+    assert f"{NUMBER} (undo): there is no task of this name" in check()[1]
+
+
+def test_a_queue_that_is_gone_is_told(settings: Any) -> None:
+    flow = Workflow("mail")
+    flow.add(flows.number.with_options(queue="mail"), 1)
+    flow.send()
+    queues = {name: rules for name, rules in settings.HORSIES["QUEUES"].items() if name != "mail"}
+    settings.HORSIES = {**settings.HORSIES, "QUEUES": queues}
+    (found,) = problems()
+    assert (found["code"], found["task"]) == ("UNDECLARED_QUEUE", NUMBER)
+    assert "'mail' is not declared" in found["problem"]
+
+
+def test_what_has_ended_is_not_compared(deploy: Deploy) -> None:
+    chain().cancel()
+    ended = chain()
+    drain()
+    assert ended.status() == "COMPLETED"
+    half = chain()
+    WorkflowNode.objects.filter(workflow_id=half.workflow_id, name="number").update(
+        status="COMPLETED", finished_at=LONG_AGO
+    )
+    deploy(NUMBER, None)
+    assert check() == (0, "1 node of 1 run fits the code.\n")
+
+
+def test_runs_are_read_in_chunks_and_one_problem_stays_one(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows, "RUNS", 2)
+    for place in range(5):
+        chain(f"run {place}", **({"b": place} if place % 2 else {}))
+    flow = Workflow("two groups")
+    flow.add(flows.plus, 1)
+    flow.add(flows.plus, 1, b=2)
+    flow.send()
+    deploy(PLUS, "a: int, c: str, b: int = 1")
+    (found,) = problems()
+    assert (found["nodes"], found["runs"]) == (7, 6), "the last run is in two groups, and counts once"
+    WorkflowRun.objects.update(status="PAUSED")
+    assert len(problems()) == 1
+
+
+def test_both_ends_of_the_constants_of_a_group_are_decoded(deploy: Deploy) -> None:
+    for value in ("2026-01-01", "later", "2027-01-01"):
+        flow = Workflow(value)
+        flow.add(flows.page, value, 1)
+        flow.send()
+    deploy(flows.page.name, "language: dt.date, pages: int")
+    (found,) = problems()
+    assert (found["argument"], found["nodes"]) == ("language", 3)
+
+
+def test_a_tasks_module_that_cannot_be_imported_is_not_taken_for_missing_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [ImportProblem("shop.tasks", ValueError("not today"))]
+    monkeypatch.setattr(registry, "autodiscover", lambda: broken)
+    with pytest.raises(CommandError, match=r"shop.tasks cannot be imported: ValueError\('not today'\)"):
+        check()

@@ -1,19 +1,24 @@
-"""Which types can be declared, and what to write instead of the others."""
+"""Which types can be declared, what to write instead of the others, and annotations as texts, which run nothing."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime as dt
+import decimal
 import enum
 import pathlib
+import sys
+import types
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypedDict, TypeVar
 
 import pytest
 
 from horsies_django.core.codec import UnsupportedType, shape_of
+from horsies_django.core.codec.type_texts import Unknown, annotation_of, problem, text_of
 from horsies_django.core.results import TaskResult
 
 T = TypeVar("T")
@@ -116,35 +121,23 @@ REFUSED: list[tuple[Any, str]] = [
     (object, "here: object says nothing about the value: write Any for any plain JSON value"),
     (type[int], "here: type[int] is a class, which cannot be sent: write str and pass its name"),
     (tuple, "here: tuple does not say what is in it: write tuple[int, str], or tuple[Any, ...]"),
-    (
-        dict[int, str],
-        "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, str], or",
-    ),
+    (dict[int, str], "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, str]"),
     (Sequence[int], "here: Sequence[int] may be many types: write list[int] and pass list(...)"),
     (Iterable[int], "here: Iterable[int] may be many types: write list[int] and pass list(...)"),
     (Mapping[str, int], "here: Mapping[str, int] may be many types: write dict[str, int]"),
     (Customer, "here: Customer is a model, whose row may change before the task runs: annotate int and send its pk"),
     (list[Customer], "here: Customer is a model"),
     (Elder, "here: Elder is not a model of pydantic 2: use pydantic 2.8 or newer, or write a dataclass"),
-    (
-        complex,
-        "here: complex cannot be encoded as JSON: write a dataclass, or send a key with which the task can find it",
-    ),
-    (base64, "cannot be encoded as JSON: write a dataclass"),
+    (complex, "here: complex cannot be encoded as JSON: write a dataclass, or send a key"),
+    (base64, "cannot be encoded as JSON: write a dataclass, or send a key with which the task can find it"),
     (TaskResult[int], "is a result: use it only as the return annotation of a task"),
     (Holder, "here, field 'tags' of Holder: set[str] has no form in JSON: write list[str] and pass sorted(...)"),
     (Box[int], "here: Box[int] is a generic dataclass: write a dataclass whose fields name their types"),
     (Box, "here, field 'item' of Box: T stands for a type that is not known here: write the type itself"),
     (Secret, "here: Secret cannot be built from its fields alone, because of 'key': write a dataclass without InitVar"),
-    (
-        Handmade,
-        "here: Handmade cannot be built from its fields alone, because of 'text', 'x': write a dataclass without",
-    ),
+    (Handmade, "here: Handmade cannot be built from its fields alone, because of 'text', 'x': write a dataclass"),
     (Blob, "here: a member of Blob: a value is bytes, which JSON cannot hold: use bool, int, float or str"),
-    (
-        Twice,
-        "here: a member of Twice: a value cannot be encoded as JSON (the text has a NUL byte (\\x00), which PostgreSQL",
-    ),
+    (Twice, "here: a member of Twice: a value cannot be encoded as JSON (the text has a NUL byte (\\x00), which"),
     (Empty, "here: Empty has no members: write an Enum with members"),
     (Literal[b"a"], "here: a value is bytes, which JSON cannot hold: use bool, int, float or str"),
     (Literal["red", Color.RED], "has values that are the same in JSON: keep one of them"),
@@ -156,42 +149,117 @@ def test_a_type_that_cannot_travel_is_refused_with_what_to_write(annotation: Any
     assert message in undeclarable(annotation)
 
 
-AMBIGUOUS: list[tuple[Any, str]] = [
-    (
-        dt.date | str,
-        "here: date | str cannot be told apart when read back (both are stored as a string): declare one of them",
-    ),
-    (uuid.UUID | dt.date, "UUID | date cannot be told apart when read back (both are stored as a string)"),
-    (dt.timedelta | int, "timedelta | int cannot be told apart when read back (both are stored as a number)"),
-    (Color | str, "Color | str cannot be told apart when read back (both may be the same JSON value)"),
-    (Level | int, "Level | int cannot be told apart when read back (both may be the same JSON value)"),
-    (Level | float, "Level | float cannot be told apart when read back (both may be the same JSON value)"),
-    (
-        Color | Literal["red"],
-        "Color | Literal['red'] cannot be told apart when read back (both may be the same JSON value)",
-    ),
-    (Literal["2026-01-02"] | dt.date, "Literal['2026-01-02'] | date cannot be told apart"),
-    (Any | dt.date, "Any | date cannot be told apart when read back (both are stored as a string)"),
-    (
-        list[dt.date] | list[str],
-        "list[date] | list[str] cannot be told apart when read back (both are stored as a list)",
-    ),
-    (
-        tuple[int, ...] | list[int],
-        "tuple[int, ...] | list[int] cannot be told apart when read back (both are stored as a list)",
-    ),
-    (
-        Point | dict[str, Any],
-        "Point | dict[str, Any] cannot be told apart when read back (both are stored as an object)",
-    ),
-    (
-        Point | Deep,
-        "Point | Deep cannot be told apart when read back (their fields do not tell them apart: give each a field",
-    ),
-    (None | int | Color | dict[str, str | dt.date], "str | date cannot be told apart"),
+STRING, NUMBER = "both are stored as a string", "both are stored as a number"
+LIST, OBJECT, VALUE = "both are stored as a list", "both are stored as an object", "both may be the same JSON value"
+FIELDS = "their fields do not tell them apart: give each a field"
+AMBIGUOUS: list[tuple[Any, str, str]] = [
+    (dt.date | str, "date | str", f"{STRING}): declare one of them"),
+    (uuid.UUID | dt.date, "UUID | date", STRING),
+    (dt.timedelta | int, "timedelta | int", NUMBER),
+    (Color | str, "Color | str", VALUE),
+    (Level | int, "Level | int", VALUE),
+    (Level | float, "Level | float", VALUE),
+    (Color | Literal["red"], "Color | Literal['red']", VALUE),
+    (Literal["2026-01-02"] | dt.date, "Literal['2026-01-02'] | date", ""),
+    (Any | dt.date, "Any | date", STRING),
+    (list[dt.date] | list[str], "list[date] | list[str]", LIST),
+    (tuple[int, ...] | list[int], "tuple[int, ...] | list[int]", LIST),
+    (Point | dict[str, Any], "Point | dict[str, Any]", OBJECT),
+    (Point | Deep, "Point | Deep", FIELDS),
+    (None | int | Color | dict[str, str | dt.date], "str | date", STRING),
 ]
 
 
-@pytest.mark.parametrize(("annotation", "message"), AMBIGUOUS, ids=label)
-def test_a_union_that_cannot_be_read_back_is_refused_with_the_reason(annotation: Any, message: str) -> None:
-    assert message in undeclarable(annotation)
+@pytest.mark.parametrize(("annotation", "members", "why"), AMBIGUOUS, ids=label)
+def test_a_union_that_cannot_be_read_back_is_refused_with_the_reason(annotation: Any, members: str, why: str) -> None:
+    assert f"{members} cannot be told apart when read back ({why}" in undeclarable(annotation)
+
+
+@dataclasses.dataclass
+class Payment:
+    amount: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (int, "int"),
+        (None, "None"),
+        (list[int], "list[int]"),
+        (dict[str, list[Any]], "dict[str, list[Any]]"),
+        (tuple[int, ...], "tuple[int, ...]"),
+        (int | None, "int | None"),
+        (Optional[str], "str | None"),  # noqa: UP045
+        (Literal["a", 3, True], "Literal['a', 3, True]"),
+        (dt.datetime, "datetime.datetime"),
+        (uuid.UUID, "uuid.UUID"),
+        (list[Payment | Colour], f"list[{__name__}.Payment | {__name__}.Colour]"),
+        (Annotated[int, "pence"], "int"),
+        (decimal.Decimal | None, "decimal.Decimal | None"),
+    ],
+)
+def test_what_is_written_is_read_again(annotation: Any, text: str) -> None:
+    assert text_of(annotation) == text
+    assert text_of(annotation_of(text)) == text
+
+
+def test_what_has_no_text_is_not_checked() -> None:
+    @dataclasses.dataclass
+    class Local:
+        amount: int
+
+    class Moved:
+        pass
+
+    Moved.__module__, Moved.__qualname__ = "datetime", "date"
+    for annotation in (Any, Local, list[Local], Moved, "Payment", Literal[Colour.RED], Literal["x" * 2_000], 3):
+        assert text_of(annotation) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "(", "x", "print('boom')", "__import__('os')", "os.system('true')", "[int for _ in x]", "lambda: 0",
+        "nowhere.Payment", "int()", "list[print]", "list[int()]", "(" * 900, "a." * 400 + "b", "sys.modules",
+        "list[...][int]", "list[int](3)", "dict[str]", "Literal[print]", "Literal[f'{x}']", "types.SimpleNamespace[int]",
+        "int if x else str", "x" * 5_000, "\x00",
+    ],
+)  # fmt: skip
+def test_a_text_from_a_table_runs_nothing_and_an_unknown_one_checks_nothing(text: str) -> None:
+    assert problem(text, "3") is None
+    if text not in ("dict[str]",):
+        with pytest.raises(Unknown):
+            annotation_of(text)
+
+
+def test_a_text_computes_no_attribute_of_a_module_or_a_class() -> None:
+    asked = []
+    module = types.ModuleType("horsies_lazy")
+    module.__getattr__ = asked.append  # type: ignore[method-assign, assignment]
+
+    class Meta(type):
+        def __getattr__(cls, name: str) -> Any:
+            asked.append(name)
+            return int
+
+    module.Holder = Meta("Holder", (), {})  # type: ignore[attr-defined]
+    sys.modules["horsies_lazy"] = module
+    try:
+        for text in ("horsies_lazy.thing", "horsies_lazy.Holder.thing", "horsies_unimported.Thing"):
+            with pytest.raises(Unknown):
+                annotation_of(text)
+    finally:
+        del sys.modules["horsies_lazy"]
+    assert asked == []
+
+
+def test_a_problem_says_where_and_which_types_and_no_value() -> None:
+    assert problem("dict[str, int]", '{"amount": 12}') is None
+    assert problem("dict[str, int]", '{"amount": "12 EUR"}') == "data[key 1] does not fit: expected int, got str"
+    assert problem("int", '"secret"') == "data does not fit: expected int, got str"
+    assert problem(f"{__name__}.Payment", '{"amount": 1}') is None
+    assert "data.amount does not fit" in (problem(f"{__name__}.Payment", '{"amount": "1"}') or "")

@@ -54,24 +54,19 @@ class Text(str):
         return "something else"
 
 
-def anything(*args, **kwargs):  # type: ignore[no-untyped-def]
-    pass
+def anything(*args, **kwargs): ...  # type: ignore[no-untyped-def]
 
 
-def greet(name, greeting="hello", *, loud=False):  # type: ignore[no-untyped-def]
-    pass
+def greet(name, greeting="hello", *, loud=False): ...  # type: ignore[no-untyped-def]
 
 
-def at(x, y=0, /, scale=1):  # type: ignore[no-untyped-def]
-    pass
+def at(x, y=0, /, scale=1): ...  # type: ignore[no-untyped-def]
 
 
-def with_context(context, name):  # type: ignore[no-untyped-def]
-    pass
+def with_context(context, name): ...  # type: ignore[no-untyped-def]
 
 
-def mixed(x, /, *rest, **others):  # type: ignore[no-untyped-def]
-    pass
+def mixed(x, /, *rest, **others): ...  # type: ignore[no-untyped-def]
 
 
 ANYTHING = PlainArguments(anything)
@@ -92,14 +87,10 @@ def test_every_json_value_comes_back_as_it_was(args: list[Any], kwargs: dict[str
     assert result.decode(result.encode_ok([args, kwargs])).ok == [args, kwargs]
 
 
+ODD = [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Shade.RED, math.nan, math.inf, "\x00", "\ud800"]
+NO_JSON = [dt.date(2030, 1, 1), decimal.Decimal(1), uuid.UUID(int=1), {1, 2}, object(), Row(), 1j, b"\xff"]
 LOOSE = st.recursive(
-    JSON
-    | st.sampled_from(
-        [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Shade.RED, math.nan, math.inf, "\x00", "\ud800"]
-    )
-    | st.sampled_from(
-        [dt.date(2030, 1, 1), decimal.Decimal(1), uuid.UUID(int=1), {1, 2}, object(), Row(), 1j, b"\xff"]
-    ),
+    JSON | st.sampled_from(ODD) | st.sampled_from(NO_JSON),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)
@@ -197,7 +188,6 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("function", "args", "kwargs", "stored"),
     [
-        (greet, ["Ann"], {}, {"args": ["Ann"], "kwargs": {}, "names": ["name"]}),
         (greet, ["Ann", "hi"], {"loud": 1}, {"args": ["Ann", "hi"], "kwargs": {"loud": 1}, "names": ["name", "greeting"]}),
         (greet, [], {"name": "Ann"}, {"args": [], "kwargs": {"name": "Ann"}}),
         (anything, [1, 2], {"a": 3}, {"args": [1, 2], "kwargs": {"a": 3}}),
@@ -232,15 +222,6 @@ def test_a_call_that_does_not_fit_the_function_is_refused_at_send(
     assert "; its signature is " in str(refused.value)
 
 
-def test_a_stored_argument_that_the_function_does_not_take_is_not_named() -> None:
-    """Naive: the error is Python's own, and whoever reads the log reads a key of the arguments."""
-    with pytest.raises(CodecError) as refused:
-        PlainArguments(greet).decode('{"args": ["Ann"], "kwargs": {"secret": 1}}')
-    assert str(refused.value).startswith(
-        "greet() was sent an argument that it does not take; its signature is greet(name"
-    )
-
-
 def test_a_context_is_no_argument() -> None:
     """Naive: the call is bound to the whole signature, so the first argument is taken for the context."""
     codec = PlainArguments(with_context, takes_context=True)
@@ -252,22 +233,23 @@ def test_a_context_is_no_argument() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "text", "said"),
+    ("text", "said"),
     [
-        (greet, '{"name": "Ann"}', "as tasks of django.tasks are sent"),
-        (greet, "[]", "as tasks of django.tasks are sent"),
-        (greet, '{"args": {}, "kwargs": []}', "as tasks of django.tasks are sent"),
-        (greet, '{"args": [], "kwargs": {"nmae": 1}}', "missing a required argument"),
-        (greet, '{"args": [1, 2, 3], "kwargs": {}}', "too many positional arguments"),
-        (greet, '{"args": [NaN], "kwargs": {}}', "is not JSON"),
+        ('{"name": "Ann"}', "as tasks of django.tasks are sent"),
+        ("[]", "as tasks of django.tasks are sent"),
+        ('{"args": {}, "kwargs": []}', "as tasks of django.tasks are sent"),
+        ('{"args": [], "kwargs": {"nmae": 1}}', "missing a required argument"),
+        ('{"args": [1, 2, 3], "kwargs": {}}', "too many positional arguments"),
+        ('{"args": [NaN], "kwargs": {}}', "is not JSON"),
+        ('{"args": ["Ann"], "kwargs": {"secret": 1}}', "greet() was sent an argument that it does not take; its signature"),
     ],
-)
-def test_stored_arguments_that_do_not_fit_this_code_are_told_as_such(
-    function: Callable[..., Any], text: str, said: str
-) -> None:
+)  # fmt: skip
+def test_stored_arguments_that_do_not_fit_this_code_are_told_as_such_without_naming_them(text: str, said: str) -> None:
+    """Naive: the error is Python's own, and whoever reads the log reads a key of the arguments."""
     with pytest.raises(CodecError) as refused:
-        PlainArguments(function).decode(text)
+        PlainArguments(greet).decode(text)
     assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
 def test_arguments_that_were_given_by_name_reach_positional_only_parameters() -> None:
@@ -293,21 +275,6 @@ def test_a_node_of_a_workflow_binds_by_name() -> None:
     ):
         with pytest.raises(CodecError, match=said):
             PlainArguments(function).bind(args, kwargs)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("stored", "named"),
-    [
-        ({"args": [1, 2], "kwargs": {"c": 3}, "names": ["a", "b"]}, {"a": 1, "b": 2, "c": 3}),
-        ({"args": [1, 2, 3], "kwargs": {}, "names": ["a"]}, {"a": 1, "*": [2, 3]}),
-        ({"args": [], "kwargs": {}}, {}),
-        ({}, {}),
-        ({"args": 1}, {"args": 1}),
-        ("text", "text"),
-    ],
-)
-def test_the_arguments_of_a_call_by_name(stored: Any, named: Any) -> None:
-    assert named_arguments(stored) == named
 
 
 def test_annotations_of_a_plain_function_do_not_matter() -> None:
@@ -347,3 +314,18 @@ def test_the_definition_says_how_its_task_is_sent_and_run() -> None:
     assert definition.result.wraps_result is False
     own = define(test_a_context_is_no_argument)
     assert (own.codec, own.takes_context, own.decide) == (None, False, None)
+
+
+@pytest.mark.parametrize(
+    ("stored", "named"),
+    [
+        ({"args": [1, 2], "kwargs": {"c": 3}, "names": ["a", "b"]}, {"a": 1, "b": 2, "c": 3}),
+        ({"args": [1, 2, 3], "kwargs": {}, "names": ["a"]}, {"a": 1, "*": [2, 3]}),
+        ({"args": [], "kwargs": {}}, {}),
+        ({}, {}),
+        ({"args": 1}, {"args": 1}),
+        ("text", "text"),
+    ],
+)
+def test_the_arguments_of_a_call_by_name(stored: Any, named: Any) -> None:
+    assert named_arguments(stored) == named

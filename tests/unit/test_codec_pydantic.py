@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -60,10 +60,6 @@ class Dog(BaseModel):
     name: str = "Rex"
 
 
-class Owner(BaseModel):
-    pet: Cat | Dog = Field(discriminator="kind")
-
-
 class Tree(BaseModel):
     children: list[Tree] = []
 
@@ -97,7 +93,6 @@ def there_and_back(annotation: Any, value: Any) -> Any:
         (Line | int | str, LINE),
         (Parcel, Parcel(LINE, "to the door")),
         (list[Parcel | None], [Parcel(OTHER), None]),
-        (Owner, Owner(pet=Dog())),
         (Pet, Dog(name="Ada")),
         (list[Pet | None], [Cat(lives=7), None, Dog()]),
         (Annotated[Cat | Dog | None, Field(discriminator="kind")], None),
@@ -152,28 +147,26 @@ def refusal(annotation: Any, act: Callable[[Any], Any]) -> CodecError:
 
 
 @pytest.mark.parametrize(
-    ("stored", "path", "problem"),
+    ("annotation", "stored", "path", "problem"),
     [
-        ({"number": "many"}, "order.number", "Order refused it: Input should be a valid integer"),
-        ({}, "order.number", "Order refused it: Field required"),
-        ({"number": 1, "lines": [{"sku": "a"}, {"sku": 5}]}, "order.lines[1].sku", "valid string"),
-        ({"number": 1, "by_name": {"no name": {"sku": 5}}}, "order.by_name[key].sku", "valid string"),
-        ({"number": 1, "by_name": {"many": {"sku": 5}}}, "order.by_name[key].sku", "valid string"),
-        ({"number": "x", "lines": 5}, "order.number", "(and 1 more)"),
-        ("text", "order", "Order refused it"),
+        (Order, {"number": "many"}, "x.number", "Order refused it: Input should be a valid integer"),
+        (Order, {}, "x.number", "Order refused it: Field required"),
+        (Order, {"number": 1, "lines": [{"sku": "a"}, {"sku": 5}]}, "x.lines[1].sku", "valid string"),
+        (Order, {"number": 1, "by_name": {"no name": {"sku": 5}}}, "x.by_name[key].sku", "valid string"),
+        (Order, {"number": 1, "by_name": {"many": {"sku": 5}}}, "x.by_name[key].sku", "valid string"),
+        (Order, {"number": "x", "lines": 5}, "x.number", "(and 1 more)"),
+        (Order, "text", "x", "Order refused it"),
+        (list[Parcel], [{"line": {"sku": "a", "count": 0}}], "x[0].line.count", "greater than 0"),
     ],
 )
-def test_stored_data_that_a_model_refuses_are_named_by_their_position(stored: Any, path: str, problem: str) -> None:
+def test_stored_data_that_a_model_refuses_are_named_by_their_position(
+    annotation: Any, stored: Any, path: str, problem: str
+) -> None:
     """Naive: pydantic's ValidationError passes through, and its text shows the values to everybody who reads the log."""
-    error = refusal(Order, lambda shape: shape.decode(stored, "order"))
+    error = refusal(annotation, lambda shape: shape.decode(stored, "x"))
     assert error.path == path
     assert problem in error.problem
     assert "many" not in str(error)
-
-
-def test_the_position_goes_on_where_a_list_or_a_dataclass_contains_the_model() -> None:
-    error = refusal(list[Parcel], lambda shape: shape.decode([{"line": {"sku": "a", "count": 0}}], "parcels"))
-    assert error.path == "parcels[0].line.count"
 
 
 @pytest.mark.parametrize(
@@ -286,16 +279,6 @@ def test_a_model_whose_field_is_defined_later_is_compiled_at_its_first_use(monke
     assert result.decode(result.encode_ok(value)).ok_value == value
 
 
-def test_a_result_of_another_model_is_of_the_wrong_type() -> None:
-    def give() -> Line:
-        return LINE
-
-    assert get_type_hints(give)["return"] is Line
-    with pytest.raises(CodecError) as raised:
-        ResultCodec.of(give).encode_ok(Cat())
-    assert (raised.value.kind, str(raised.value)) == ("type", "result: expected Line, got Cat")
-
-
 def test_a_project_without_models_never_imports_pydantic() -> None:
     """Naive: ``import pydantic`` in the codec: every process of a project that has it installed pays for it."""
     code = """
@@ -320,5 +303,5 @@ print("pydantic" in sys.modules)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.splitlines()[0] == '{"point":{"x":1},"rest":[]}'
-    assert done.stdout.splitlines()[-1] == "False"
+    first, *_, last = done.stdout.splitlines()
+    assert (first, last) == ('{"point":{"x":1},"rest":[]}', "False")

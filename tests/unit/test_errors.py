@@ -1,45 +1,48 @@
-"""The error codes: reserved in families, and a user's own ones apart from them."""
+"""What a task returns or fails with: results, error codes, mappers of exceptions, and retry policies."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import enum
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from horsies_django import Retry, RetryPolicy
 from horsies_django.core.errors import (
     FAMILIES,
     RESERVED,
     HorsiesError,
     OperationalErrorCode,
+    RetrievalCode,
     TaskSendError,
     TaskSendErrorCode,
     code_problem,
 )
+from horsies_django.core.results import TaskError, TaskFailed, TaskResult
+from horsies_django.core.retry import class_names, mapped_code, mapper_problems
+from tests.support.models.retry import Failure, decide
 
 
-def test_no_code_stands_in_two_families() -> None:
-    codes = [code.value for family in FAMILIES for code in family]
-    assert len(codes) == len(set(codes)) == len(RESERVED)
-
-
-def test_a_code_is_its_own_text() -> None:
-    for family in FAMILIES:
-        for code in family:
-            assert str(code) == f"{code}" == code.value == code.name
+def test_no_code_stands_in_two_families_and_each_is_its_own_text() -> None:
+    codes = [code for family in FAMILIES for code in family]
+    assert len(codes) == len({code.value for code in codes}) == len(RESERVED)
+    for code in codes:
+        assert str(code) == f"{code}" == code.value == code.name
 
 
 @pytest.mark.promise("S3.8")
-@pytest.mark.parametrize("code", sorted(RESERVED))
+@pytest.mark.parametrize("code", [*sorted(RESERVED), OperationalErrorCode.WORKER_CRASHED])
 def test_a_built_in_code_is_not_a_users_to_take(code: str) -> None:
     assert code_problem(code) == f"error code {code!r} is reserved for horsies_django: choose a name of your own"
 
 
-@pytest.mark.promise("S3.8")
-def test_a_built_in_member_is_not_a_users_to_take() -> None:
-    assert "is reserved" in str(code_problem(OperationalErrorCode.WORKER_CRASHED))
+OWN = enum.StrEnum("OWN", {"MAILBOX_FULL": "MAILBOX_FULL"})
 
 
-@pytest.mark.parametrize("code", ["MAILBOX_FULL", "A", "E404", "X" * 100])
+@pytest.mark.parametrize("code", ["MAILBOX_FULL", "A", "E404", "X" * 100, OWN.MAILBOX_FULL])
 def test_an_upper_case_code_is_a_users_own(code: str) -> None:
     assert code_problem(code) is None
 
@@ -48,20 +51,9 @@ def test_an_upper_case_code_is_a_users_own(code: str) -> None:
     "code", ["", "mailbox", "Mailbox_Full", "1ST", "_A", "A B", "MAILBOX-FULL", "A\n", "É", "X" * 101]
 )
 def test_a_code_of_another_form_is_refused_with_an_example(code: str) -> None:
-    assert "use upper-case letters, digits and underscores, at most 100, as in 'MAILBOX_FULL'" in str(
-        code_problem(code)
-    )
-
-
-def test_a_code_that_is_no_text_is_refused() -> None:
+    said = "use upper-case letters, digits and underscores, at most 100, as in 'MAILBOX_FULL'"
+    assert said in str(code_problem(code))
     assert code_problem(404) == "an error code must be a str, not int"
-
-
-def test_a_users_own_text_enum_serves_as_a_code() -> None:
-    class Code(enum.StrEnum):
-        MAILBOX_FULL = "MAILBOX_FULL"
-
-    assert code_problem(Code.MAILBOX_FULL) is None
 
 
 def test_a_send_error_says_its_code_and_whether_trying_again_may_help() -> None:
@@ -71,3 +63,160 @@ def test_a_send_error_says_its_code_and_whether_trying_again_may_help() -> None:
     assert [TaskSendError(code, "").retryable for code in TaskSendErrorCode] == [
         code is TaskSendErrorCode.ENQUEUE_FAILED for code in TaskSendErrorCode
     ]
+
+
+ERROR = TaskError("MAILBOX_FULL", "no room left")
+
+
+@pytest.mark.promise("S3.7")
+@pytest.mark.parametrize("value", [7, 0, None])
+def test_a_success_gives_its_value_by_every_way_of_asking(value: int | None) -> None:
+    result = TaskResult(ok=value)
+    assert (result.is_ok(), result.is_err()) == (True, False)
+    assert result.ok == result.ok_value == result.unwrap() == value
+    assert result.err is None
+    assert result == TaskResult(ok=value)
+    assert result != value
+    assert repr(result) == f"TaskResult(ok={value})"
+
+
+@pytest.mark.promise("S3.7")
+def test_an_error_gives_itself_by_every_way_of_asking() -> None:
+    result: TaskResult[int] = TaskResult(err=ERROR)
+    assert (result.is_ok(), result.is_err()) == (False, True)
+    assert result.err is result.err_value is result.unwrap_err() is ERROR
+    assert result.ok is None
+    assert result == TaskResult(err=TaskError("MAILBOX_FULL", "no room left")) != TaskResult(ok=None)
+    assert repr(result).startswith("TaskResult(err=TaskError(error_code='MAILBOX_FULL'")
+
+
+@pytest.mark.promise("S3.7")
+@pytest.mark.parametrize("given", [{}, {"ok": 1, "err": ERROR}, {"ok": None, "err": ERROR}])
+def test_a_result_is_made_of_exactly_one_of_two(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="exactly one of ok= and err="):
+        TaskResult(**given)
+
+
+def test_unwrapping_an_error_raises_a_failure_that_carries_it() -> None:
+    with pytest.raises(TaskFailed, match=r"^MAILBOX_FULL: no room left$") as raised:
+        TaskResult(err=ERROR).unwrap()
+    assert raised.value.error is ERROR
+    assert str(TaskFailed(TaskError("MAILBOX_FULL"))) == "MAILBOX_FULL"
+
+
+@pytest.mark.parametrize(
+    ("misuse", "error", "said"),
+    [
+        (lambda: TaskResult(err="MAILBOX_FULL"), ValueError, "err= takes a TaskError, not str"),
+        (lambda: TaskResult(err=ERROR).ok_value, ValueError, "this TaskResult is an error: TaskError.*MAILBOX_FULL"),
+        (lambda: TaskResult(ok=1).err_value, ValueError, "is a success and has no error"),
+        (lambda: TaskResult(ok=1).unwrap_err(), ValueError, "is a success and has no error"),
+        (lambda: bool(TaskResult(ok=1)), TypeError, r"ask is_ok\(\) or is_err\(\)"),
+        (lambda: bool(TaskResult(err=ERROR)), TypeError, r"ask is_ok\(\) or is_err\(\)"),
+        (lambda: hash(TaskResult(ok=1)), TypeError, "unhashable"),
+        (lambda: setattr(ERROR, "message", "other"), dataclasses.FrozenInstanceError, "message"),
+    ],
+)
+def test_a_result_is_not_taken_for_what_it_is_not(misuse: Callable[[], Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        misuse()
+
+
+@pytest.mark.promise("S3.8")
+@pytest.mark.parametrize("code", ["WAIT_TIMEOUT", RetrievalCode.WAIT_TIMEOUT])
+def test_a_users_error_cannot_carry_a_built_in_code(code: str) -> None:
+    with pytest.raises(ValueError, match="is reserved for horsies_django"):
+        TaskError(code)
+
+
+@pytest.mark.promise("S3.8")
+def test_the_house_makes_errors_with_its_own_codes_as_plain_text() -> None:
+    error = TaskError.built_in(RetrievalCode.WAIT_TIMEOUT, "still running", data={"waited": 5}, exception={"type": "E"})
+    assert (error.error_code, error.message, error.data) == ("WAIT_TIMEOUT", "still running", {"waited": 5})
+    assert type(error.error_code) is str
+    assert error.exception == {"type": "E"}
+
+
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+
+
+def test_a_fixed_policy_has_one_retry_per_pause_and_an_exponential_one_doubles_it_up_to_the_longest() -> None:
+    policy = RetryPolicy.fixed([60, 300, 900], auto_retry_for=["MAIL_DOWN"])
+    assert policy.max_retries == 3
+    assert [policy.delay(retry) for retry in (1, 2, 3)] == [60, 300, 900]
+    policy = RetryPolicy.exponential(base_seconds=2, max_retries=6, max_delay_seconds=20)
+    assert [policy.delay(retry) for retry in range(1, 7)] == [2, 4, 8, 16, 20, 20]
+    assert RetryPolicy.exponential(base_seconds=86_400, max_retries=100).delay(100) == 30 * 86_400
+
+
+def test_a_policy_names_everything_that_is_wrong_with_it() -> None:
+    with pytest.raises(ValueError, match="max_retries") as error:
+        RetryPolicy.exponential(base_seconds=-1, max_retries=101, auto_retry_for=["not a code", "WORKER_CRASHED"])
+    for word in ("-1", "101", "not a code"):
+        assert word in str(error.value)
+    assert "WORKER_CRASHED" not in str(error.value)
+
+
+class MailDown(OSError):
+    pass
+
+
+@pytest.mark.parametrize("listed", [MailDown, OSError, "builtins.OSError", f"{__name__}.MailDown"])
+def test_an_exception_class_covers_itself_and_what_is_derived_from_it(listed: str | type[BaseException]) -> None:
+    policy = RetryPolicy.exponential(base_seconds=10, auto_retry_for=[listed, "BUSY"])
+    down = Failure("MAIL_DOWN", class_names(MailDown()))  # by its class, whatever code it is mapped to
+    assert decide(down, policy, retry_count=0, now=NOW) == NOW + dt.timedelta(seconds=10)
+    assert decide(Failure("UNHANDLED_ERROR", class_names(LookupError())), policy, retry_count=0, now=NOW) is None
+    assert policy.codes == ("BUSY",)
+    assert RetryPolicy.fixed([1], auto_retry_for=listed).auto_retry_for == policy.auto_retry_for[:1]
+
+
+@pytest.mark.parametrize("intervals", [[], "60", 60, [0, "1"], [True], [float("nan")], [10**9]])
+def test_pauses_that_cannot_be_are_refused(intervals: object) -> None:
+    with pytest.raises(ValueError, match="retry delay"):
+        RetryPolicy.fixed(intervals)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: listing("no.such.Error"), "'no.such.Error' cannot be imported"),
+        (lambda: listing("builtins.OSErorr"), "'builtins.OSErorr' cannot be imported"),
+        (lambda: listing(".OSError"), "cannot be imported"),
+        (lambda: listing("builtins.len"), "neither an error code"),
+        (lambda: listing(int), "nor an exception class"),
+        (lambda: listing(None), "nor an exception class"),
+        (lambda: listing(OSError()), "nor an exception class"),
+        (lambda: Retry(delay_seconds=-1), "delay_seconds"),
+        (lambda: Retry(delay_seconds="1"), "delay_seconds"),
+        (lambda: Retry(code="WORKER_CRASHED"), "reserved"),
+    ],
+)
+def test_what_is_neither_a_code_nor_an_exception_class_nor_a_pause_is_refused(
+    make: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def listing(entry: Any) -> RetryPolicy:
+    return RetryPolicy.fixed([1], auto_retry_for=[entry])
+
+
+def test_the_exact_class_counts_before_its_bases_and_the_first_mapper_that_knows_either_decides() -> None:
+    mapper = {OSError: "IO", MailDown: "MAIL_DOWN", Exception: "ANY"}
+    assert mapped_code(MailDown(), mapper) == "MAIL_DOWN"
+    assert mapped_code(FileNotFoundError(), mapper) == "IO"
+    assert mapped_code(ValueError(), mapper) == "ANY"
+    assert mapped_code(SystemExit(), mapper) is None
+    assert mapped_code(MailDown(), {OSError: "TASKS_OWN"}, {MailDown: "OF_THE_SETTINGS"}) == "TASKS_OWN"
+    assert mapped_code(KeyError(), {OSError: "TASKS_OWN"}, {LookupError: "OF_THE_SETTINGS"}) == "OF_THE_SETTINGS"
+
+
+def test_a_mapper_names_its_problems() -> None:
+    assert mapper_problems({OSError: "IO"}) == []
+    problems = mapper_problems({"OSError": "IO", int: "X", KeyError: "WORKER_CRASHED", ValueError: "lower"})
+    assert len(problems) == 4
+    assert "is not an exception class" in problems[0]
+    assert "reserved" in problems[2]
+    assert mapper_problems([OSError]) == ["a mapper must be a dict of exception classes and error codes, not list"]

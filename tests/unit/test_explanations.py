@@ -36,21 +36,15 @@ TAKER = {
     "worker_id": WORKER, "hostname": "web-1", "pid": 41, "beat_at": NOW, "slots": 2, "busy": 0, "room": None,
     "partition_room": None, "wire": 1, "knows": True,
 }  # fmt: skip
+STRANGER = TAKER | {"knows": False}
+YOUNG = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
 HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": WORKER}
 
 
 def told(task: dict[str, Any] | None = None, **facts: Any) -> Explanation:
     """Explain a pending task that nothing holds up, but for what is given."""
-    given = {
-        "now": NOW,
-        "bound": 1_000,
-        "task": TASK | (task or {}),
-        "queue": QUEUE,
-        "workers": [TAKER],
-        "former": [],
-        **facts,
-    }
-    return reasoned(given, TIMING)
+    given = {"now": NOW, "bound": 1_000, "task": TASK | (task or {}), "queue": QUEUE, "workers": [TAKER], "former": []}
+    return reasoned(given | facts, TIMING)
 
 
 def only(code: str, explanation: Explanation) -> Reason:
@@ -76,46 +70,39 @@ def test_moments_are_told_in_the_readers_zone_and_with_their_day_if_it_is_anothe
 
 
 def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() -> None:
-    stranger = TAKER | {"knows": False}
-    young = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
-    found = only("UNKNOWN_TASK_NAME", told(young, workers=[stranger]))
+    found = only("UNKNOWN_TASK_NAME", told(YOUNG, workers=[STRANGER]))
     assert found.text == (
         "No live worker of its queue knows the task 'shop.tasks.add': they leave it to others until 15:03:00; after that, the "
         "first to claim it fails it with WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
     )
     assert found.details["until"] == "2030-01-31T12:03:00+00:00"
-    newer = only("UNKNOWN_TASK_NAME", told(young | {"wire": 2}, workers=[stranger]))
+    newer = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER]))
     assert "'shop.tasks.add' in the format of a newer release (format version 2): they leave" in newer.text
-    same = only("UNKNOWN_TASK_NAME", told(young | {"wire": 2}, workers=[stranger | {"wire": 2}]))
+    same = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER | {"wire": 2}]))
     assert "newer" not in same.text, "they read it, and do not have the task"
-    old = only("UNKNOWN_TASK_NAME", told(workers=[stranger]))
+    old = only("UNKNOWN_TASK_NAME", told(workers=[STRANGER]))
     assert "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
     assert old.details["until"] is None
 
 
 def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
-    stranger = TAKER | {"knows": False}
     busy = TAKER | {"worker_id": str(ID), "busy": 2}
-    young = {"enqueued_at": "2030-01-31T11:58:00+00:00"}
-    assert only("NO_FREE_SLOT", told(young, workers=[stranger, busy])).text == (
+    assert only("NO_FREE_SLOT", told(YOUNG, workers=[STRANGER, busy])).text == (
         "The only live worker that serves its queue and knows it is without a free slot for sync tasks: 2 of 2 are taken."
     )
-    assert only("NEXT", told(young, workers=[stranger, TAKER])).details["workers"][0]["worker_id"] == WORKER
+    assert only("NEXT", told(YOUNG, workers=[STRANGER, TAKER])).details["workers"][0]["worker_id"] == WORKER
 
 
-def test_a_cap_names_the_holder_of_the_longest_held_permit() -> None:
-    holders = [HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}]
-    queue = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": holders}
-    assert only("QUEUE_AT_CAP", told(queue=queue)).text == (
-        f"The queue 'verify' is at its cap: 2 of 2 permits are taken, the longest since 14:02:11 by task {ID} on web-1:41."
-    )
-    gone = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": [holders[0] | {"hostname": None}]}
-    assert only("QUEUE_AT_CAP", told(queue=gone)).text.endswith(f" on {WORKER}."), "the row of the worker is gone"
-
-
-def test_a_cap_whose_holders_left_a_moment_ago_is_told_without_them() -> None:
-    queue = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2, "holders": []}
-    assert only("QUEUE_AT_CAP", told(queue=queue)).text == "The queue 'verify' is at its cap: 2 of 2 permits are taken."
+def test_a_cap_names_the_holder_of_the_longest_held_permit_if_there_is_one() -> None:
+    holder = HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}
+    full = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2}
+    said = "The queue 'verify' is at its cap: 2 of 2 permits are taken"
+    for holders, longest in (
+        ([holder], f", the longest since 14:02:11 by task {ID} on web-1:41."),
+        ([holder | {"hostname": None}], f", the longest since 14:02:11 by task {ID} on {WORKER}."),  # its row is gone
+        ([], "."),
+    ):
+        assert only("QUEUE_AT_CAP", told(queue=full | {"holders": holders})).text == said + longest
 
 
 def test_what_each_worker_has_against_a_task_counts_only_when_every_worker_has_something() -> None:
@@ -145,15 +132,13 @@ def test_a_claim_without_a_lease_is_about_to_start() -> None:
 
 
 def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
-    assert only("BEHIND_OTHERS", told(before=1)).text == "1 task of its queue is ahead of it and may start first."
-    assert (
-        only("BEHIND_OTHERS", told(before=1_000)).text
-        == "1,000 tasks of its queue are ahead of it and may start first."
-    )
-    more = only("BEHIND_OTHERS", told(before=1_001))
-    assert more.text == "More than 1,000 tasks of its queue are ahead of it and may start first."
+    for before, count, verb in (
+        (1, "1 task", "is"),
+        (1_000, "1,000 tasks", "are"),
+        (1_001, "More than 1,000 tasks", "are"),
+    ):
+        found = only("BEHIND_OTHERS", told(before=before))
+        assert found.text == f"{count} of its queue {verb} ahead of it and may start first."
+        assert found.details == {"count": min(before, 1_000), "more": before > 1_000}
     plain = only("BEHIND_OTHERS", told({"priority": 111, "codec": "plain"}, before=1))
-    assert (
-        plain.text == "1 task of its queue is ahead of it and may start first; its priority is 111 (django.tasks: -10)."
-    )
-    assert more.details == {"count": 1_000, "more": True}
+    assert plain.text.endswith("is ahead of it and may start first; its priority is 111 (django.tasks: -10).")

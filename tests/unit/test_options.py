@@ -1,13 +1,23 @@
-"""What a task brings along, read by a worker: whatever the text says, reading it raises nothing."""
+"""What a task brings along, its metadata among it, read by a worker: whatever the text says, reading it raises nothing."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horsies_django.core.codec import CodecError
+from horsies_django.core.metadata import (
+    MOST_BRACKETS,
+    MOST_BYTES,
+    encode_metadata,
+    read_metadata,
+    with_metadata,
+    without_metadata,
+)
 from horsies_django.core.options import LONGEST_TIMEOUT_MS, NAMED_WIRE, WIRE, TaskOptions, options_text, read_options
 from horsies_django.core.retry import RetryPolicy
 
@@ -44,13 +54,83 @@ def test_the_options_of_a_newer_release_are_no_problem_but_newer(text: str) -> N
     assert (found.wire > WIRE, found.problem, found.timeout_ms) == (True, None, None)
 
 
-values = st.recursive(
+json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["wire", "timeout_ms", "retry", "x"]), inner),
 )
 
 
-@given(values.map(json.dumps) | st.text())
+@given(json_values.map(json.dumps) | st.text())
 def test_reading_raises_nothing_whatever_the_text_says(text: str) -> None:
     found = read_options(text)
     assert found.timeout_ms is None or 1 <= found.timeout_ms <= LONGEST_TIMEOUT_MS
+
+
+texts = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=20)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=10,
+)
+OPTIONS = [None, options_text(None, 500), options_text(RetryPolicy.fixed([1, 2]), 500)]
+
+
+@given(st.dictionaries(texts, values, max_size=4), st.sampled_from(OPTIONS))
+def test_what_is_sent_is_read_beside_the_other_options(metadata: dict[str, Any], options: str | None) -> None:
+    """Naive: metadata with the text "[{" in it, or the key "wire", spoils the options."""
+    text = with_metadata(options, encode_metadata(metadata))
+    assert read_metadata(text) == metadata
+    assert read_options(text) == read_options(options)
+    assert without_metadata(text) == options
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_most_brackets_that_are_sent_leave_the_options_readable(options: str | None) -> None:
+    """Naive: 500 brackets in a text, and the task fails in the worker instead of at the send."""
+    text = encode_metadata({"text": "[" * (MOST_BRACKETS - 1)})
+    assert read_options(with_metadata(options, text)).problem is None
+    with pytest.raises(CodecError, match="more than 400 opening brackets"):
+        encode_metadata({"text": "[" * MOST_BRACKETS})
+
+
+def test_the_size_counts_in_bytes_of_its_json() -> None:
+    room = MOST_BYTES - len('{"x":""}')
+    assert len(encode_metadata({"x": "a" * room})) == MOST_BYTES
+    assert encode_metadata({"x": "ü" * (room // 2)})
+    for text in ("a" * (room + 1), "ü" * (room // 2 + 1)):
+        with pytest.raises(CodecError, match="it takes 4,09[78] bytes of JSON, and at most 4,096 travel with a task"):
+            encode_metadata({"x": text})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"at": object()}, r"""'metadata\[key 1\]': expected plain JSON \(.*\), got object"""),
+        ({"a": {"b": (1, 2)}}, r"""'metadata\[key 1\]\[key 1\]': a tuple"""),
+        ({"x": float("nan")}, r"""'metadata\[key 1\]': NaN is not valid JSON"""),
+        ({"x": "\x00"}, "a NUL byte"),
+        ({"\ud800": 1}, "surrogate"),
+        ({7: 1}, "a key is of type int"),
+    ],
+)
+def test_what_json_or_postgresql_cannot_hold_is_named_with_its_place(metadata: Any, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        encode_metadata(metadata)
+
+
+@given(st.one_of(st.text(), values.map(json.dumps), values.map(lambda value: json.dumps({"metadata": value}))))
+def test_reading_raises_nothing_whatever_the_row_contains(text: str) -> None:
+    found = read_metadata(text)
+    assert found == {} or found == json.loads(text)["metadata"]
+
+
+def test_metadata_cannot_be_changed_where_it_is_read() -> None:
+    found = read_metadata('{"metadata": {"a": 1}}')
+    with pytest.raises(TypeError):
+        found["a"] = 2  # type: ignore[index]
+
+
+def test_a_release_without_metadata_reads_the_other_options() -> None:
+    """Naive: a format version of its own, and workers of the last release leave such tasks alone during a deploy."""
+    assert read_options(with_metadata(None, '{"a":1}')) == TaskOptions()
+    assert json.loads(with_metadata(None, '{"a":1}') or "") == {"metadata": {"a": 1}}

@@ -51,24 +51,17 @@ def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
 
 
 @given(graphs)
-def test_every_edge_leads_down_and_every_step_by_one_layer(graph: tuple[list[int], list[Edge]]) -> None:
-    numbers, edges = graph
-    edges = downwards(edges)
-    layer = layer_of(numbers, edges)
-    assert set(layer) >= set(numbers)
-    assert all(layer[edge.upstream] < layer[edge.downstream] for edge in edges)
-    assert all(layer[step.downstream] - layer[step.upstream] == 1 for step in layered(numbers, edges).steps)
-    assert reached(numbers, edges) == set(edges)
-
-
-@given(graphs)
-def test_a_node_is_right_below_the_lowest_of_its_upstream_nodes(graph: tuple[list[int], list[Edge]]) -> None:
+def test_a_node_is_right_below_the_lowest_of_its_upstream_nodes_and_every_step_leads_down_by_one_layer(
+    graph: tuple[list[int], list[Edge]],
+) -> None:
     numbers, edges = graph
     edges = downwards(edges)
     layer = layer_of(numbers, edges)
     for number in numbers:
         above = [layer[edge.upstream] for edge in edges if edge.downstream == number]
         assert layer[number] == max(above, default=-1) + 1
+    assert all(layer[step.downstream] - layer[step.upstream] == 1 for step in layered(numbers, edges).steps)
+    assert reached(numbers, edges) == set(edges)
 
 
 @given(graphs)
@@ -76,9 +69,7 @@ def test_no_boxes_overlap_and_all_are_on_the_picture(graph: tuple[list[int], lis
     found = drawn(*graph)
     boxes = found.boxes
     assert sorted(box.number for box in boxes) == graph[0]
-    assert not [
-        pair for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other) for pair in [(one, other)]
-    ]
+    assert not [(one, other) for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other)]
     assert all(0 <= box.x <= found.width - WIDTH and 0 <= box.y <= found.height - HEIGHT for box in boxes)
     assert [(box.y, box.x) for box in boxes] == sorted((box.y, box.x) for box in boxes), "they are in reading order"
 
@@ -112,22 +103,22 @@ def test_a_line_crosses_no_other_where_none_has_to() -> None:
     assert rows == [[0, 1], [3, 2], [4, 5], [7, 6]]
 
 
-def test_a_chain_is_straight_and_a_long_edge_passes_beside_it() -> None:
-    found = drawn(range(4), [Edge(0, 1), Edge(1, 2), Edge(2, 3), Edge(0, 3)])
+def test_a_chain_is_straight_and_a_long_edge_passes_beside_it_in_lines_of_its_own_style() -> None:
+    found = drawn(range(4), [Edge(0, 1, "done"), Edge(1, 2, "done"), Edge(2, 3, "done"), Edge(0, 3, "undo")])
+    assert set(found.lines) == set(found.heads) == {"done", "undo"}
     (left,) = {box.x for box in found.boxes}
-    bends = {int(x) for x, _y in re.findall(r"M(\d+) (\d+)V\d+", found.lines[""])} - {
-        box.x + WIDTH // 2 for box in found.boxes
-    }
+    lines = found.lines["done"] + found.lines["undo"]
+    bends = {int(x) for x in re.findall(r"M(\d+) \d+V\d+", lines)} - {left + WIDTH // 2}
     assert bends
     assert all(not left <= x <= left + WIDTH for x in bends)
 
 
 def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
-    many = 120
+    many = 3 * WIDEST
     found = drawn(range(many + 2), [edge for n in range(1, many + 1) for edge in (Edge(0, n), Edge(n, many + 1))])
     block = [box for box in found.boxes if 0 < box.number <= many]
     assert len({box.x for box in block}) == WIDEST
-    assert len({box.y for box in block}) == many / WIDEST
+    assert len({box.y for box in block}) == 3
     upright = [tuple(map(int, part)) for part in re.findall(r"M(\d+) (\d+)V(\d+)", found.lines[""])]
     upright += [(int(x), int(y0), int(y1)) for x, y0, y1 in re.findall(r"Q\d+ \d+ (\d+) (\d+)V(\d+)", found.lines[""])]
     assert len(upright) > WIDEST
@@ -140,19 +131,14 @@ def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
     assert found.width < (WIDEST + 1) * (WIDTH + GAP)
 
 
-def test_lines_of_different_styles_are_drawn_apart() -> None:
-    found = drawn(range(3), [Edge(0, 1, "done"), Edge(0, 2, "undo")])
-    assert set(found.lines) == set(found.heads) == {"done", "undo"}
-
-
-def test_a_thousand_nodes_with_long_edges_have_few_bends() -> None:
-    """Else the work and the width would grow with nodes times layers: here the longest path passes 999 layers."""
+def test_many_nodes_with_long_edges_have_few_bends() -> None:
+    """Else the work and the width would grow with nodes times layers: here the longest path passes 299 layers."""
     chance = random.Random(7)
-    edges = [Edge(n, n + 1) for n in range(999)] + [Edge(*sorted(chance.sample(range(1_000), 2))) for _ in range(2_000)]
-    graph = layered(range(1_000), edges)
-    assert sum(item < 0 for row in graph.rows for item in row) <= 4_000
+    edges = [Edge(n, n + 1) for n in range(299)] + [Edge(*sorted(chance.sample(range(300), 2))) for _ in range(600)]
+    graph = layered(range(300), edges)
+    assert sum(item < 0 for row in graph.rows for item in row) <= 4 * 300
     assert graph.direct
-    assert len(drawn(range(1_000), edges).boxes) == 1_000
+    assert len(drawn(range(300), edges).boxes) == 300
 
 
 @given(st.text(max_size=80), st.integers(300, 2_000))

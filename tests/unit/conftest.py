@@ -1,0 +1,8 @@
+"""Examples of property tests may take their time: a busy machine is no failure."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,15 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.management import call_command
 
-from horsies_django import explain, get_handle, schedules
-from horsies_django.backends.exceptions import TaskTimeout, WorkerCrashed
-from horsies_django.models import ScheduleTick, Task, TaskAttempt
+from horsies_django import get_handle, schedules
+from horsies_django.backends.exceptions import WorkerCrashed
+from horsies_django.models import Task, TaskAttempt
 from horsies_django.tasks.operations import retry
 from tests.apps.errands import elsewhere, tasks
 from tests.apps.errands.api import TaskResultStatus
 from tests.conftest import limit, put, wait_until
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 ERRANDS = {"DJANGO_SETTINGS_MODULE": "tests.settings.errands"}
 FAILED, READY, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.READY, TaskResultStatus.SUCCESSFUL
 
@@ -42,15 +38,20 @@ def finished(result: Any) -> Any:
 def test_tasks_of_both_lanes_run_and_their_results_are_there_for_everybody(errands: Start) -> None:
     errands("--processes=1")
     sent = [tasks.add.enqueue(2, b=3), tasks.later.enqueue(4), tasks.which.enqueue(), tasks.which_async.enqueue()]
+    sent.append(tasks.add.using(run_after=dt.timedelta(seconds=1)).enqueue(1))
     done = [finished(result) for result in sent]
-    assert [result.status for result in done] == [SUCCESSFUL] * 4
+    assert [result.status for result in done] == [SUCCESSFUL] * 5
     assert [result.return_value for result in done[:3]] == [5, 5, sent[2].id]
     assert done[3].return_value == [sent[3].id, 1, str(sent[3].enqueued_at), "default"]
     for result in done:
         assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert done[4].started_at - done[4].enqueued_at >= dt.timedelta(seconds=1)
 
 
-def test_failures_come_back_with_the_traceback_of_the_process_that_ran_them(errands: Start) -> None:
+def test_failures_come_back_with_the_traceback_of_the_process_that_ran_them_and_crashes_are_tried_again(
+    errands: Start, tmp_path: Path
+) -> None:
+    """Naive: a crash loses the task, or its attempt is not counted."""
     errands("--processes=1")
     results = [finished(task.enqueue()) for task in (tasks.fails, tasks.fails_async)]
     for result in results:
@@ -58,12 +59,6 @@ def test_failures_come_back_with_the_traceback_of_the_process_that_ran_them(erra
         assert error.exception_class is ValueError
         assert "in fails" in error.traceback
     assert finished(tasks.returns.enqueue("function")).errors[0].exception_class is TypeError
-    assert finished(tasks.add.enqueue(1)).status == SUCCESSFUL
-
-
-def test_a_task_whose_process_dies_is_tried_again_and_keeps_the_error(errands: Start, tmp_path: Path) -> None:
-    """Naive: a crash loses the task, or its attempt is not counted."""
-    errands("--processes=1")
     path = tmp_path / "attempts"
     result = finished(tasks.survives.enqueue(str(path)))
     assert result.return_value == [2, 2, 3]
@@ -89,46 +84,21 @@ def test_an_interrupt_gives_the_task_back_and_the_worker_goes_on(errands: Start)
     assert "[ERROR]" not in running.log
 
 
-def test_a_timeout_of_the_backend_ends_a_task(errands: Start) -> None:
-    errands("--processes=1", HORSIES_TEST_TIMEOUT_MS="300")
-    (error,) = finished(tasks.sleeps.enqueue()).errors
-    assert error.exception_class is TaskTimeout
-    assert "in sleeps" in error.traceback
-
-
-def test_a_task_waits_until_run_after(errands: Start) -> None:
-    errands("--processes=1")
-    result = finished(tasks.add.using(run_after=dt.timedelta(seconds=1)).enqueue(1))
-    assert result.started_at - result.enqueued_at >= dt.timedelta(seconds=1)
-
-
-def test_a_cap_and_a_partition_hold_for_them(errands: Start) -> None:
-    """Naive: a partition by the name of an argument does not find it among positional ones."""
+def test_a_partition_by_the_name_of_an_argument_finds_it_among_positional_ones(transactional_db: None) -> None:
     limit("mail", partition_by_args=["who"], partition_max_concurrency=1, partition_version=1)
     sent = [tasks.mails.enqueue(who) for who in ("ann", "bob", "ann")]
     keys = [Task.objects.get(pk=result.id).partition_key for result in sent]
     assert keys[0] == keys[2] != keys[1]
-    limit("mail", max_concurrency=0)
-    errands("--processes=2")
-    assert "mail" in str(explain(sent[0].id))
-    limit("mail", max_concurrency=1)
-    assert [finished(result).return_value for result in sent] == ["mailed ann", "mailed bob", "mailed ann"]
-    spans = sorted((result.started_at, result.finished_at) for result in sent)
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
 
 
 def test_a_schedule_sends_one_by_its_name(errands: Start, settings: Any) -> None:
-    settings.HORSIES = {
-        **settings.HORSIES, "SCHEDULES": {"sum": {"task": tasks.add.module_path, "pattern": "every hour", "kwargs": {"a": 2}}}
-    }  # fmt: skip
+    hourly = {"task": tasks.add.module_path, "pattern": "every hour", "kwargs": {"a": 2}}
+    settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"sum": hourly}}
     schedules.declare(actor="a test")
-    handle = schedules.run_now("sum", actor="a test")
+    sent = schedules.run_now("sum", actor="a test")
     errands("--processes=1")
-    id_ = handle if isinstance(handle, str) else getattr(handle, "task_id", handle)
-    result = tasks.add.get_result(str(id_))
-    assert finished(result).return_value == 2
-    assert result.kwargs == {"a": 2}
-    assert ScheduleTick.objects.count() <= 1
+    result = finished(tasks.add.get_result(str(sent)))
+    assert (result.return_value, result.kwargs) == (2, {"a": 2})
 
 
 def test_one_that_failed_is_run_again_from_the_admin_or_the_shell(errands: Start) -> None:
@@ -153,7 +123,7 @@ def test_a_row_that_names_a_module_which_exits_ends_no_worker_and_delays_no_othe
     assert process.stop() == 0
 
 
-def test_the_commands_show_them(errands: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_show_them(transactional_db: None, capsys: pytest.CaptureFixture[str]) -> None:
     result = tasks.add.using(priority=30).enqueue(1, b=2)
     call_command("horsies_task", "show", result.id)
     shown = capsys.readouterr().out

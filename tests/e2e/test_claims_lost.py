@@ -1,13 +1,15 @@
 """A server that crashes and has lost claims: their code ends before its worker claims again, and no claim is held twice.
 
 A claim is lost here because its commit did not wait for the disk, and the server's writer is suspended until the crash. What the
-server then has is also what an asynchronous failover leaves.
+server then has is also what an asynchronous failover leaves. Where no heartbeat is due, nothing but the commits of a test flushes
+what came before them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,15 @@ from horsies_django.worker.pool.process import is_over
 from tests.conftest import wait_until
 from tests.e2e.test_outages import taken_in
 from tests.support.server import Lingering, Server
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start, WorkerProcess
 
-Start = Callable[..., WorkerProcess]
 LOST = "the database has lost 1 claim(s) of worker"
+NO_BEATS = {
+    "HORSIES_TEST_RECOVERY": json.dumps(
+        {"CLAIMER_HEARTBEAT_INTERVAL_MS": 120_000, "RUNNING_STALE_THRESHOLD_MS": 600_000}
+    )
+}
+NOT_DURABLE = {"HORSIES_TEST_MORE": json.dumps({"DURABLE_CLAIMS": False})}
 
 
 def bring_down(server: Server, how: str) -> None:
@@ -30,7 +37,19 @@ def bring_down(server: Server, how: str) -> None:
         server.start()
 
 
-@pytest.mark.parametrize("how", ["immediate", "postmaster", "same postmaster"])
+def runs_again(server: Server, process: WorkerProcess, task: Lingering, child: int, owner: Any) -> None:
+    """A task whose claim was lost runs once more, after its first run is over, under the same number of another worker."""
+    wait_until(lambda: len(task.lines) == 2, "it runs again")
+    assert is_over(child)
+    Path(f"{task.path}.go").touch()
+    row = server.becomes(task.id, "COMPLETED")
+    assert (row["claim_generation"], row["attempts"], row["retry_count"]) == (1, 1, 0)
+    assert row["claimed_by"] != owner
+    assert [line[0] for line in task.lines] == ["began", "began", "ended"]
+    assert LOST in process.log
+
+
+@pytest.mark.parametrize("how", ["postmaster", "same postmaster"])
 def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_same_number(
     worker: Start, server: Server, tmp_path: Path, how: str
 ) -> None:
@@ -44,16 +63,9 @@ def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_
     child = lost.runs()
     owner = server.task(lost.id)["claimed_by"]
     bring_down(server, how)
-    wait_until(lambda: len(lost.lines) == 2, "it runs again")
-    assert is_over(child)
-    Path(f"{lost.path}.go").touch()
-    row = server.becomes(lost.id, "COMPLETED")
-    assert (row["claim_generation"], row["attempts"], row["retry_count"]) == (1, 1, 0)
-    assert row["claimed_by"] != owner
-    assert [line[0] for line in lost.lines] == ["began", "began", "ended"]
+    runs_again(server, process, lost, child, owner)
     row = server.becomes(kept.id, "FAILED")
     assert (row["error_code"], row["claimed_by"], row["attempts"]) == ("WORKER_CRASHED", owner, 1)
-    assert LOST in process.log
     assert process.stop() == 0
 
 
@@ -93,6 +105,66 @@ def test_a_crash_that_loses_no_claim_ends_no_task(worker: Start, server: Server,
     wait_until(lambda: "the database is back" in process.log, "it has recovered")
     server.becomes(server.send("add", a=1), "COMPLETED")
     task.end()
-    assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
-    assert task.ran_once()
+    task.completes_once()
+    assert process.stop() == 0
+
+
+def crashed(server: Server, process: WorkerProcess) -> None:
+    """Let the server crash, and wait until the worker has found it again."""
+    before = process.log.count("the database is back")
+    server.crash()
+    wait_until(lambda: process.log.count("the database is back") > before, "the worker is connected again")
+
+
+def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_again(
+    worker: Start, server: Server, tmp_path: Path
+) -> None:
+    process = worker("--processes=2", **server.environment, **NO_BEATS, **NOT_DURABLE).ready()
+    served = "SELECT name FROM horsies_queues WHERE served_at IS NOT NULL"
+    wait_until(lambda: server.superuser(served), "the worker has recorded once that it serves its queues")
+    for number in range(10):  # once a second, a pass also looks for expired leases, and waits for the disk
+        server.hold_back()
+        task = Lingering(server, tmp_path / str(number))
+        child, owner = task.runs(), server.task(task.id)["claimed_by"]
+        crashed(server, process)
+        if server.task(task.id)["claimed_by"] != owner:
+            break
+        task.end()
+    runs_again(server, process, task, child, owner)
+    assert process.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("linger_after_commit", NOT_DURABLE), ("linger", {})],
+    ids=["its code has committed", "durable, the default"],
+)
+def test_a_claim_before_any_commit_that_waited_is_kept(
+    worker: Start, server: Server, tmp_path: Path, name: str, more: dict[str, str]
+) -> None:
+    process = worker("--processes=2", **server.environment, **NO_BEATS, **more).ready()
+    server.hold_back()
+    task = Lingering(server, tmp_path / "one", name)
+    task.runs()
+    crashed(server, process)
+    task.end()
+    task.completes_once()
+    assert process.stop() == 0
+
+
+def test_what_was_settled_is_kept_with_what_was_claimed_in_the_same_pass(
+    worker: Start, server: Server, tmp_path: Path
+) -> None:
+    process = worker("--processes=1", **server.environment, **NO_BEATS, **NOT_DURABLE).ready()
+    server.hold_back()
+    first = Lingering(server, tmp_path / "first")
+    first.runs()
+    second = Lingering(server, tmp_path / "second")
+    first.end()
+    second.runs()
+    crashed(server, process)
+    assert server.status(first.id) == "COMPLETED"
+    second.end()
+    second.completes_once()
+    assert first.ran_once()
     assert process.stop() == 0

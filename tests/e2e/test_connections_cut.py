@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -11,22 +10,9 @@ from django.contrib.auth.models import Group
 
 from tests.apps.cutting import tasks
 from tests.e2e.test_traps_database import POOL, SECONDS_30
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 WAYS = (tasks.note, tasks.note_on_threads, tasks.anote, tasks.note_by_a_loop)
-KEPT_AND_WHERE = pytest.mark.parametrize(
-    ("kept", "options"),
-    [
-        ("0", ("--processes=1", "--threads=2")),
-        ("600", ("--processes=1", "--threads=2")),
-        pytest.param("pool", ("--processes=1",), marks=POOL.marks),
-        ("0", ("--processes=0", "--threads=2")),
-    ],
-    ids=["closed", "kept", "pool", "no children"],
-)
 names = (f"row {number}" for number in count())
 
 
@@ -41,42 +27,26 @@ def errors(each: int) -> list[str | None]:
     return codes
 
 
-@pytest.fixture
-def order(tmp_path: Path) -> Path:
-    """Where the receiver of the project reads what harm to do."""
-    return tmp_path / "order"
-
-
-def start(worker: Start, order: Path, kept: str, options: tuple[str, ...]) -> WorkerProcess:
-    return worker(
-        *options,
-        "--max-tasks-per-child=0",
-        DJANGO_SETTINGS_MODULE="tests.settings.cutting",
-        HORSIES_TEST_KEPT=kept,
-        HORSIES_TEST_ORDER=str(order),
-    ).ready()
-
-
-@KEPT_AND_WHERE
+@pytest.mark.parametrize(
+    ("kept", "options"),
+    [
+        ("0", ("--processes=1", "--threads=2")),
+        ("600", ("--processes=1", "--threads=2")),
+        pytest.param("pool", ("--processes=1",), marks=POOL.marks),
+        ("0", ("--processes=0", "--threads=2")),
+    ],
+    ids=["closed", "kept", "pool", "no children"],
+)
+@pytest.mark.parametrize("harm", ["cut", "open"])
 @pytest.mark.boundary
-def test_a_connection_cut_while_it_opens_fails_its_own_task_and_no_later_one(
-    worker: Start, order: Path, kept: str, options: tuple[str, ...]
+def test_a_connection_cut_while_it_opens_or_left_in_a_transaction_fails_its_own_task_and_hurts_no_later_one(
+    worker: Start, tmp_path: Path, kept: str, options: tuple[str, ...], harm: str
 ) -> None:
-    process = start(worker, order, kept, options)
-    order.write_text("cut")
+    order = tmp_path / "order"  # where the receiver of the project reads what harm to do
+    cutting = {"DJANGO_SETTINGS_MODULE": "tests.settings.cutting", "HORSIES_TEST_ORDER": str(order)}
+    process = worker(*options, "--max-tasks-per-child=0", HORSIES_TEST_KEPT=kept, **cutting).ready()
+    order.write_text(harm)
     assert set(errors(3)) == {"UNHANDLED_ERROR"}
     order.unlink()
     assert set(errors(5)) == {None}
-    assert "left a transaction open" not in process.log
-
-
-@KEPT_AND_WHERE
-def test_a_transaction_that_a_receiver_left_open_takes_no_row_of_a_later_task(
-    worker: Start, order: Path, kept: str, options: tuple[str, ...]
-) -> None:
-    process = start(worker, order, kept, options)
-    order.write_text("open")
-    assert set(errors(3)) == {"UNHANDLED_ERROR"}
-    order.unlink()
-    assert set(errors(5)) == {None}
-    assert "left a transaction open" in process.log
+    assert ("left a transaction open" in process.log) == (harm == "open")

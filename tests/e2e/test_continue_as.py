@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-
-import pytest
 
 from horsies_django.models import Task, WorkflowRun
 from tests.apps.project import flows
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess
-
-pytestmark = pytest.mark.django_db(transaction=True)
+from tests.support.workers import Start
 
 
-def test_a_loop_goes_on_over_the_death_of_workers_and_never_twice(worker: Callable[..., WorkerProcess]) -> None:
+def test_a_loop_goes_on_over_the_death_of_workers_and_never_twice(worker: Start) -> None:
     first = worker("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
     handle = flows.loop(0, 60, key="k").send()
     wait_until(lambda: WorkflowRun.objects.count() > 5, "it has continued some times")

@@ -20,11 +20,8 @@ from tests.apps.project import points
 from tests.conftest import wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
-from tests.support.workers import WorkerProcess, database_url
+from tests.support.workers import Start, WorkerProcess, database_url
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
 AS_IF_NOTHING_HAD_BEEN = Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
@@ -64,18 +61,26 @@ def fates(walkers: list[Walker]) -> tuple[Fate, ...]:
     return tuple(walker.fate() for walker in walkers)
 
 
-@pytest.mark.parametrize(
+def kill_at_commit(worker: WorkerProcess, gate: Gate, commits: bool) -> None:
+    """Kill the worker whose pass waits at the gate; its transaction is committed all the same, or rolled back."""
+    session = gate.held()
+    kill_machine(worker)
+    gate.pass_on(session) if commits else gate.open(kill=session)
+
+
+BEFORE_AND_AFTER = pytest.mark.parametrize(
     ("commits", "expected"), [(False, (AS_IF_NOTHING_HAD_BEEN,) * 2), (True, crashed(0, 0))], ids=["before", "after"]
 )
+
+
+@BEFORE_AND_AFTER
 def test_a_worker_killed_around_the_commit_of_a_claim(
     worker: Start, gate: Gate, tmp_path: Path, commits: bool, expected: tuple[Fate, ...]
 ) -> None:
     first = worker("--processes=2", **SHORT).ready()
     gate.close("claim")
     walkers = send_walkers(tmp_path)
-    session = gate.held()
-    kill_machine(first)
-    gate.pass_on(session) if commits else gate.open(kill=session)
+    kill_at_commit(first, gate, commits)
     assert set(Task.objects.values_list("status", flat=True)) == {"RUNNING" if commits else "PENDING"}
     worker("--processes=2", **SHORT).ready()
     assert fates(walkers) == expected
@@ -89,18 +94,14 @@ def test_a_worker_killed_around_the_commit_of_what_it_takes_ahead(
     blockers = hold_up(tmp_path)
     gate.close("take ahead")
     walkers = send_walkers(tmp_path)
-    session = gate.held()
-    kill_machine(first)
-    gate.pass_on(session) if commits else gate.open(kill=session)
+    kill_at_commit(first, gate, commits)
     assert {state(walker) for walker in walkers} == {"CLAIMED" if commits else "PENDING"}
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
     assert {blocker.fate().error_code for blocker in blockers} == {"WORKER_CRASHED"}
 
 
-@pytest.mark.parametrize(
-    ("commits", "expected"), [(False, (AS_IF_NOTHING_HAD_BEEN,) * 2), (True, crashed(0, 0))], ids=["before", "after"]
-)
+@BEFORE_AND_AFTER
 def test_a_worker_killed_around_the_commit_of_a_start(
     worker: Start, gate: Gate, tmp_path: Path, commits: bool, expected: tuple[Fate, ...]
 ) -> None:
@@ -114,19 +115,13 @@ def test_a_worker_killed_around_the_commit_of_a_start(
             blocker.may("go", "out")
             blocker.stands("ended")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both slots are free")
-    session = gate.held()
-    kill_machine(first)
-    gate.pass_on(session) if commits else gate.open(kill=session)
+    kill_at_commit(first, gate, commits)
     assert {state(walker) for walker in walkers} == {"RUNNING" if commits else "CLAIMED"}
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == expected
 
 
-@pytest.mark.parametrize(
-    ("kill", "expected"),
-    [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(0, 0))],
-    ids=["child", "machine"],
-)
+@pytest.mark.parametrize(("kill", "expected"), [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(0, 0))])
 def test_what_was_sent_to_a_child_and_not_begun(
     worker: Start, tmp_path: Path, kill: str, expected: tuple[Fate, ...]
 ) -> None:
@@ -157,11 +152,7 @@ def test_what_stands_at_the_first_or_the_last_line_of_its_code(
     assert fates(walkers) == expected
 
 
-@pytest.mark.parametrize(
-    ("kill", "expected"),
-    [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(1, 1))],
-    ids=["child", "machine"],
-)
+@pytest.mark.parametrize(("kill", "expected"), [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(1, 1))])
 def test_a_reply_that_was_written_and_not_read(
     worker: Start, tmp_path: Path, kill: str, expected: tuple[Fate, ...]
 ) -> None:
@@ -191,9 +182,7 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
         for walker in walkers:
             walker.may("go", "out")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both replies lie in the pipes")
-    session = gate.held()
-    kill_machine(first)
-    gate.pass_on(session) if commits else gate.open(kill=session)
+    kill_at_commit(first, gate, commits)
     assert {state(walker) for walker in walkers} == {"COMPLETED" if commits else "RUNNING"}
     worker("--processes=2", **SHORT).ready()
     assert fates(walkers) == expected

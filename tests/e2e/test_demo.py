@@ -8,16 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
-from psycopg import sql
 
 from tests.conftest import wait_until
+from tests.support.sites import new_databases
 
 ROOT = Path(__file__).parents[2]
 NO_DATABASE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -31,12 +30,8 @@ class Demo:
     def __init__(self, home: Path, *options: str) -> None:
         self.out, self.err = home / "out", home / "err"
         # What is in the environment must not matter: it may be a stranger's database.
-        environment = {
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "example_project.settings",
-            "DATABASE_URL": NO_DATABASE,
-            "PYTHONFAULTHANDLER": "1",
-        }
+        environment = {**os.environ, "DATABASE_URL": NO_DATABASE, "PYTHONFAULTHANDLER": "1"}
+        environment["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "demo", *options],
@@ -86,29 +81,6 @@ def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
         if one.process.poll() is None:
             one.process.terminate()
             one.process.wait(END_SECONDS)
-
-
-@pytest.fixture
-def empty_database() -> Iterator[str]:
-    """Make a database on the test server and give its URL."""
-    server = os.environ["DATABASE_URL"]
-    name = f"demo_{uuid.uuid4().hex}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield renamed(server, name)
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def renamed(url: str, name: str) -> str:
-    """Return the URL of another database of the same server."""
-    head, _, query = url.partition("?")
-    return f"{head.rpartition('/')[0]}/{name}" + (f"?{query}" if query else "")
-
-
-def migrate(url: str) -> None:
-    """Make the example's tables."""
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": url}
-    subprocess.run([sys.executable, "manage.py", "migrate", "--verbosity=0"], cwd=ROOT, env=environment, check=True)
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
@@ -169,14 +141,35 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
 
 
 @pytest.mark.timeout(240)
-def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[..., Demo], empty_database: str) -> None:
+def test_a_second_run_on_the_same_database_works_as_the_first_and_a_third_names_what_is_not_as_promised(
+    demo: Callable[..., Demo],
+) -> None:
     passwords = set()
-    for _ in range(2):
-        one = demo("--exit", "--files=12", f"--database-url={empty_database}")
-        assert one.end() == 0, one.said + one.err.read_text()
-        assert "as given by --database-url" in one.said
-        passwords.add(re.search(r"Login +demo  (\S+)", one.said)[1])
-    assert len(passwords) == 2
+    with new_databases("demo") as create:
+        url = create()
+        for _ in range(2):
+            one = demo("--exit", "--files=12", f"--database-url={url}")
+            assert one.end() == 0, one.said + one.err.read_text()
+            assert "as given by --database-url" in one.said
+            passwords.add(re.search(r"Login +demo  (\S+)", one.said)[1])
+        assert len(passwords) == 2
+        # Every document loses its text after its checksum was taken: no site can serve it as it was.
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("TRUNCATE library_document CASCADE")
+            connection.execute(
+                "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN NEW.text := 'spoiled'; RETURN NEW; END $$"
+            )
+            connection.execute(
+                "CREATE TRIGGER spoil BEFORE INSERT ON library_document FOR EACH ROW EXECUTE FUNCTION spoil()"
+            )
+        one = demo("--exit", "--files=12", f"--database-url={url}")
+        assert one.end() == 1
+    problems = one.err.read_text()
+    assert re.search(
+        r"Not as promised: \d+ documents were imported, but 0 came back from the site as they were stored", problems
+    )
+    assert "Not as promised: no imported file had a phrase to search for" in problems
 
 
 def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(demo: Callable[..., Demo]) -> None:
@@ -189,45 +182,32 @@ def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(demo: Calla
     assert all_gone(processes)
 
 
-def test_what_is_not_as_promised_is_named_and_ends_with_code_1(demo: Callable[..., Demo], empty_database: str) -> None:
-    migrate(empty_database)
-    # Every document loses its text after its checksum was taken: no site can serve it as it was.
-    with psycopg.connect(empty_database, autocommit=True) as connection:
-        connection.execute(
-            "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.text := 'spoiled'; RETURN NEW; END $$"
-        )
-        connection.execute(
-            "CREATE TRIGGER spoil BEFORE INSERT ON library_document FOR EACH ROW EXECUTE FUNCTION spoil()"
-        )
-    one = demo("--exit", "--files=12", f"--database-url={empty_database}")
-    assert one.end() == 1
-    problems = one.err.read_text()
-    assert re.search(
-        r"Not as promised: \d+ documents were imported, but 0 came back from the site as they were stored", problems
-    )
-    assert "Not as promised: no imported file had a phrase to search for" in problems
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_stops_the_demo_and_everything_it_started(demo: Callable[..., Demo], number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 0),
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        pytest.param(
+            signal.SIGKILL, -signal.SIGKILL,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent"),
+        ),
+    ],
+)  # fmt: skip
+def test_a_signal_stops_the_demo_and_everything_it_started(
+    demo: Callable[..., Demo], number: signal.Signals, code: int
+) -> None:
     one = demo("--files=4")
     processes, port = one.started()
+    assert len(processes) > 5
     if number == signal.SIGINT:
         one.says("Press Ctrl-C to stop everything.")
         assert is_open(port)
     one.process.send_signal(number)
-    assert one.end() == (0 if number == signal.SIGINT else 128 + signal.SIGTERM)
+    assert one.end() == code
     assert "Traceback" not in one.err.read_text()
+    if number == signal.SIGKILL:
+        wait_until(lambda: all_gone(processes), "nothing of the demo runs")
     assert all_gone(processes)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
-def test_a_demo_that_is_killed_takes_everything_along(demo: Callable[..., Demo]) -> None:
-    one = demo()
-    processes, port = one.started()
-    assert len(processes) > 5
-    one.process.kill()
-    wait_until(lambda: all_gone(processes), "nothing of the demo runs")
     assert not is_open(port)
 
 
@@ -235,7 +215,6 @@ def test_a_demo_that_is_killed_takes_everything_along(demo: Callable[..., Demo])
     ("url", "words"),
     [
         (NO_DATABASE, "the database does not answer"),
-        ("nonsense", "is not PostgreSQL's"),
         ("sqlite:///x", "is not PostgreSQL's"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 
 import pytest
 
@@ -12,11 +11,8 @@ from horsies_django.models import Task, TaskAttempt
 from tests.apps.project import tasks
 from tests.conftest import limit, put, wait_until
 from tests.support.factories import now
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 OLD = {"DJANGO_SETTINGS_MODULE": "tests.settings.old_code"}
 GRACE = dt.timedelta(minutes=5)
 GIVEN_BACK = "unknown to this worker"
@@ -24,14 +20,6 @@ GIVEN_BACK = "unknown to this worker"
 
 def row(handle: TaskHandle[object]) -> Task:
     return Task.objects.get(pk=handle.task_id)
-
-
-def was_given_back(handle: TaskHandle[object], times: int = 1) -> Task:
-    """Wait until a task is pending again after so many claims, and return it."""
-    return wait_until(
-        lambda: Task.objects.filter(pk=handle.task_id, status="PENDING", claim_generation=times).first(),
-        f"the task was claimed {times} time(s) and given back",
-    )
 
 
 @pytest.mark.parametrize("soft", ["", "1"], ids=["hard mode", "soft mode"])
@@ -55,7 +43,7 @@ def test_workers_that_know_as_little_do_not_pass_a_task_to_and_fro(worker: Start
     olds = [worker("--processes=2", **OLD).ready() for _ in range(2)]
     first = tasks.add.send(1)
     wait_until(lambda: all(GIVEN_BACK in old.log for old in olds), "both have met it")
-    was_given_back(first, times=2)
+    wait_until(lambda: (row(first).status, row(first).claim_generation) == ("PENDING", 2), "each has given it back")
     more = [tasks.add.send(number) for number in range(10)]
     noops = [tasks.noop.send() for _ in range(30)]  # each frees a permit while the others wait
     assert all(handle.get(timeout_ms=30_000).is_ok() for handle in noops)
@@ -79,8 +67,8 @@ def test_a_task_that_nobody_knows_fails_as_soon_as_the_grace_ends(worker: Start)
     assert GIVEN_BACK in process.log
 
 
-def test_what_a_newer_release_sent_waits_for_it_and_fails_when_none_comes(worker: Start) -> None:
-    worker("--processes=1").ready()
+@pytest.mark.usefixtures("shared_worker")
+def test_what_a_newer_release_sent_waits_for_it_and_fails_when_none_comes() -> None:
     young, aged = put(2, name="tests.apps.project.tasks.noop", options='{"wire": 3}')
     Task.objects.filter(pk=aged).update(enqueued_at=now() - 2 * GRACE)
     found = get_handle(aged).get(timeout_ms=30_000).err_value

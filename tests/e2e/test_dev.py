@@ -9,7 +9,6 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,23 +17,19 @@ import pytest
 from tests.conftest import wait_until
 from tests.e2e.test_reload import busy, gone, result
 from tests.support.changing_project import Project
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
-
-Start = Callable[..., WorkerProcess]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class Desk:
     """A ``horsies_dev`` with its address."""
 
     def __init__(self, worker: Start, project: Project, *options: str, port: int | None = None) -> None:
-        self.address = f"127.0.0.1:{port or free_port()}"
+        if port is None:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
         program = ("manage.py", "horsies_dev", self.address, "--processes=1")
         self.process = worker(*options, program=program, PYTHONUNBUFFERED="1", **project.environment)
 
@@ -87,13 +82,19 @@ def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(worke
     assert "\x1b" not in desk.log
 
 
-def test_both_restart_when_code_changes(worker: Start, project: Project) -> None:
-    desk = Desk(worker, project).ready()
+def test_both_restart_when_code_changes_and_names_and_outcomes_have_colors_by_force(
+    worker: Start, project: Project
+) -> None:
+    desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
     project.tasks("the second one")
     project.write("conf/urls.py", (project.directory / "conf/urls.py").read_text().replace("a page", "a new page"))
     wait_until(lambda: desk.log.count("Worker started") == 2, "the worker has started again")
     assert result("version") == "the second one"
     wait_until(lambda: desk.page() == "a new page of the site", "the site has started again")
+    wait_until(lambda: "\x1b[32;1mcompleted\x1b[0m" in desk.log, "the outcome is green")
+    assert "\x1b[36msite   |\x1b[0m" in desk.log
+    assert "\x1b[35mworker |\x1b[0m" in desk.log
+    assert "queues: default, mail" in desk.log
     assert desk.process.stop() == 0
 
 
@@ -132,13 +133,3 @@ def test_nothing_is_left_of_it_when_it_is_killed(worker: Start, project: Project
     processes = desk.family()
     desk.process.process.kill()
     assert gone(processes)
-
-
-def test_on_a_terminal_or_by_force_names_and_outcomes_have_colors(worker: Start, project: Project) -> None:
-    desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
-    assert result("version") == "the first"
-    wait_until(lambda: "\x1b[32;1mcompleted\x1b[0m" in desk.log, "the outcome is green")
-    assert "\x1b[36msite   |\x1b[0m" in desk.log
-    assert "\x1b[35mworker |\x1b[0m" in desk.log
-    assert "queues: default, mail" in desk.log
-    assert desk.process.stop() == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ from horsies_django import RetryPolicy
 from horsies_django.models import Heartbeat, Task, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess, held_by, let_go
-
-pytestmark = pytest.mark.django_db(transaction=True)
+from tests.e2e.test_health_server import ask, port
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
 AROUND = "tests.apps.hooked.around"
 IN_PARENT = ("task_started", "task_retried", "task_finished", "task_rescued")
@@ -49,7 +46,7 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @pytest.fixture
-def hooked(worker: Callable[..., WorkerProcess], notes: Notes) -> Hooked:
+def hooked(worker: Start, notes: Notes) -> Hooked:
     """Give a function that starts workers of a project with hooks."""
 
     def start(*options: str, **environment: str) -> WorkerProcess:
@@ -91,25 +88,21 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     in_parent = notes.all(*IN_PARENT)
     assert {(note["process"], note["thread"]) for note in in_parent} == {(parent, "horsies-receivers")}
     assert {note["worker_id"] for note in in_parent} == {worker_id}
-    of = {
-        handle: [note for note in in_parent if note["task_id"] == str(handle.task_id)] for handle in (completed, failed)
-    }
-    assert [note["signal"] for note in of[completed]] == ["task_started", "task_finished"]
-    assert [(note["signal"], note["attempt"]) for note in of[failed]] == [
-        ("task_started", 1),
-        ("task_retried", 1),
-        ("task_started", 2),
-        ("task_finished", 2),
-    ]
-    last = of[completed][-1]
+    of_completed = [note for note in in_parent if note["task_id"] == str(completed.task_id)]
+    of_failed = [note for note in in_parent if note["task_id"] == str(failed.task_id)]
+    assert [note["signal"] for note in of_completed] == ["task_started", "task_finished"]
+    assert [f"{note['signal']} {note['attempt']}" for note in of_failed] == [
+        "task_started 1", "task_retried 1", "task_started 2", "task_finished 2"
+    ]  # fmt: skip
+    last = of_completed[-1]
     assert (last["sender"], last["metadata"], last["status"]) == (tasks.pid.name, {"tenant": 7}, "COMPLETED")
     assert (last["child_pid"], last["error_code"], last["queue_name"]) == (child, None, "default")
     assert last["seconds"] >= 0
-    assert of[failed][-1]["error_code"] == "UNHANDLED_ERROR"
+    assert of_failed[-1]["error_code"] == "UNHANDLED_ERROR"
 
 
-def test_a_child_that_dies_and_a_cancelled_task_are_told_too(hooked: Hooked, notes: Notes) -> None:
-    hooked("--processes=1").ready()
+def test_dead_and_replaced_children_and_a_cancelled_task_are_told_too(hooked: Hooked, notes: Notes) -> None:
+    process = hooked("--processes=1", "--max-tasks-per-child=1").ready()
     assert tasks.dies.send("kill").get().is_err()
     stopped = tasks.stops_when_asked.send("stops")
     held_by("stops")
@@ -118,17 +111,13 @@ def test_a_child_that_dies_and_a_cancelled_task_are_told_too(hooked: Hooked, not
     crashed, cancelled = notes.come(2, "task_finished")
     assert (crashed["status"], crashed["error_code"]) == ("FAILED", "WORKER_CRASHED")
     assert (cancelled["status"], cancelled["error_code"]) == ("CANCELLED", "TASK_CANCELLED")
-    assert len(notes.all("child_started")) == 2
-    assert notes.all("child_stopping") == [], "a child that is killed tells nothing"
-
-
-def test_a_child_that_is_replaced_has_its_two_signals(hooked: Hooked, notes: Notes) -> None:
-    process = hooked("--processes=1", "--max-tasks-per-child=1").ready()
     pids = [tasks.pid.send().get().unwrap() for _ in range(2)]
-    notes.come(3, "child_started")
     assert process.stop() == 0
-    assert [note["pid"] for note in notes.all("child_started")][:2] == pids
-    assert {note["pid"] for note in notes.all("child_stopping")} >= set(pids)
+    killed, *others = [note["pid"] for note in notes.all("child_started")]
+    assert others[1:3] == pids
+    stopped = {note["pid"] for note in notes.all("child_stopping")}
+    assert killed not in stopped, "a child that is killed tells nothing"
+    assert stopped >= {others[0], *pids}
 
 
 def test_tasks_of_a_dead_worker_are_told_by_the_worker_that_rescues_them(hooked: Hooked, notes: Notes) -> None:
@@ -186,8 +175,7 @@ def test_receivers_that_exit_end_neither_their_process_nor_their_thread(
 def test_a_receiver_that_hangs_stops_neither_heartbeats_nor_tasks_nor_the_end(hooked: Hooked, notes: Notes) -> None:
     """Naive: on the thread of the heartbeats, it has the worker declared dead and its tasks run twice."""
     notes.order("task_started", "hang")
-    port = free_port()
-    process = hooked("--processes=1", f"--health-port={port}", HORSIES_TEST_STALE_MS="2500").ready()
+    process = hooked("--processes=1", "--health-port=0", HORSIES_TEST_STALE_MS="2500").ready()
     held = tasks.hold.send("held")
     held_by("held")
     worker_id = str(Worker.objects.get().pk)
@@ -195,8 +183,7 @@ def test_a_receiver_that_hangs_stops_neither_heartbeats_nor_tasks_nor_the_end(ho
     wait_until(lambda: seen.add(beats(worker_id)) or len(seen) > 4, "it beats on, for longer than the dead are given")
     assert tasks.anoop.send().get().is_ok()
     assert Task.objects.get(pk=held.task_id).status == "RUNNING"
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=10) as answer:
-        assert json.load(answer)["dropped_signals"] == 0
+    assert ask(port(process), "/ready")[1]["dropped_signals"] == 0
     let_go("held")
     assert held.get().is_ok()
     assert process.stop() == 0
@@ -208,48 +195,37 @@ def test_a_receiver_that_hangs_stops_neither_heartbeats_nor_tasks_nor_the_end(ho
     assert notes.all(*IN_PARENT) == []
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_of_its_child_by_seconds_only(
+def test_receivers_may_use_the_database_and_one_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only(
     hooked: Hooked, notes: Notes
 ) -> None:
+    notes.order("task_finished", "query")
     notes.order("child_stopping", "hang")
     process = hooked("--processes=2").ready()
-    assert tasks.add.send(1).get().is_ok()
-    assert process.stop() == 0
-    assert process.log.count("a receiver of child_stopping has not returned") == 2
-
-
-def test_receivers_may_use_the_database(hooked: Hooked, notes: Notes) -> None:
-    notes.order("task_finished", "query")
-    process = hooked("--processes=1").ready()
     handles = [tasks.add.send(n) for n in range(3)]
     notes.come(3, "task_finished")
     assert {group.name for group in Group.objects.all()} == {f"task_finished {handle.task_id}" for handle in handles}
-    assert process.stop() == 0
     assert "ERROR" not in process.log
+    assert process.stop() == 0
+    assert process.log.count("a receiver of child_stopping has not returned") == 2
 
 
 # Middleware
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_middleware_and_metadata_reach_the_tasks_of_a_worker(hooked: Hooked, options: tuple[str, ...]) -> None:
-    hooked(*options, HORSIES_TEST_MIDDLEWARE=f"{AROUND}.raising {AROUND}.doubling").ready()
+def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
+    hooked: Hooked, options: tuple[str, ...]
+) -> None:
+    around = {"HORSIES_TEST_MIDDLEWARE": f"{AROUND}.raising {AROUND}.doubling"}
+    hooked(*options, **around, HORSIES_TEST_METADATA=f"{AROUND}.tenant").ready()
     with_tenant = tasks.add.with_options(metadata={"tenant": 7})
     assert with_tenant.send(1, b=4).get().unwrap() == 18
     assert tasks.anoop.with_options(metadata={"tenant": 7}).send().get().is_ok()
     for handle in (tasks.add.send(1), tasks.anoop.send()):
         assert "has no tenant" in handle.get().err_value.message
-
-
-def test_what_a_task_sends_in_a_worker_gets_metadata_there(hooked: Hooked) -> None:
-    hooked("--processes=1", HORSIES_TEST_METADATA=f"{AROUND}.tenant").ready()
-    first = tasks.sends_more.send(1)
-    sent = wait_until(lambda: Task.objects.exclude(pk=first.task_id).first(), "it sends one")
+    first = tasks.sends_more.with_options(metadata={"tenant": 7}).send(1)
+    others = Task.objects.filter(task_name=tasks.sends_more.name).exclude(pk=first.task_id)
+    sent = wait_until(others.first, "it sends one")
     assert sent.options["metadata"] == {"tenant": 7, "by": "tenant"}
 
 
@@ -267,13 +243,13 @@ def test_timeouts_and_cancels_interrupt_middleware(hooked: Hooked) -> None:
     assert "killing process" not in process.log
 
 
-@pytest.mark.parametrize("options", KINDS, ids=" ".join)
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("options", "name", "message"),
     [
-        ("gone", "'tests.apps.hooked.around.gone' cannot be imported: ImportError"),
-        ("fails_at_start", "the tracing service has no address"),
-        ("sync_only", "tests.apps.hooked.around.sync_only returned a sync callable for async tasks"),
+        (KINDS[0], "gone", "'tests.apps.hooked.around.gone' cannot be imported: ImportError"),
+        (KINDS[0], "fails_at_start", "the tracing service has no address"),
+        (KINDS[1], "fails_at_start", "the tracing service has no address"),
+        (KINDS[2], "sync_only", "tests.apps.hooked.around.sync_only returned a sync callable for async tasks"),
     ],
 )
 def test_a_worker_with_wrong_middleware_refuses_to_start(

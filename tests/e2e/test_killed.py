@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +16,8 @@ from django.contrib.auth.models import Group
 from horsies_django.models import Task
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start, WorkerProcess
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 METHODS = ("--start-method=forkserver", "--start-method=spawn")
 
 
@@ -36,8 +33,8 @@ def short_directory() -> Iterator[Path]:
         yield Path(directory)
 
 
-def kill_all(below: list[psutil.Process]) -> None:
-    for item in below:
+def kill_all(process: WorkerProcess) -> None:
+    for item in descendants(process):
         with suppress(psutil.NoSuchProcess):
             item.kill()
 
@@ -55,45 +52,50 @@ def test_a_worker_that_loses_all_its_descendants_at_once_time_and_again_starts_o
     wait_until(lambda: Group.objects.count() == 2, "both run")
     closed.touch()
     for number in (1, 2, 3):
-        kill_all(descendants(process))
+        kill_all(process)
         starting = number * each_time
         wait_until(lambda least=starting: process.log.count(f"importing in the {imports}") >= least, "others start")
     closed.unlink()
-    kill_all(descendants(process))
+    kill_all(process)
     assert {handle.get(timeout_ms=60_000).err_value.error_code for handle in lost} == {"WORKER_CRASHED"}
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     assert not Task.objects.filter(status="RUNNING").exists()
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("options", [("--processes=2", METHODS[0]), ("--processes=2", METHODS[1]), ("--processes=0",)])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_worker_leaves_no_directory_behind_when_it_is_killed(
-    worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
-) -> None:
-    place = short_directory
-    process = worker(*options, TMPDIR=str(place)).ready()
-    assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
-    below = descendants(process)
-    if options != ("--processes=0",):
-        os.kill(tasks.pid.send().get(timeout_ms=60_000).ok_value, signal.SIGKILL)  # another child, by the hidden socket
-        assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
-        below = descendants(process)
+def leaves_nothing(process: WorkerProcess, number: int, below: list[psutil.Process], place: Path) -> None:
     process.signal(number)
     process.wait()
     wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
     assert list(place.rglob("*")) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        (("--processes=2", METHODS[0]), signal.SIGKILL),
+        (("--processes=2", METHODS[0]), signal.SIGTERM),
+        (("--processes=2", METHODS[1]), signal.SIGKILL),
+        (("--processes=0",), signal.SIGKILL),
+    ],
+)
+def test_a_worker_leaves_no_directory_behind_when_it_is_killed(
+    worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
+) -> None:
+    process = worker(*options, TMPDIR=str(short_directory)).ready()
+    assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+    below = descendants(process)
+    if options != ("--processes=0",):
+        os.kill(tasks.pid.send().get(timeout_ms=60_000).ok_value, signal.SIGKILL)  # another child, by the hidden socket
+        assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+        below = descendants(process)
+    leaves_nothing(process, number, below, short_directory)
+
+
 def test_a_worker_that_is_killed_while_its_fork_server_loads_the_project_leaves_no_directory_either(
     worker: Start, short_directory: Path
 ) -> None:
-    place = short_directory
     slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "fork server"}
-    process = worker("--processes=1", TMPDIR=str(place), **slow)
+    process = worker("--processes=1", TMPDIR=str(short_directory), **slow)
     wait_until(lambda: "importing in the fork server" in process.log, "it imports")
-    below = descendants(process)
-    process.signal(signal.SIGKILL)
-    process.wait()
-    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
-    assert list(place.rglob("*")) == []
+    leaves_nothing(process, signal.SIGKILL, descendants(process), short_directory)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-
-import pytest
 
 from horsies_django import queues
 from horsies_django.models import LostRecord, Queue, QueueLimits, Worker, WorkerState
@@ -14,11 +11,8 @@ from tests.conftest import wait_until
 from tests.e2e.test_queue_command import run as run_queue
 from tests.e2e.test_status_command import run as run_status
 from tests.support.refusing import refused
-from tests.support.workers import WorkerProcess, held_by
+from tests.support.workers import Start, held_by
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 
 

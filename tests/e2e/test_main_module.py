@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.apps.project import tasks, traps
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SCRIPTS = {
     "manage.py without a guard": """
 import sys
@@ -33,8 +29,10 @@ raise SystemExit(worker.run(processes={processes}, start_method="{start_method}"
 METHODS = ("forkserver", "spawn")
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("manage.py without a guard", "forkserver"), ("call_command", "spawn"), ("run", "forkserver"), ("run", "spawn")],
+)
 def test_a_script_without_a_main_guard_is_run_once_however_many_children_it_starts(
     script: Start, tmp_path: Path, name: str, method: str
 ) -> None:
@@ -101,16 +99,15 @@ call_command("horsies_worker", *sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_settings_without_a_module_are_refused_before_a_child_misses_them(script: Start, method: str) -> None:
-    refused = script(BY_HAND, "--processes=1", f"--start-method={method}")
-    assert refused.wait() == 1
-    assert "the settings were made by settings.configure()" in refused.log
-    assert "DJANGO_SETTINGS_MODULE" in refused.log
-    assert "child" not in refused.log.partition("made by settings.configure()")[0]
-
-
-def test_settings_without_a_module_are_good_for_a_worker_that_runs_tasks_itself(script: Start) -> None:
+def test_settings_without_a_module_are_refused_before_a_child_misses_them_and_good_for_a_worker_without_children(
+    script: Start,
+) -> None:
+    for method in METHODS:
+        refused = script(BY_HAND, "--processes=1", f"--start-method={method}")
+        assert refused.wait() == 1
+        assert "the settings were made by settings.configure()" in refused.log
+        assert "DJANGO_SETTINGS_MODULE" in refused.log
+        assert "child" not in refused.log.partition("made by settings.configure()")[0]
     process = script(BY_HAND, "--processes=0").ready()
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     assert process.stop() == 0

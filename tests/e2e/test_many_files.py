@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import psutil
-import pytest
 
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SETTINGS = "tests.settings.many_files"
 GETS = """
 import asyncio

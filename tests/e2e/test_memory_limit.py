@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from tests.apps.project import tasks
-from tests.support.workers import ROOT, WorkerProcess
+from tests.support.workers import ROOT, Start
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Start = Callable[..., WorkerProcess]
 QUOTA_MB, PROCESSES, TASK_MB, PARENT_MB = 1_024, 4, 80, 60  # the example of the reference
 
 

@@ -1,4 +1,4 @@
-"""The database goes away and comes back: the worker goes on, nothing is lost, nothing runs twice."""
+"""The database goes away, refuses or falls silent, and comes back: the worker goes on, nothing is lost, nothing runs twice."""
 
 from __future__ import annotations
 
@@ -6,79 +6,80 @@ import json
 import os
 import re
 import signal
+import subprocess
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
+from django.db import connection
 
+from tests.apps.project import tasks
 from tests.conftest import wait_until
+from tests.support.forwarder import Forwarder
 from tests.support.server import Lingering, Server
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Busy, Start, WorkerProcess
 
-Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "4000"}
-
-
+TRY = "the database is not available, next try in"
 # A worker that failed so often has gone for 4.9 s at least without its database, by the pauses of tests.settings.outages.
 TRIES_IN_A_LONG_OUTAGE = 10
 
 
+def resilience(**values: int) -> dict[str, str]:
+    return {"HORSIES_TEST_RESILIENCE": json.dumps(values)}
+
+
 def taken_in(process: WorkerProcess) -> None:
     """Wait until the worker has noticed that the database is away."""
-    wait_until(lambda: "the database is not available, next try in" in process.log, "the worker notices")
+    wait_until(lambda: TRY in process.log, "the worker notices")
 
 
-@pytest.mark.promise("S2.13", "S3.14")
-@pytest.mark.parametrize("how", ["fast", "immediate", "postmaster"])
-@pytest.mark.boundary
-def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
-    worker: Start, server: Server, tmp_path: Path, how: str
-) -> None:
-    process = worker("--processes=2", **server.environment).ready()
-    tasks = [Lingering(server, tmp_path / name) for name in ("one", "two")]
-    for task in tasks:
-        task.runs()
-    server.stop(how)
-    for task in tasks:
-        task.end()
-    taken_in(process)
-    server.start()
-    for task in tasks:
-        assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
-        assert task.ran_once()
+def settles_in_the_end(server: Server, process: WorkerProcess, *lingering: Lingering) -> None:
+    """The outcomes that could not be written are written, once, by the same worker, which then goes on as usual."""
+    for task in lingering:
+        assert task.completes_once()["claim_generation"] == 1
     server.becomes(server.send("add", a=1), "COMPLETED")
     assert process.stop() == 0
     assert "Traceback" not in process.log
 
 
+@pytest.mark.promise("S2.13", "S3.14")
+@pytest.mark.parametrize("how", ["immediate", "postmaster"])
 @pytest.mark.boundary
-def test_a_backend_that_is_killed_restarts_the_server_and_loses_no_task(
-    worker: Start, server: Server, tmp_path: Path
+def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
+    busy: Busy, server: Server, tmp_path: Path, how: str
 ) -> None:
-    process = worker("--processes=2", **server.environment).ready()
-    task = Lingering(server, tmp_path / "one")
-    task.runs()
+    process, one = busy("--processes=2")
+    two = Lingering(server, tmp_path / "two")
+    two.runs()
+    server.stop(how)
+    one.end()
+    two.end()
+    taken_in(process)
+    server.start()
+    settles_in_the_end(server, process, one, two)
+
+
+@pytest.mark.boundary
+def test_a_backend_that_is_killed_restarts_the_server_and_loses_no_task(busy: Busy, server: Server) -> None:
+    process, task = busy("--processes=2")
     (engine,) = server.backends("horsies engine")
     os.kill(engine, signal.SIGKILL)
     task.end()
     taken_in(process)
     wait_until(lambda: "the database is back" in process.log, "the server recovers by itself")
-    assert server.becomes(task.id, "COMPLETED")["attempts"] == 1
-    assert task.ran_once()
-    server.becomes(server.send("add", a=1), "COMPLETED")
-    assert process.stop() == 0
+    settles_in_the_end(server, process, task)
 
 
 def test_what_a_server_forgot_of_its_last_moments_runs_again_as_after_an_asynchronous_failover(
-    worker: Start, server: Server, tmp_path: Path
+    busy: Busy, server: Server
 ) -> None:
     """The outcome was committed and confirmed, and its record had not left the server's memory when the server crashed."""
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
-    process = worker("--processes=1", **server.environment).ready()
-    task = Lingering(server, tmp_path / "one")
-    task.runs()
+    process, task = busy()
     server.hold_back()
     task.end()
     server.becomes(task.id, "COMPLETED")
@@ -94,12 +95,12 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
     workers = [worker("--processes=1", **server.environment, **SHORT).ready() for _ in range(2)]
-    tasks = [Lingering(server, tmp_path / name) for name in ("one", "two")]
-    children = [task.runs() for task in tasks]
+    lingering = [Lingering(server, tmp_path / name) for name in ("one", "two")]
+    children = [task.runs() for task in lingering]
     living = {str(id_) for (id_,) in server.superuser("SELECT id FROM horsies_workers")}
     server.stop()
     wait_until(
-        lambda: all(process.log.count("is not available, next try") >= TRIES_IN_A_LONG_OUTAGE for process in workers),
+        lambda: all(process.log.count(TRY) >= TRIES_IN_A_LONG_OUTAGE for process in workers),
         "the outage lasts longer than the threshold",
     )
     assert all(psutil.pid_exists(child) for child in children)
@@ -114,11 +115,9 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
         lambda: server.superuser("SELECT id FROM horsies_heartbeats WHERE died_at IS NOT NULL"), "somebody is judged"
     )
     assert judged == [(dead,)]  # not those whose last beat before the outage is as old as the outage
-    for task in tasks:
+    for task in lingering:
         task.end()
-        row = server.becomes(task.id, "COMPLETED")
-        assert (row["attempts"], row["claim_generation"]) == (1, 1)
-        assert task.ran_once()
+        assert task.completes_once()["claim_generation"] == 1
     for process in workers:
         assert living & set(re.findall(r"worker (\S+) sent no heartbeat", process.log)) == set()
         assert "declared dead" not in process.log
@@ -127,22 +126,20 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
 
 def test_a_worker_whose_heartbeat_is_answered_again_does_not_wait_out_its_delay(worker: Start, server: Server) -> None:
     """After a long outage the delay has grown to half a minute; this one would last longer than the test."""
-    slow = {"HORSIES_TEST_RESILIENCE": json.dumps({"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 60_000})}
+    slow = resilience(DB_RETRY_INITIAL_MS=60_000, DB_RETRY_MAX_MS=60_000)
     process = worker("--processes=1", **server.environment, **slow).ready()
     server.stop()
     taken_in(process)
     server.start()
-    server.becomes(server.send("add", a=1), "COMPLETED")
-    assert process.stop() == 0
+    settles_in_the_end(server, process)
 
 
 @pytest.mark.parametrize("options", [("--processes=1",), ("--processes=1", "--start-method=spawn")], ids=" ".join)
 def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cut_off(
-    worker: Start, server: Server, tmp_path: Path, options: tuple[str, ...]
+    busy: Busy, server: Server, options: tuple[str, ...]
 ) -> None:
     kill = {"HORSIES_TEST_RECOVERY": json.dumps({"ON_CUT_OFF": "kill"})}
-    process = worker(*options, **server.environment, **SHORT, **kill).ready()
-    task = Lingering(server, tmp_path / "one")
+    process, task = busy(*options, **SHORT, **kill)
     child = task.runs()
     server.stop()
     wait_until(lambda: not psutil.pid_exists(child), "its process is gone while the server is down")
@@ -157,9 +154,229 @@ def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cu
 
 @pytest.mark.promise("S2.18")
 def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(worker: Start, server: Server) -> None:
-    few = {"HORSIES_TEST_RESILIENCE": json.dumps({"DB_RETRY_MAX_ATTEMPTS": 2})}
-    process = worker("--processes=1", **server.environment, **few).ready()
+    process = worker("--processes=1", **server.environment, **resilience(DB_RETRY_MAX_ATTEMPTS=2)).ready()
     server.stop()
     assert process.wait() == 1
     assert "the database is gone and RESILIENCE allows no further try" in process.log
-    assert process.log.count("the database is not available, next try in") == 2
+    assert process.log.count(TRY) == 2
+
+
+@pytest.mark.promise("S2.20")
+def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows(worker: Start) -> None:
+    few = resilience(DB_RETRY_MAX_ATTEMPTS=3)
+    process = worker("--processes=1", DJANGO_SETTINGS_MODULE="tests.settings.outages", **few).ready()
+    for outages in range(1, 6):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'horsies engine' AND datname = current_database()"
+            )
+        assert tasks.noop.send().get(30_000).is_ok()
+        assert process.log.count("the database is back") == outages
+    assert process.stop() == 0
+
+
+# Refusals: read-only, no more connections, no space, no time, no such function
+
+REFUSING = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} RETURN NEW; END $$;
+CREATE TRIGGER refusing BEFORE UPDATE ON horsies_tasks FOR EACH ROW
+WHEN (NEW.finished_at IS NOT NULL) EXECUTE FUNCTION refuse()
+"""
+RAISE = "RAISE EXCEPTION 'the test refuses this' USING ERRCODE = '{}';"
+REFUSALS = {
+    "disk full": RAISE.format("53100"),
+    "out of memory": RAISE.format("53200"),
+    "serialization failure": RAISE.format("40001"),
+    "deadlock": RAISE.format("40P01"),
+    "lock not available": RAISE.format("55P03"),
+    "a code that nobody expects": RAISE.format("72000"),
+    "statement timeout": "PERFORM pg_sleep(60);",
+}
+
+
+@pytest.mark.promise("S2.13")
+def test_an_outcome_that_is_refused_for_now_waits_and_is_written_later(
+    worker: Start, server: Server, tmp_path: Path
+) -> None:
+    server.superuser("ALTER ROLE app SET statement_timeout = '500ms'")
+    process = worker("--processes=1", **server.environment).ready()
+    for name, body in REFUSALS.items():
+        task = Lingering(server, tmp_path / name.replace(" ", "-"))
+        task.runs()
+        server.superuser(REFUSING.format(body=body))
+        tries = process.log.count(TRY)
+        task.end()
+        wait_until(lambda tries=tries: process.log.count(TRY) >= tries + 2, f"{name}: it tries again")
+        assert server.status(task.id) == "RUNNING", name
+        server.superuser("DROP FUNCTION refuse CASCADE")
+        assert task.completes_once()["claim_generation"] == 1, name
+    assert process.stop() == 0
+    assert "Traceback" not in process.log
+
+
+def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(busy: Busy, server: Server) -> None:
+    process, task = busy()
+    before = {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}
+    server.superuser("ALTER SYSTEM SET default_transaction_read_only = on")
+    server.superuser("SELECT pg_reload_conf()")
+    wait_until(lambda: "read-only transaction" in process.log, "its sessions have heard of it")
+    task.end()
+    wait_until(lambda: process.log.count("session is read-only") >= 3, "new sessions are refused")
+    left = lambda: {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}  # noqa: E731
+    wait_until(lambda: not left() & before, "its sessions are left")
+    assert server.status(task.id) == "RUNNING"
+    server.superuser("ALTER SYSTEM RESET default_transaction_read_only")
+    server.superuser("SELECT pg_reload_conf()")
+    settles_in_the_end(server, process, task)
+
+
+def test_a_worker_that_finds_no_connection_free_comes_back_when_there_is_one(busy: Busy, server: Server) -> None:
+    process, task = busy()
+    server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT 0")
+    server.superuser("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %'")
+    task.end()
+    wait_until(lambda: process.log.count("too many connections") >= 3, "it is refused")
+    server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT -1")
+    settles_in_the_end(server, process, task)
+    assert "LISTEN failed; polling" in process.log
+
+
+def test_a_database_without_this_version_s_functions_ends_the_worker_with_a_clear_message(
+    worker: Start, server: Server
+) -> None:
+    process = worker("--processes=1", **server.environment).ready()
+    server.superuser("ALTER FUNCTION horsies_pass RENAME TO gone")
+    assert process.wait() == 1
+    assert "cannot serve this worker (SQLSTATE 42883, 6 times in a row)" in process.log
+    assert "migrations" in process.log
+    assert "Traceback" not in process.log
+
+
+def test_functions_that_come_back_in_time_do_not_end_it(busy: Busy, server: Server) -> None:
+    process, task = busy()
+    server.superuser("ALTER TABLE horsies_tasks RENAME TO away")
+    task.end()
+    wait_until(lambda: process.log.count(TRY) >= 2, "it tries again")
+    server.superuser("ALTER TABLE away RENAME TO horsies_tasks")
+    settles_in_the_end(server, process, task)
+
+
+@pytest.fixture
+def small_disk(server: Server, tmp_path: Path) -> Iterator[Path]:
+    """Put the table of tasks onto a disk of 16 MB."""
+    disk = server.cluster.home / f"small-{server.database}"
+    disk.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0777", "tmpfs", str(disk)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if mount.returncode:
+        disk.rmdir()
+        pytest.skip(f"no small disk can be mounted here: {mount.stderr.strip()}")
+    try:
+        space = disk / "space"
+        space.mkdir()
+        if server.cluster.user:
+            os.chown(space, server.cluster.user.pw_uid, server.cluster.user.pw_gid)
+            space.chmod(0o700)
+        name = f"small_{server.database}"
+        server.superuser(f"CREATE TABLESPACE {name} LOCATION '{space}'")
+        server.superuser(f"ALTER TABLE horsies_tasks SET TABLESPACE {name}")
+        yield disk
+        server.superuser("ALTER TABLE horsies_tasks SET TABLESPACE pg_default")
+        server.superuser(f"DROP TABLESPACE {name}")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_disk_that_is_full_keeps_outcomes_waiting_until_there_is_space(
+    busy: Busy, server: Server, small_disk: Path
+) -> None:
+    process, task = busy()
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass  # that is full
+    with pytest.raises(psycopg.errors.DiskFull):
+        for _ in range(1_000):  # until the pages that the table has are full too
+            server.superuser(
+                "INSERT INTO horsies_tasks SELECT (jsonb_populate_record(t, jsonb_build_object('id', gen_random_uuid(), "
+                "'status', 'PENDING', 'claimed_by', null, 'claimed_at', null, 'started_at', null, 'claim_generation', 0, "
+                "'enqueued_at', now() + interval '1 day'))).* FROM horsies_tasks t LIMIT 1"
+            )
+    task.end()
+    wait_until(lambda: process.log.count(TRY) >= 2, "it tries again, and waits between")
+    assert "No space left on device" in process.log
+    filler.unlink()
+    settles_in_the_end(server, process, task)
+
+
+# Silence: nobody says that anything is wrong
+
+
+@pytest.mark.promise("S2.14")
+def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(worker: Start, server: Server) -> None:
+    process = worker("--processes=1", **server.environment).ready()
+    (silent,) = wait_until(lambda: server.backends("horsies listener"), "it listens")
+    psutil.Process(silent).suspend()
+    try:
+        for number in range(3):  # the looks at the start are over before the last of them
+            server.becomes(server.send("add", a=number), "COMPLETED")
+        assert "is silent" not in process.log, "the poll found them, and no look after another LISTEN"
+        wait_until(lambda: "the LISTEN connection is silent" in process.log, "the silence is noticed")
+        wait_until(lambda: "] notifications arrive again" in process.log, "another connection brings news")
+        assert len(server.backends("horsies listener")) == 2  # the old one does not know its end yet
+    finally:
+        psutil.Process(silent).resume()
+    wait_until(
+        lambda: server.backends("horsies listener") and silent not in server.backends("horsies listener"), "it goes"
+    )
+    settles_in_the_end(server, process)
+
+
+@pytest.fixture
+def forwarder(server: Server) -> Iterator[Forwarder]:
+    made = Forwarder(server.port)
+    yield made
+    made.close()
+
+
+def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
+    busy: Busy, server: Server, forwarder: Forwarder
+) -> None:
+    process, task = busy(**forwarder.way(server.url))
+    wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
+    forwarder.freeze()
+    task.end()
+    task.completes_once()
+    for name in ("engine", "maintenance"):
+        wait_until(lambda name=name: f"the {name} thread got no answer" in process.log, f"the {name} was freed")
+    settles_in_the_end(server, process, task)
+    assert "declared dead" not in process.log
+
+
+def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: Start, server: Server) -> None:
+    few = resilience(MAX_UNWRITTEN_OUTCOMES=100)
+    process = worker("--processes=1", "--async-concurrency=150", **server.environment, **few).ready()
+    held = [server.send("ahold", lane="async", name="held") for _ in range(100)]
+    running = "SELECT count(*) FROM auth_group WHERE name LIKE 'held:%'"
+    wait_until(lambda: server.superuser(running) == [(100,)], "all of them run")
+    with psycopg.connect(server.url) as somebody:
+        somebody.execute("SELECT id FROM horsies_tasks WHERE status = 'RUNNING' FOR UPDATE")
+        server.superuser("DELETE FROM auth_group")
+        wait_until(lambda: "100 outcomes could not be written yet" in process.log, "it says so")
+        later = server.send("add", a=1)
+        looks = "SELECT coalesce(max(seen_at), now() - interval '1 day') FROM horsies_workers"
+        ((seen,),) = server.superuser(looks)
+        wait_until(lambda: server.superuser(looks)[0][0] > seen, "the worker lives on")
+        assert server.status(later) == "PENDING"
+    server.becomes(later, "COMPLETED")
+    for id_ in held:
+        assert server.becomes(id_, "COMPLETED")["attempts"] == 1
+    assert process.log.count("outcomes could not be written yet") == 1
+    assert "enough outcomes are written" in process.log
+    assert process.stop() == 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 
 import pytest
 
 from tests.conftest import wait_until
 from tests.support.server import Server
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-Start = Callable[..., WorkerProcess]
 TRY = "cannot be reached, next try in"
 
 

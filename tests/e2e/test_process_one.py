@@ -14,11 +14,8 @@ import pytest
 
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 READ = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")  # the interpreter may lie in a private home
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *READ)
@@ -48,9 +45,16 @@ def process_one(worker: Start) -> Callable[..., tuple[WorkerProcess, psutil.Proc
 Contained = Callable[..., tuple[WorkerProcess, psutil.Process]]
 
 
-@pytest.mark.parametrize("options", [("--processes=2",), ("--processes=0",), ("--processes=1", "--start-method=spawn")])
-def test_process_one_stops_in_order(process_one: Contained, options: tuple[str, ...]) -> None:
-    outer, inner = process_one(*options)
+@pytest.mark.parametrize(
+    ("options", "inside"), [(("--processes=2",), ()), (("--processes=0",), ()), (("--processes=1",), NOBODY)]
+)
+def test_process_one_stops_in_order_and_need_not_be_root(
+    process_one: Contained, options: tuple[str, ...], inside: tuple[str, ...]
+) -> None:
+    if inside and not can_run(*inside):
+        pytest.skip("no right to become another user here: setpriv")
+    outer, inner = process_one(*options, inside=inside)
+    assert (inner.uids().effective == 65534) == bool(inside)
     handle = tasks.hold.send("slow")
     held_by("slow")
     inner.send_signal(signal.SIGTERM)
@@ -69,22 +73,17 @@ def test_process_one_ends_at_its_deadline(process_one: Contained) -> None:
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
-def test_process_one_replaces_a_child_that_is_killed(process_one: Contained) -> None:
+def test_process_one_replaces_a_child_that_is_killed_and_reaps_what_a_dead_task_left_behind(
+    process_one: Contained, tmp_path: Path
+) -> None:
     outer, inner = process_one("--processes=1")
     handle = tasks.hold.send("victim")
     inside = held_by("victim")
-    child = next(item for item in inner.children(recursive=True) if pid_inside(item) == inside)
-    child.kill()
+    next(item for item in inner.children(recursive=True) if pid_inside(item) == inside).kill()
     assert handle.get().err_value.error_code == "WORKER_CRASHED"
     assert tasks.pid.send().get().ok_value != inside
-    inner.send_signal(signal.SIGTERM)
-    assert outer.wait() == 0
-
-
-def test_process_one_reaps_what_a_dead_task_left_behind(process_one: Contained, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    outer, inner = process_one("--processes=1")
     assert tasks.leaves_behind.send(str(fifo)).get().err_value.error_code == "WORKER_CRASHED"
     (orphan,) = [item for item in inner.children(recursive=True) if item.name() == "cat"]
     assert orphan.is_running()
@@ -94,20 +93,6 @@ def test_process_one_reaps_what_a_dead_task_left_behind(process_one: Contained, 
     inner.send_signal(signal.SIGTERM)
     assert outer.wait() == 0
     assert "unexpected pid" not in outer.log
-
-
-def test_process_one_need_not_be_root(process_one: Contained) -> None:
-    if not can_run(*NOBODY):
-        pytest.skip("no right to become another user here: setpriv")
-    outer, inner = process_one("--processes=1", inside=NOBODY)
-    assert inner.uids().effective == 65534
-    handle = tasks.hold.send("slow")
-    held_by("slow")
-    inner.send_signal(signal.SIGTERM)
-    wait_until(lambda: "no more tasks are claimed" in outer.log, "the signal is taken")
-    let_go("slow")
-    assert outer.wait() == 0
-    assert handle.get(0).is_ok()
 
 
 def pid_inside(process: psutil.Process) -> int:

@@ -23,7 +23,7 @@ from tests.apps.project import tasks
 from tests.conftest import Claimer, put, wait_until
 from tests.settings import HORSIES
 from tests.support.factories import HeartbeatFactory, WorkerFactory
-from tests.support.workers import ROOT, WorkerProcess, database_url
+from tests.support.workers import ROOT, Start, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,13 +67,12 @@ def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(clai
 
 
 def test_the_list_for_machines_has_every_field() -> None:
-    run("override", "mail", "--max-concurrency=none", "--reason=sale", "--until=2h")
+    run("override", "mail", "--max-concurrency=none", "--reason=sale", "--until=2100-01-01T00:00Z")
     found = {queue["name"]: queue for queue in machine("list")}
     assert machine() == machine("list")
     assert found["mail"]["override"] == {"max_concurrency": None}
+    assert dt.datetime.fromisoformat(found["mail"]["override_until"]) == dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     assert found["mail"]["declared"]["priority"] == 1
-    until = dt.datetime.fromisoformat(found["mail"]["override_until"])
-    assert dt.timedelta(hours=1) < until - dt.datetime.now(dt.UTC) <= dt.timedelta(hours=2)
     assert (found["bulk"]["running"], found["bulk"]["pending_more"]) == (0, False)
 
 
@@ -95,18 +94,13 @@ def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Cl
     assert line(shown, str(ids[0])).startswith(f"{ids[0]} tests.nothing RUNNING ")
     assert f"{worker.id} (dead)" in line(shown, str(ids[0])), "it never beat"
     assert line(shown, '{"":') == '{"": "tests.nothing", "to": "ann"} 1 1 1'
+    put(1, queue="mail", kwargs=['{"to": "\x9b2J ann é"}'])
+    worker.run_pass(sync=1)
+    assert '"to": "?2J ann é"}' in run("show", "mail"), "what users typed cannot move the cursor of the terminal"
     found = machine("show", "mail")
-    assert (found["queue"]["running"], found["queue"]["full_partitions"]) == (1, 1)
-    assert found["permits"][0]["task_id"] == str(ids[0])
-    assert found["partitions"][0]["parked"] == 1
-
-
-def test_show_tells_a_pause_and_speaks_of_the_cluster() -> None:
-    run("pause", "--cluster", "--reason=maintenance")
-    shown = run("show", "--cluster")
-    assert line(shown, "in force") == "in force paused"
-    assert line(shown, "paused").startswith(f"paused by {ACTOR}, ")
-    assert line(shown, "paused").endswith(": maintenance")
+    assert (found["queue"]["running"], found["queue"]["full_partitions"]) == (2, 2)
+    assert str(ids[0]) in {permit["task_id"] for permit in found["permits"]}
+    assert sorted(partition["parked"] for partition in found["partitions"]) == [0, 1]
 
 
 def test_a_change_prints_old_and_new_and_is_audited_with_who_and_why() -> None:
@@ -142,24 +136,25 @@ def test_partition_rules_can_be_set(words: list[str], columns: tuple[Any, ...]) 
     assert (queue.partition_by_args, queue.partition_by_task) == columns
 
 
-def test_a_limit_per_partition_without_partitions_is_pointed_out() -> None:
-    assert "mail has no partitions, so partition_max_concurrency has no effect" in run(
-        "override", "mail", "--partition-max-concurrency=2", "--reason=sale"
-    )
-    assert "has no partitions" not in run("set", "mail", "--partition-by-task")
-
-
 def test_pause_resume_override_clear_and_sync() -> None:
     assert "mail: paused_by: null -> " in run("pause", "mail", "--reason=full disk")
     assert Queue.objects.get(pk="mail").paused_reason == "full disk"
     assert "mail: paused_at: " in run("resume", "mail")
-    printed = run("override", "mail", "--max-concurrency=2", "--local-limit=1", "--reason=sale")
-    assert 'mail: override: null -> {"local_limit": 1, "max_concurrency": 2}' in printed
-    assert Queue.objects.get(pk="mail").override == {"max_concurrency": 2, "local_limit": 1}
+    printed = run("override", "mail", "--partition-max-concurrency=2", "--local-limit=1", "--reason=sale")
+    assert 'mail: override: null -> {"local_limit": 1, "partition_max_concurrency": 2}' in printed
+    assert "mail has no partitions, so partition_max_concurrency has no effect" in printed
+    assert "has no partitions" not in run("set", "mail", "--partition-by-task")
+    assert Queue.objects.get(pk="mail").override == {"partition_max_concurrency": 2, "local_limit": 1}
     assert "mail: override: {" in run("clear", "mail")
+    assert "mail: partition_by_task: true -> false" in run("set", "mail", "--no-partition-by-task")
     with override_settings(HORSIES={**HORSIES, "QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}}}):
         assert run("sync") == "mail: max_concurrency: null -> 5\n"
     assert AuditEntry.objects.latest("id").actor == ACTOR
+    run("pause", "--cluster", "--reason=maintenance")
+    shown = run("show", "--cluster")
+    assert line(shown, "in force") == "in force paused"
+    assert line(shown, "paused").startswith(f"paused by {ACTOR}, ")
+    assert line(shown, "paused").endswith(": maintenance")
 
 
 @pytest.mark.parametrize(
@@ -168,19 +163,13 @@ def test_pause_resume_override_clear_and_sync() -> None:
         (["show", "nowhere"], "no queue 'nowhere' in the database; choose from: mail, bulk, twin, default"),
         (["pause", "nowhere"], "no queue 'nowhere' in the database; declare it in HORSIES"),
         (["show"], "give either a queue, as in 'horsies_queue show mail', or --cluster"),
-        (["pause", "mail", "--cluster"], "give either a queue"),
         (["set", "mail"], "nothing to change for 'mail': give a value, such as --max-concurrency 5"),
         (["set", "mail", "--max-concurrency=many"], "'many' is not a whole number"),
-        (["set", "mail", "--max-concurrency=-1"], "must be a whole number from 0"),
-        (["set", "mail", "--local-limit=0"], "must be a whole number from 1"),
         (["set", "mail", "--priority=none"], "'none' is not a whole number"),
-        (["set", "mail", "--priority=101"], "priority must be a whole number from 1"),
         (["set", "mail", "--partition-by-args=a,,b"], "must be a list of argument names"),
-        (["set", "--cluster", "--local-limit=1"], "the cluster supports only max_concurrency"),
         (["override", "mail", "--reason=sale"], "nothing to change for 'mail': give a limit"),
         (["override", "mail", "--max-concurrency=1"], "an override of 'mail' requires --reason TEXT"),
         (["override", "mail", "--max-concurrency=1", "--reason= "], "an override of 'mail' requires --reason TEXT"),
-        (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=2020-01-01T00:00Z"], "is in the past"),
         (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=0h"], "is in the past"),
         (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=2100-01-01"], "has no time zone; add it"),
         (["override", "mail", "--max-concurrency=1", "--reason=x", "--until=soon"], "'soon' is neither a datetime"),
@@ -209,21 +198,16 @@ def test_an_override_can_end_some_time_from_now(text: str, delta: dict[str, int]
 
 def shell(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command as a process of its own."""
-    variables = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "DATABASE_URL": database_url(),
-        **environment,
-    }
+    variables = {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url(), **environment}
     return subprocess.run(
         [sys.executable, "-m", "django", "horsies_queue", *words],
-        cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
 
 
 @pytest.mark.promise("S1.35")
 def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(
-    worker: Callable[..., WorkerProcess],
+    worker: Start,
 ) -> None:
     done = shell("set", "default", "--max-concurrency=3")
     assert (done.returncode, done.stderr) == (0, "")
@@ -250,10 +234,3 @@ def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
     assert gone.returncode == 1
     assert "horsies_queue: the database refused" in gone.stderr
     assert "Traceback" not in gone.stderr
-
-
-def test_what_users_typed_cannot_move_the_cursor_of_the_terminal(claimer: Claimers) -> None:
-    run("set", "mail", "--partition-by-args=to")
-    put(1, queue="mail", kwargs=['{"to": "\x9b2J ann é"}'])
-    claimer(mail=1).run_pass(sync=1)
-    assert '{"to": "?2J ann é"}' in run("show", "mail")

@@ -1,29 +1,28 @@
-"""Workers that die, and workers that were only stopped: what they held comes free, once, and they do not go on with it."""
+"""Workers that die, and workers that come back though they were given up: what they held runs once, nothing of theirs lands."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from django.contrib.auth.models import Group
 
-from horsies_django.models import Task, TaskAttempt, Worker
+from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.tasks import TaskStore
 from horsies_django.worker.pool.process import is_over
-from tests.apps.project import tasks
+from tests.apps.project import points, tasks
 from tests.conftest import limit, wait_until
-from tests.support.workers import WorkerProcess, held_by, let_go
+from tests.support.forwarder import Forwarder
+from tests.support.points import Fate, Walker, replies_in_the_pipe
+from tests.support.workers import Start, WorkerProcess, database_url, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
-
-
-def status(handle: object) -> str:
-    return str(Task.objects.get(pk=handle.task_id).status)  # type: ignore[attr-defined]
 
 
 @pytest.mark.promise("S2.21")
@@ -41,52 +40,36 @@ def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(wo
     assert dead.status == "FAILED"
     assert next_.started_at >= dead.finished_at
     (attempt,) = TaskAttempt.objects.filter(task_id=lost.task_id)
-    assert (attempt.outcome, attempt.error_code, attempt.worker_id) == (
-        "WORKER_FAILURE",
-        "WORKER_CRASHED",
-        dead.claimed_by,
-    )
+    assert (attempt.outcome, attempt.error_code) == ("WORKER_FAILURE", "WORKER_CRASHED")
+    assert attempt.worker_id == dead.claimed_by
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["the whole group", "the parent alone"])
 @pytest.mark.boundary
-def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more(
+def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more_in_a_second_life_too(
     worker: Start, tmp_path: Path, whole_group: bool
 ) -> None:
+    worker("--processes=1", "--queues=mail", **SHORT).ready()
     stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
-    path = tmp_path / "scribbled"
-    handle = tasks.scribble.send(str(path))
-    child = held_by("scribble")
-    wait_until(lambda: path.exists() and path.stat().st_size, "it writes")
     stop = os.killpg if whole_group else os.kill
-    stop(stopped.process.pid, signal.SIGSTOP)
-    worker("--processes=1", "--queues=mail", **SHORT).ready()
-    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
-    assert is_over(child)
-    size = path.stat().st_size
-    stop(stopped.process.pid, signal.SIGCONT)
-    wait_until(lambda: stopped.log.count("Worker started") == 2, "it starts anew")
-    assert tasks.add.send(2, b=3).get(timeout_ms=30_000).ok_value == 5
-    assert path.stat().st_size == size
-    assert "was declared dead" in stopped.log
-    assert Worker.objects.filter(pid=stopped.process.pid).count() == 2
-    assert status(handle) == "FAILED"
-    assert stopped.stop() == 0
-
-
-def test_a_worker_that_is_stopped_again_in_its_second_life_loses_its_tasks_again(worker: Start, tmp_path: Path) -> None:
-    worker("--processes=1", "--queues=mail", **SHORT).ready()
-    stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
     for life in (1, 2):
         path = tmp_path / f"scribbled-{life}"
         handle = tasks.scribble.send(str(path))
+        child = held_by("scribble")
         wait_until(lambda path=path: path.exists() and path.stat().st_size, "it writes")
-        os.killpg(stopped.process.pid, signal.SIGSTOP)
+        stop(stopped.process.pid, signal.SIGSTOP)
         assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
+        assert is_over(child)
         size = path.stat().st_size
-        os.killpg(stopped.process.pid, signal.SIGCONT)
+        stop(stopped.process.pid, signal.SIGCONT)
         wait_until(lambda life=life: stopped.log.count("Worker started") == life + 1, "it starts anew")
+        assert tasks.add.send(2, b=3).get(timeout_ms=30_000).ok_value == 5
         assert path.stat().st_size == size
+        assert Task.objects.get(pk=handle.task_id).status == "FAILED"
+        let_go("scribble")
+    assert stopped.log.count("was declared dead") == 2
+    assert Worker.objects.filter(pid=stopped.process.pid).count() == 3
+    assert stopped.stop() == 0
 
 
 def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: Start) -> None:
@@ -117,35 +100,6 @@ def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_di
     assert running.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert all(handle.get(timeout_ms=30_000).is_ok() for handle in waiting)
     assert TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in waiting]).count() == 6
-
-
-@pytest.mark.promise("S1.35")
-def test_a_running_worker_follows_a_cap_that_is_raised_lowered_or_set_to_a_pause(worker: Start) -> None:
-    limit("default", max_concurrency=1)
-    worker("--processes=4").ready()
-    running = lambda: Task.objects.filter(status="RUNNING").count()  # noqa: E731
-    names = [f"held-{number}" for number in range(8)]
-    for name in names:
-        tasks.hold.send(name)
-    held_by(names[0])
-    assert running() == 1
-    limit("default", max_concurrency=3)
-    wait_until(lambda: Group.objects.count() == 3, "three run under the new cap")
-    limit("default", max_concurrency=2)
-    let_go(names[0])
-    wait_until(lambda: Task.objects.filter(status="COMPLETED").count() == 1, "the first ends")
-    let_go(names[1])
-    held_by(names[3])
-    assert running() == 2
-    limit("default", max_concurrency=0)
-    let_go(names[2])
-    let_go(names[3])
-    wait_until(lambda: Task.objects.filter(status="COMPLETED").count() == 4, "what ran ends")
-    assert running() == 0
-    limit("default", max_concurrency=None)
-    wait_until(lambda: Group.objects.count() == 4, "all slots are used again")
-    for name in names:
-        let_go(name)
 
 
 @pytest.mark.promise("S0.20", "S1.37")
@@ -179,3 +133,124 @@ def test_the_narrowest_of_three_levels_decides(worker: Start) -> None:
     wait_until(lambda: Group.objects.count() == 5, "all five slots are used")
     for name in "abcdefg":
         let_go(name)
+
+
+# Those that come back
+
+
+def run_by_another(walker: Walker, worker: Start) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Let another worker rescue the task and run it to its end; return its row and its attempts."""
+    begun = len(walker.wrote("began"))
+    worker("--processes=1", **SHORT).ready()
+    wait_until(lambda: len(walker.wrote("began")) > begun, "another worker runs it")
+    walker.may("go", "out")
+    walker.handle.get(timeout_ms=30_000)
+    return written(walker)
+
+
+def written(walker: Walker) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a task's row and its attempts."""
+    id_ = walker.handle.task_id
+    return Task.objects.filter(pk=id_).values().get(), list(TaskAttempt.objects.filter(task_id=id_).values())
+
+
+@pytest.mark.parametrize("reply", [False, True], ids=["in the middle of its code", "with the reply in the pipe"])
+def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(
+    worker: Start, tmp_path: Path, reply: bool
+) -> None:
+    zombie = worker("--processes=1", "--queues=default", **SHORT).ready()
+    walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
+    child = walker.stands("began")
+    if reply:
+        zombie.signal(signal.SIGSTOP)
+        walker.may("go", "out")
+        wait_until(lambda: replies_in_the_pipe(zombie), "its reply lies in the pipe")
+    else:
+        os.killpg(zombie.process.pid, signal.SIGSTOP)
+    task, attempts = run_by_another(walker, worker)
+    assert task["claim_generation"] == 2
+    assert [one["child_pid"] for one in attempts] != [child]
+    wrote = walker.path.read_text()
+    os.killpg(zombie.process.pid, signal.SIGCONT)
+    wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
+    assert written(walker) == (task, attempts)
+    assert walker.path.read_text() == wrote
+    assert "was declared dead" in zombie.log
+    assert f"task {task['id']} no longer belongs to worker" in zombie.log
+    assert "generation 1; dropping its outcome" in zombie.log
+
+
+def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_any_more(
+    worker: Start, link: Forwarder, tmp_path: Path
+) -> None:
+    """By default its task goes on, and may run twice: it cannot know that others reach the database."""
+    zombie = worker("--processes=1", "--queues=default", **link.way(database_url()), **SHORT).ready()
+    walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
+    child = walker.stands("began")
+    link.apart = True
+    link.cut()
+    task, attempts = run_by_another(walker, worker)
+    assert (task["status"], task["claim_generation"]) == ("COMPLETED", 2)
+    wait_until(lambda: child in walker.wrote("ended"), "it went on here, too")
+    link.apart = False
+    wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
+    assert written(walker) == (task, attempts)
+    assert f"task {task['id']} no longer belongs to worker" in zombie.log
+    assert "generation 1; dropping its outcome" in zombie.log
+
+
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_a_cancel_left_open_in_somebody_s_transaction_stops_no_worker_and_loses_no_outcome(
+    shared_worker: WorkerProcess, connect: Callable[[], psycopg.Connection[Any]], tmp_path: Path, decision: str
+) -> None:
+    walker = Walker(tmp_path / "walker", points.walks.send(str(tmp_path / "walker")))
+    walker.stands("began")
+    somebody = connect()
+    somebody.execute("BEGIN")
+    verdicts = TaskStore(somebody).cancel([walker.handle.task_id], channel_prefix(somebody), terminate=False)
+    assert verdicts == {walker.handle.task_id: "REQUESTED"}
+    walker.may("go", "out")
+    for _ in range(3):  # the only slot is used again and again, though the first outcome cannot be written
+        assert tasks.add.send(1, b=1).get(timeout_ms=30_000).ok_value == 2
+    assert walker.handle.info().status == "RUNNING"
+    somebody.execute(decision.upper())
+    assert walker.fate() == Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
+
+
+WRITES = (
+    "CREATE TABLE writes (process uuid, transaction xid8, at timestamptz DEFAULT clock_timestamp())",
+    """CREATE FUNCTION note_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO writes VALUES (CASE TG_TABLE_NAME WHEN 'horsies_heartbeats' THEN NEW.id END, pg_current_xact_id());
+  RETURN NULL;
+END $$""",
+    "CREATE TRIGGER writes AFTER INSERT OR UPDATE ON horsies_heartbeats FOR EACH ROW EXECUTE FUNCTION note_write()",
+    "CREATE TRIGGER writes AFTER UPDATE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION note_write()",
+)
+
+
+@pytest.fixture
+def writes(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Callable[[], list[Any]]]:
+    """Note every row of tasks and heartbeats that is written; give a function that tells them, the first first."""
+    observer = connect()
+    for statement in WRITES:
+        observer.execute(statement)
+    yield lambda: observer.execute("SELECT process, transaction, at FROM writes ORDER BY at").fetchall()
+    observer.execute("DROP FUNCTION note_write CASCADE")
+    observer.execute("DROP TABLE writes")
+
+
+def test_a_thousand_running_tasks_cost_one_row_per_process_and_beat(
+    worker: Start, writes: Callable[[], list[Any]]
+) -> None:
+    options = ("--processes=1", "--async-concurrency=1000", "--max-tasks-per-child=0")
+    worker(*options, HORSIES_TEST_SNAPSHOT_MS="3000").ready()
+    points.stays.send_many([{}] * 1_000)
+    wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 1_000, "all of them run")
+    before = len(writes())
+    wait_until(lambda: len(writes()) >= before + 10, "beats of both processes")
+    beats = writes()[before:]
+    assert {process for process, _, _ in beats} == set(Heartbeat.objects.values_list("id", flat=True))  # and no task
+    assert Heartbeat.objects.count() == 2
+    assert len({(process, transaction) for process, transaction, _ in beats}) == len(beats)
+    assert (beats[-1][2] - beats[0][2]).total_seconds() >= 3  # not more often than every second, its interval
+    assert Task.objects.filter(status="RUNNING").count() == 1_000

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from horsies_django import get_handle
+from horsies_django import TaskResult, get_handle
 from tests.conftest import put, wait_until
+from tests.e2e.test_shutdown import family
 from tests.support.changing_project import Project
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start, WorkerProcess
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 WAITING = "waiting for a change of the code"
 SHAPES = [("--processes=1",), ("--processes=0",)]
 
@@ -40,9 +37,14 @@ def reloaded(worker: Start, project: Project) -> Start:
     return start
 
 
-def result(name: str, **kwargs: Any) -> Any:
-    (id_,) = put(name=f"shop.tasks.{name}", kwargs=[json.dumps(kwargs)])
-    return get_handle(id_).get(timeout_ms=60_000).unwrap()
+def outcome(name: str, /, *, module: str = "tasks", **kwargs: Any) -> TaskResult[Any]:
+    """Send a task of the project and wait for what becomes of it."""
+    (id_,) = put(name=f"shop.{module}.{name}", kwargs=[json.dumps(kwargs)])
+    return get_handle(id_).get(timeout_ms=60_000)
+
+
+def result(name: str, /, **kwargs: Any) -> Any:
+    return outcome(name, **kwargs).unwrap()
 
 
 def starts(process: WorkerProcess) -> int:
@@ -73,8 +75,11 @@ def ctrl_c(process: WorkerProcess) -> None:
     os.killpg(process.process.pid, signal.SIGINT)
 
 
-def family(process: WorkerProcess) -> list[psutil.Process]:
-    return psutil.Process(process.process.pid).children(recursive=True)
+def interrupt(process: WorkerProcess, whom: str) -> None:
+    if whom == "everybody":
+        ctrl_c(process)
+    else:
+        (inner(process) if whom == "the worker" else process.process).send_signal(signal.SIGINT)
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -91,23 +96,16 @@ def test_changed_code_runs_after_a_restart_and_the_log_says_which_file_it_was(
     first = inner(process)
     path = project.tasks("the second one")
     started_again(process)
-    assert result("version") == "the second one"
+    assert (result("version"), result("price")) == ("the second one", 7)
     assert process.log.count(f"{path} changed: restarting the worker") == 1
     assert gone([first])
+    project.write("shop/prices.py", "PRICE = 1_000")  # only tasks import it, so only children know it
+    started_again(process, 3)
+    assert result("price") == 1_000
     processes = family(process)
     assert process.stop() == 0
     assert gone(processes)
-    assert starts(process) == 2
-
-
-def test_a_module_that_only_tasks_import_is_watched_too(reloaded: Start, project: Project) -> None:
-    """Naive: only modules that the worker itself has imported are watched, and tasks run in its children."""
-    process = reloaded().ready()
-    assert result("price") == 7
-    project.write("shop/prices.py", "PRICE = 1_000")
-    started_again(process)
-    assert result("price") == 1_000
-    assert process.stop() == 0
+    assert starts(process) == 3
 
 
 @pytest.mark.parametrize("name", ["shop/tasks.py", "conf/settings.py", "shop/models.py"])
@@ -156,12 +154,7 @@ def test_one_ctrl_c_lets_running_tasks_finish_whoever_gets_it(reloaded: Start, t
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     processes = family(process)
-    if whom == "everybody":
-        ctrl_c(process)
-    elif whom == "the worker":
-        inner(process).send_signal(signal.SIGINT)
-    else:
-        process.signal(signal.SIGINT)
+    interrupt(process, whom)
     wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     assert handle.info().status == "RUNNING"
     gate.touch()
@@ -175,10 +168,9 @@ def test_one_ctrl_c_lets_running_tasks_finish_whoever_gets_it(reloaded: Start, t
 def test_a_second_ctrl_c_ends_the_tasks_as_it_does_without_reload(reloaded: Start, tmp_path: Path, whom: str) -> None:
     process = reloaded().ready()
     handle, _gate = busy(tmp_path)
-    send = (lambda: ctrl_c(process)) if whom == "everybody" else (lambda: process.signal(signal.SIGINT))
-    send()
+    interrupt(process, whom)
     wait_until(lambda: "no more tasks are claimed" in process.log, "the first one is taken")
-    send()
+    interrupt(process, whom)
     assert process.wait() == 1
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
 
@@ -224,3 +216,91 @@ def test_a_worker_whose_outer_process_was_killed_stops_in_order(reloaded: Start,
     gate.touch()
     assert gone(processes)
     assert handle.get(0).ok_value == "the first"
+
+
+# Tasks in modules that only the URLconf imports: ``manage.py`` checks it, so the worker knows them, and so do its children
+
+
+URLS = """
+    from django.urls import path
+
+    from shop import {module}
+
+    urlpatterns = [path("", {module}.page)]
+"""
+VIEWS = """
+    import os
+
+    from django.contrib.auth.models import Group
+    from django.db.models.signals import post_save
+    from django.dispatch import receiver
+    from django.http import HttpResponse
+    from horsies_django import task
+
+    SAVED = []
+
+
+    def page(request):
+        return HttpResponse("a page of the site")
+
+
+    @receiver(post_save, sender=Group)
+    def note(instance, **kwargs):
+        SAVED.append(instance.name)
+
+
+    @task
+    def remind(name: str) -> tuple[list[str], int]:
+        Group.objects.create(name=name)
+        return SAVED, os.getpid()
+"""
+FRAGILE = """
+    import os
+    import sys
+
+    from horsies_django import task
+
+    if "IMPORTED_ONCE" in os.environ:
+        sys.exit("only one process may import this")
+    os.environ["IMPORTED_ONCE"] = "yes"
+
+
+    def page(request): ...
+
+
+    @task
+    def remind() -> None: ...
+"""
+
+
+def of_the_project(worker: Start, project: Project, *options: str) -> WorkerProcess:
+    """Start a worker of the project by its manage.py."""
+    how = {"program": ("manage.py", "horsies_worker"), **project.environment}
+    return worker("--processes=1", *options, **how).ready()
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_the_module_are_called(
+    project: Project, worker: Start, method: str
+) -> None:
+    """Naive: the worker claims it, and its child, which imports the modules of tasks only, fails it at the first attempt."""
+    project.write("shop/views.py", VIEWS)
+    project.write("conf/urls.py", URLS.format(module="views"))
+    process = of_the_project(worker, project, f"--start-method={method}")
+    saved, pid = result("remind", module="views", name="a reader")
+    assert saved == ["a reader"]
+    assert pid not in (process.process.pid, os.getpid())
+    assert process.stop() == 0
+
+
+def test_a_module_that_the_children_cannot_import_is_named_and_only_its_tasks_fail(
+    project: Project, worker: Start
+) -> None:
+    project.write("shop/fragile.py", FRAGILE)
+    project.write("conf/urls.py", URLS.format(module="fragile"))
+    process = of_the_project(worker, project)
+    assert outcome("remind", module="fragile").err_value.error_code == "WORKER_RESOLUTION_ERROR"
+    assert result("version") == "the first"
+    wait_until(lambda: "the module shop.fragile cannot be imported by this child" in process.log, "it is named")
+    assert "SystemExit('only one process may import this')" in process.log
+    assert process.stop() == 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
+from collections.abc import Iterator
 
+import environ
 import psycopg
 import pytest
 from django.conf import settings
@@ -15,9 +15,8 @@ from horsies_django.store.notify import SESSION, direct_connection
 from tests.conftest import Claimer, put, wait_until
 from tests.e2e.test_pgbouncer import pooled as pooled
 from tests.support.server import Server
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-Start = Callable[..., WorkerProcess]
 ODD = {
     "DateStyle": "German, DMY",
     "IntervalStyle": "sql_standard",
@@ -65,17 +64,18 @@ def test_our_own_sessions_read_moments_wait_and_round_as_ever_whatever_the_role_
         assert [claim.id for claim in worker.run_pass(sync=1).claims] == [id_]
 
 
-def sql_of(name: str, value: str) -> str:
-    return f"ALTER ROLE app SET {name} = '{value}'"
+def make_odd(server: Server, *names: str) -> None:
+    """Let every session of the workers' role begin with these settings."""
+    for name in names:
+        server.superuser(f"ALTER ROLE app SET {name} = '{ODD[name]}'")
 
 
-def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_sessions(
+def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_sessions_and_that_come_while_it_runs(
     worker: Start, server: Server
 ) -> None:
-    for name in ("extra_float_digits", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
-        server.superuser(sql_of(name, ODD[name]))
-    for name in ("IntervalStyle", "TimeZone", "default_transaction_isolation", "bytea_output", "array_nulls"):
-        server.superuser(sql_of(name, ODD[name]))
+    make_odd(server, "extra_float_digits", "lock_timeout", "idle_in_transaction_session_timeout")
+    make_odd(server, "idle_session_timeout", "IntervalStyle", "TimeZone", "default_transaction_isolation")
+    make_odd(server, "bytea_output", "array_nulls")
     process = worker("--processes=1", "--with-scheduler", **server.environment).ready()
     server.superuser(
         "INSERT INTO horsies_schedules (name, declared, next_at) VALUES ('odd', "
@@ -86,10 +86,18 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
     for number in range(3):
         server.becomes(server.send("add", a=number), "COMPLETED")
     assert len(server.backends("horsies listener")) == 1
+    for trouble in ("the database is not available", "the LISTEN connection was lost"):
+        assert trouble not in process.log
+    make_odd(server, "DateStyle")
+    server.superuser(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name LIKE 'horsies %' AND datname = current_database()"
+    )
+    server.superuser("DELETE FROM horsies_schedule_ticks")
+    wait_until(lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule goes on")
+    server.becomes(server.send("add", a=1), "COMPLETED")
     assert process.stop() == 0
     assert "Traceback" not in process.log
-    assert "the database is not available" not in process.log
-    assert "the LISTEN connection was lost" not in process.log
 
 
 @pytest.mark.django_db
@@ -97,8 +105,9 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
 def test_behind_a_pooler_a_session_that_would_go_wrong_is_refused_and_the_setting_is_named(
     pooled: dict[str, str], server: Server, name: str
 ) -> None:
-    server.superuser(sql_of(name, ODD[name]))
-    connections.databases["odd"] = {**connections.databases["default"], **parts(pooled["DATABASE_URL"])}
+    make_odd(server, name)
+    there = environ.Env.db_url_config(pooled["DATABASE_URL"])
+    connections.databases["odd"] = {**connections.databases["default"], **there, "OPTIONS": {}}
     try:
         with pytest.raises(psycopg.OperationalError, match=f"its {name} is .*: workers need"):
             direct_connection("odd", application_name="horsies test")
@@ -106,40 +115,14 @@ def test_behind_a_pooler_a_session_that_would_go_wrong_is_refused_and_the_settin
         del connections["odd"], connections.databases["odd"]
 
 
-def parts(url: str) -> dict[str, object]:
-    """Return where a URL leads, as Django's settings say it."""
-    found = urlsplit(url)
-    return {
-        "HOST": found.hostname, "PORT": found.port, "USER": found.username, "PASSWORD": found.password,
-        "NAME": found.path[1:], "OPTIONS": {},
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("start", ["worker", "scheduler"])
 def test_a_date_style_that_django_cannot_read_keeps_it_from_starting_and_is_named(
     server: Server, request: pytest.FixtureRequest, start: str
 ) -> None:
     """Django reads the table of migrations, and every model, on connections of its own: nothing of a project works so."""
-    server.superuser(sql_of("DateStyle", ODD["DateStyle"]))
+    make_odd(server, "DateStyle")
     made = request.getfixturevalue(start)
     process = made("--processes=1", **server.environment) if start == "worker" else made(**server.environment)
     assert process.wait() == 1
     assert "the DateStyle of the database 'default' is 'German, DMY', which Django cannot read" in process.log
-    assert "Traceback" not in process.log
-
-
-def test_a_date_style_that_is_set_while_it_runs_ends_nothing(worker: Start, server: Server) -> None:
-    process = worker("--processes=1", "--with-scheduler", **server.environment).ready()
-    server.superuser(sql_of("DateStyle", ODD["DateStyle"]))
-    server.superuser(
-        "INSERT INTO horsies_schedules (name, declared, next_at) VALUES ('odd', "
-        """'{"task": "tests.apps.project.tasks.noop", "pattern": "every second"}', now())"""
-    )
-    server.superuser(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE application_name LIKE 'horsies %' AND datname = current_database()"
-    )
-    wait_until(lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule fires")
-    server.becomes(server.send("add", a=1), "COMPLETED")
-    assert process.stop() == 0
     assert "Traceback" not in process.log

@@ -28,9 +28,7 @@ from tests.support.factories import (
     WorkerStateFactory,
     now,
 )
-from tests.support.workers import ROOT, WorkerProcess, database_url, held_by
-
-pytestmark = pytest.mark.django_db(transaction=True)
+from tests.support.workers import ROOT, Start, database_url, held_by
 
 PAGE = ROOT / "docs" / "howto" / "database-role.md"
 ROLES = ("site", "worker")
@@ -73,14 +71,20 @@ def grant(*blocks: int) -> None:
             cursor.execute(grants(PAGE)[block])
 
 
+def refused(action: Callable[[], Any]) -> None:
+    """See the site refused for want of a right."""
+    as_role("site")
+    with pytest.raises(Exception, match="permission denied"):
+        action()
+    as_role(None)
+
+
 def url_of(role: str) -> str:
     parts = urlsplit(database_url())
     return urlunsplit(parts._replace(netloc=f"{role}:{role}@{parts.netloc.rpartition('@')[2]}"))
 
 
-def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(
-    roles: None, worker: Callable[..., WorkerProcess]
-) -> None:
+def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(roles: None, worker: Start) -> None:
     grant(SENDING, WORKING)
     with connection.cursor() as cursor:  # what the tasks of this test do themselves
         cursor.execute(
@@ -107,21 +111,18 @@ def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(
 
 
 def test_the_site_changes_limits_under_its_grants_and_not_without_them(roles: None) -> None:
-    grant(SENDING)
-    as_role("site")
-    with pytest.raises(Exception, match="permission denied"):
+    def override() -> None:
         queues.override("mail", {"max_concurrency": 1}, actor="somebody", reason="a test")
-    as_role(None)
+
+    grant(SENDING)
+    refused(override)
     grant(CONFIGURING)
     as_role("site")
-    queues.override("mail", {"max_concurrency": 1}, actor="somebody", reason="a test")
+    override()
     queues.change("mail", {"partition_by_args": ["to"], "partition_max_concurrency": 1}, actor="somebody")
     queues.pause("mail", actor="somebody")
-    assert list(AuditEntry.objects.order_by("id").values_list("action", flat=True))[-3:] == [
-        "queue.override",
-        "queue.set",
-        "queue.pause",
-    ]
+    actions = list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
+    assert actions[-3:] == ["queue.override", "queue.set", "queue.pause"]
 
 
 def test_the_site_purges_tasks_under_its_grants_and_not_without_them(roles: None) -> None:
@@ -129,10 +130,7 @@ def test_the_site_purges_tasks_under_its_grants_and_not_without_them(roles: None
     put(2)
     (old,) = finished(2 * DAY)
     TaskAttemptFactory(task_id=old)
-    as_role("site")
-    with pytest.raises(Exception, match="permission denied"):
-        purge(selection(), actor="somebody")
-    as_role(None)
+    refused(lambda: purge(selection(), actor="somebody"))
     grant(PURGING)
     as_role("site")
     assert purge(selection(), actor="somebody") == 2
@@ -140,35 +138,36 @@ def test_the_site_purges_tasks_under_its_grants_and_not_without_them(roles: None
     assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
 
 
-def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(
-    roles: None, worker: Callable[..., WorkerProcess]
-) -> None:
+def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(roles: None, worker: Start) -> None:
     grant(SENDING, WORKING)
     finished(31 * DAY, 3)
+    (young,) = finished(29 * DAY)
     long_ago = now() - 400 * DAY
     AuditEntryFactory(at=long_ago)
     AuditEntry.objects.filter(at__gt=long_ago).delete()
     WorkerStateFactory(snapshot_at=long_ago)
     ScheduleTickFactory(sent_at=long_ago)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
-    process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
+    environment = {"DATABASE_URL": url_of("worker"), "HORSIES_TEST_SNAPSHOT_MS": "1000"}
+    process = worker("--processes=1", **environment).ready()
     swept = "retention deleted tasks: 3, fire times of schedules: 1, snapshots"
     wait_until(lambda: swept in process.log, "the log tells of the round")
     wait_until(lambda: WorkerState.objects.filter(snapshot_at__gt=long_ago).exists(), "a snapshot is there")
+    wait_until(lambda: WorkerState.objects.filter(cpu_percent__isnull=False).exists(), "and one with the CPU")
+    last = WorkerState.objects.latest("pk")
+    assert last.children == 1
+    assert last.memory_usage_mb > 10
+    assert last.children_memory_mb > 10
+    assert list(Task.objects.values_list("pk", flat=True)) == [young]
     assert not AuditEntry.objects.filter(at=long_ago).exists()
     assert not Worker.objects.filter(started_at=long_ago).exists()
     assert "permission denied" not in process.log
 
 
-def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
-    roles: None, worker: Callable[..., WorkerProcess]
-) -> None:
+def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(roles: None, worker: Start) -> None:
     grant(SENDING, WORKING)
     definition = {"task": tasks.noop.name, "pattern": "every second"}
-    as_role("site")
-    with pytest.raises(Exception, match="permission denied"):
-        schedules.create("each second", definition, actor="somebody")
-    as_role(None)
+    refused(lambda: schedules.create("each second", definition, actor="somebody"))
     grant(SCHEDULING)
     as_role("site")
     schedules.create("each second", definition, actor="somebody")
@@ -184,17 +183,14 @@ def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
 def test_the_site_redacts_tasks_under_its_grants_and_not_without_them(roles: None) -> None:
     grant(SENDING)
     (id_,) = finished()
-    as_role("site")
-    with pytest.raises(Exception, match="permission denied"):
-        redact(id_, actor="somebody", reason="a test")
-    as_role(None)
+    refused(lambda: redact(id_, actor="somebody", reason="a test"))
     grant(REDACTING)
     as_role("site")
     assert redact(id_, actor="somebody", reason="a test")
 
 
 def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_them(
-    roles: None, worker: Callable[..., WorkerProcess]
+    roles: None, worker: Start
 ) -> None:
     def build() -> Workflow:
         flow = Workflow("flow")
@@ -204,10 +200,7 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
         return flow
 
     grant(SENDING)
-    as_role("site")
-    with pytest.raises(Exception, match="permission denied"):
-        build().send()
-    as_role(None)
+    refused(lambda: build().send())
     grant(FLOWING, WORKING)
     as_role("site")
     handle = build().send()
@@ -217,11 +210,8 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
     waits.add(flows.anything, first, after=waits.sleep(0))
     waiting = waits.send()
     waiting.signal("go", 7)
-    with pytest.raises(Exception, match="permission denied"):
-        handle.pause()
-    with pytest.raises(Exception, match="permission denied"):
-        waiting.approve("approve", actor="ada")
-    as_role(None)
+    refused(handle.pause)
+    refused(lambda: waiting.approve("approve", actor="ada"))
     grant(CONTROLLING)
     as_role("site")
     assert handle.pause()

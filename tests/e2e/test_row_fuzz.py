@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from django.db import DataError, IntegrityError, connection, transaction
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -16,11 +14,8 @@ from horsies_django import explain
 from horsies_django.models import Task
 from tests.apps.project import tasks
 from tests.conftest import limit, wait_until
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 FINAL = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
 LONG_AGO = ("0003-01-01", "1969-12-31", "2026-01-01")
 

@@ -6,32 +6,19 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from django.db import transaction
 
 from horsies_django import TaskHandle
 from horsies_django.models import Heartbeat, Task, TaskAttempt
 from tests.apps.project import tasks
-from tests.conftest import limit, wait_until
-from tests.support.workers import WorkerProcess, held_by, let_go
+from tests.conftest import wait_until
+from tests.support.workers import Start, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft", "HORSIES_TEST_PREFETCH": "200"}
 MANY = 60
-
-
-@pytest.fixture
-def learned(worker: Start) -> WorkerProcess:
-    """A worker with two children that knows: tasks are short, and many may stand in line."""
-    process = worker("--processes=2", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT).ready()
-    learn()
-    return process
 
 
 def learn() -> None:
@@ -51,17 +38,17 @@ def all_ended(handles: list[TaskHandle[None]]) -> bool:
 
 def started_together(handles: list[TaskHandle[None]]) -> int:
     """Return how many of these tasks began at the moment at which most of them did, by their rows."""
-    moments = list(
-        Task.objects.filter(id__in=[handle.task_id for handle in handles]).values_list("started_at", flat=True)
-    )
-    return max(map(moments.count, moments))
+    begun = Task.objects.filter(id__in=[handle.task_id for handle in handles]).values_list("started_at", flat=True)
+    return Counter(begun).most_common(1)[0][1]
 
 
 def attempts(handles: list[TaskHandle[None]]) -> int:
     return TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in handles]).count()
 
 
-def test_what_stands_behind_a_long_task_runs_elsewhere_while_that_goes_on(learned: WorkerProcess) -> None:
+def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhere(worker: Start) -> None:
+    process = worker("--processes=2", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT).ready()
+    learn()
     with transaction.atomic():
         long = tasks.hold.send("long")
         behind = tasks.noop.send_many([{}] * MANY)
@@ -72,17 +59,15 @@ def test_what_stands_behind_a_long_task_runs_elsewhere_while_that_goes_on(learne
     assert Task.objects.filter(id__in=[handle.task_id for handle in behind], claim_generation__gt=1).exists()
     let_go("long")
     assert long.get(timeout_ms=30_000).is_ok()
-    assert learned.stop() == 0
 
-
-def test_what_stands_in_line_when_its_child_dies_never_began_and_runs_later(learned: WorkerProcess) -> None:
+    learn()
     with transaction.atomic():
         fatal = tasks.dies.send("kill")
         behind = tasks.noop.send_many([{}] * MANY)
     assert fatal.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     wait_until(lambda: all_ended(behind), "all the others have run")
     assert attempts(behind) == MANY
-    assert learned.stop() == 0
+    assert process.stop() == 0
 
 
 def test_a_worker_that_stops_gives_back_what_stands_behind_a_long_task(worker: Start) -> None:
@@ -93,22 +78,12 @@ def test_a_worker_that_stops_gives_back_what_stands_behind_a_long_task(worker: S
         behind = tasks.noop.send_many([{}] * MANY)
     held_by("long")
     process.signal(signal.SIGTERM)
-    wait_until(
-        lambda: Task.objects.filter(status="PENDING", started_at=None).count() == MANY, "what stood in line is back"
-    )
+    back = Task.objects.filter(status="PENDING", started_at=None)
+    wait_until(lambda: back.count() == MANY, "what stood in line is back")
     assert attempts(behind) == 0
     let_go("long")
     assert process.wait() == 0
     assert long.get(timeout_ms=30_000).is_ok()
-
-
-def test_a_cap_that_leaves_tasks_behind_ends_the_lines(learned: WorkerProcess) -> None:
-    limit("default", max_concurrency=2)
-    sent = tasks.noop.send_many([{}] * MANY)
-    wait_until(lambda: all_ended(sent), "they have run")
-    assert started_together(sent) <= 2
-    limit("default", max_concurrency=None)
-    learn()
 
 
 def test_kills_among_lines_lose_nothing_and_run_nothing_twice(worker: Start, tmp_path: Path) -> None:

@@ -5,28 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import json
 import signal
-import uuid
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from django.db import connection
-from psycopg import sql
 
 from horsies_django import schedules
+from horsies_django.core.patterns import Every
+from horsies_django.core.schedules import ScheduleConfig
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
+from horsies_django.store.schedules import ScheduleStore
 from tests.conftest import wait_until
+from tests.e2e.test_outages_start import TRY, nowhere
 from tests.e2e.test_start import refused
 from tests.support.factories import now
-from tests.support.workers import SchedulerProcess, WorkerProcess, database_url
+from tests.support.server import Server
+from tests.support.workers import SchedulerProcess, Start
 from tests.worker.test_scheduler import fire_times, row
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 StartScheduler = Callable[..., SchedulerProcess]
-StartWorker = Callable[..., WorkerProcess]
+StartWorker = Start
 FOR_LONG = {"HORSIES_TEST_POLL_MS": "300000"}  # longer than any test waits for anything
 NOOP = "tests.apps.project.tasks.noop"
 ADD = "tests.apps.project.tasks.add"
@@ -50,12 +50,11 @@ def sends(name: str = "a schedule", more_than: int = 0) -> list[dt.datetime]:
 
 def cut() -> None:
     """End the connections of all schedulers."""
-    query = (
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND application_name = 'horsies scheduler'"
-    )
     with connection.cursor() as cursor:
-        cursor.execute(query)
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'horsies scheduler'"
+        )
 
 
 def asleep() -> None:
@@ -100,24 +99,21 @@ def test_a_signal_ends_it_with_nothing_half_done(scheduler: StartScheduler, numb
         assert found.next_fire_at == (found.last_fire_at or now()) + SECOND
 
 
-def test_a_signal_ends_it_while_it_sleeps(scheduler: StartScheduler) -> None:
-    process = scheduler(**FOR_LONG).ready()
-    asleep()
-    assert process.stop() == 0
-
-
 # What its code declares
 
 
-def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started(scheduler: StartScheduler) -> None:
+def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_a_signal_ends_its_sleep(
+    scheduler: StartScheduler,
+) -> None:
     nightly = {"task": ADD, "pattern": "daily at 04:30", "zone": "Europe/Istanbul", "kwargs": {"a": 1}}
-    process = scheduler(**code(nightly=nightly)).ready()
+    process = scheduler(**code(nightly=nightly), **FOR_LONG).ready()
     assert "1 schedules in its code" in process.log
     found = row("nightly")
     assert nightly.items() <= found.definition.items()
     assert found.declared_in == "HORSIES['SCHEDULES']['nightly']"
     assert AuditEntry.objects.get(action="schedule.declare").actor.startswith("scheduler on ")
     wait_until(lambda: row("nightly").next_fire_at, "it knows the next fire time")
+    asleep()
     assert process.stop() == 0
 
 
@@ -140,18 +136,6 @@ def test_what_cannot_be_declared_ends_the_start_and_all_of_it_is_told(
 ) -> None:
     refused(scheduler(**code(**schedules)), *words)
     assert not Schedule.objects.exists()
-
-
-def test_one_that_was_out_of_touch_declares_again_what_was_taken_for_gone(scheduler: StartScheduler) -> None:
-    process = scheduler(**code(tick={"task": NOOP, "pattern": "every 1 second"})).ready()
-    sends("tick")
-    process.signal(signal.SIGSTOP)
-    with connection.cursor() as cursor:  # as another scheduler does after ten minutes
-        cursor.execute("UPDATE horsies_schedules SET gone_at = now(), next_at = NULL, declared_at = NULL")
-    cut()
-    process.signal(signal.SIGCONT)
-    wait_until(lambda: row("tick").gone_at is None, "it declares it again")
-    sends("tick", more_than=len(fire_times("tick")))
 
 
 def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_they_do_not_fight(
@@ -192,42 +176,132 @@ def test_a_task_that_only_one_of_two_knows_is_sent_by_that_one(scheduler: StartS
 def test_it_wakes_when_a_schedule_is_created_changed_or_enabled(scheduler: StartScheduler) -> None:
     process = scheduler(**FOR_LONG).ready()
     asleep()
-    create()
+    create(pattern="every 365 days")
+    wait_until(lambda: row().next_fire_at, "it looks at that one")
+    asleep()
+    schedules.change("a schedule", {"pattern": "every 1 second"}, actor="a test")
     sends()
     schedules.disable("a schedule", actor="a test")
-    create("another", pattern="every 365 days")
-    wait_until(lambda: row("another").next_fire_at, "it looks at that one")
     asleep()
     schedules.enable("a schedule", actor="a test")
     sends(more_than=len(fire_times()))
-    schedules.disable("a schedule", actor="a test")
-    asleep()
-    schedules.change("another", {"pattern": "every 2 seconds"}, actor="a test")
-    sends("another")
     assert process.stop() == 0
 
 
-# Starts that are refused
+# While its database is away
 
 
-def test_without_migrations_it_does_not_start(scheduler: StartScheduler) -> None:
-    name, url = f"empty_{uuid.uuid4().hex[:8]}", database_url()
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            process = scheduler(DATABASE_URL=urlsplit(url)._replace(path=f"/{name}").geturl())
-            refused(process, "unapplied migrations of horsies: 0001_initial", "manage.py migrate")
-        finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+# Of the fire times since the schedule is in force: how many there were, how many were sent, and as how many tasks.
+COUNTS = """
+SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, count(DISTINCT k.fire_at), count(t.id),
+       (SELECT count(*) FROM horsies_tasks)
+FROM horsies_schedules s LEFT JOIN horsies_schedule_ticks k ON k.schedule_name = s.name
+LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name
+"""
+WITHIN = "SELECT pid FROM pg_stat_activity WHERE application_name = 'horsies scheduler' AND state = '{}' {}"
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ("tests.settings.wrong", ["QUEUS", "MAX_PAYLOAD_BYTES"]),
-        ("tests.settings.no_tasks", ["no task is registered"]),
-        ("tests.settings.broken_tasks", ["tests.apps.broken.tasks", "a mistake in a task module"]),
-    ],
-)
-def test_a_project_that_is_not_ready_is_refused(scheduler: StartScheduler, settings: str, words: list[str]) -> None:
-    refused(scheduler(DJANGO_SETTINGS_MODULE=settings), *words)
+def create_on(server: Server) -> None:
+    """Make a schedule that fires each second and catches up on all that it missed."""
+    schedule = ScheduleConfig("tests.apps.project.tasks.noop", Every(seconds=1), catch_up="all", most=1_000)
+    how = {"action": "schedule.create", "actor": "a test", "create": True}
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        ScheduleStore(connection).change("a schedule", changes=schedule.definition(), **how)
+
+
+def sent(server: Server) -> int:
+    return int(server.superuser("SELECT count(*) FROM horsies_schedule_ticks")[0][0])
+
+
+def sends_more(server: Server) -> None:
+    before = sent(server)
+    wait_until(lambda: sent(server) > before + 1, "fire times are sent")
+
+
+def each_fire_time_once(server: Server) -> bool:
+    ((fire_times, ticks, tasks, all_tasks),) = server.superuser(COUNTS)
+    return bool(fire_times == ticks == tasks == all_tasks)
+
+
+@pytest.fixture
+def running(scheduler: StartScheduler, server: Server) -> SchedulerProcess:
+    """A scheduler that sends something each second, on a server that may be stopped."""
+    create_on(server)
+    process = scheduler(DATABASE_URL=server.url).ready()
+    sends_more(server)
+    return process
+
+
+def test_a_connection_that_is_cut_is_opened_anew(running: SchedulerProcess, server: Server) -> None:
+    for _ in range(3):
+        (backend,) = wait_until(lambda: server.backends("horsies scheduler"), "it is connected")
+        server.superuser(f"SELECT pg_terminate_backend({backend})")
+        sends_more(server)
+    assert running.stop() == 0
+    assert each_fire_time_once(server)
+
+
+@pytest.mark.parametrize("how", ["fast", "postmaster"])
+def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server: Server, how: str) -> None:
+    server.stop(how)
+    wait_until(lambda: "the database is not available, next try in" in running.log, "it notices")
+    server.start()
+    sends_more(server)
+    wait_until(lambda: "the scheduler is running again" in running.log, "it says so")
+    assert running.stop() == 0
+    assert "Traceback" not in running.log
+    assert each_fire_time_once(server)
+
+
+def test_a_scheduler_that_stands_still_in_the_middle_holds_its_schedule_for_seconds_only(
+    running: SchedulerProcess, server: Server, scheduler: StartScheduler
+) -> None:
+    with psycopg.connect(server.url) as somebody:
+        somebody.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")  # so that it has to wait where it sends
+        wait_until(
+            lambda: server.superuser(WITHIN.format("active", "AND wait_event_type = 'Lock'")), "it is in the middle"
+        )
+        running.signal(signal.SIGSTOP)
+    wait_until(lambda: server.superuser(WITHIN.format("idle in transaction", "")), "its schedule is held")
+    before = sent(server)
+    other = scheduler(DATABASE_URL=server.url).ready()
+    wait_until(lambda: sent(server) > before, "another one sends what was held")
+    running.signal(signal.SIGCONT)
+    sends_more(server)
+    assert (running.stop(), other.stop()) == (0, 0)
+    assert each_fire_time_once(server)
+
+
+def test_a_scheduler_that_starts_before_its_database_waits_for_it(scheduler: StartScheduler, server: Server) -> None:
+    create_on(server)
+    server.stop()
+    process = scheduler(DATABASE_URL=server.url)
+    wait_until(lambda: process.log.count(TRY) >= 3, "it tries, and says so")
+    server.start()
+    process.ready()
+    sends_more(server)
+    assert process.stop() == 0
+    assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_scheduler_that_waits_for_its_database_ends_at_the_first_signal(
+    scheduler: StartScheduler, number: int
+) -> None:
+    process = scheduler(**nowhere(DB_RETRY_INITIAL_MS=60_000, DB_RETRY_MAX_MS=60_000))
+    wait_until(lambda: TRY in process.log, "it waits")
+    process.signal(number)
+    assert process.process.wait(20) == 0
+    assert "Stopped before it started" in process.log
+
+
+def test_a_scheduler_that_may_try_only_so_often_gives_up(scheduler: StartScheduler, server: Server) -> None:
+    few = {"HORSIES_TEST_RESILIENCE": json.dumps({"DB_RETRY_MAX_ATTEMPTS": 2})}
+    never = scheduler(**nowhere(DB_RETRY_MAX_ATTEMPTS=2))
+    process = scheduler(DATABASE_URL=server.url, **few).ready()
+    server.stop()
+    assert (never.wait(), process.wait()) == (1, 1)
+    assert "RESILIENCE allows no further try" in never.log
+    assert process.log.count("the database is not available, next try in") == 2
+    assert "the database is gone and RESILIENCE allows no further try" in process.log
+    assert "Traceback" not in process.log

@@ -7,24 +7,20 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import psycopg
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection
 
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.worker.pool.process import is_over
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess, database_url, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, database_url, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
-SHAPES = [("--processes=1",), ("--processes=1", "--threads=2"), ("--processes=1", "--start-method=spawn")]
 SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
 
 
@@ -41,12 +37,8 @@ def attempts(handle: object) -> list[tuple[str, str | None]]:
 def untouched(handle: object) -> bool:
     """Whether a task waits as if no worker had ever had it, but for the number of its last claim."""
     task = Task.objects.get(pk=handle.task_id)  # type: ignore[attr-defined]
-    return (task.status, task.claimed_by, task.started_at, task.retry_count) == (
-        "PENDING",
-        None,
-        None,
-        0,
-    ) and not attempts(handle)
+    waits = (task.status, task.claimed_by, task.started_at, task.retry_count) == ("PENDING", None, None, 0)
+    return waits and not attempts(handle)
 
 
 def signed_off() -> bool:
@@ -57,19 +49,32 @@ def signed_off() -> bool:
 # In order
 
 
+def in_order(*options: str, group: bool = False, marks: Any = ()) -> Any:
+    """Describe a worker, and who gets the signal: its group, as from a terminal, or it alone, as from a service manager."""
+    return pytest.param(options, group, marks=marks, id=" ".join((*options, "group" if group else "alone")))
+
+
 @pytest.mark.promise("S2.12")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-@pytest.mark.parametrize("options", [("--processes=1",), ("--processes=0",)], ids=" ".join)
-@pytest.mark.boundary
+@pytest.mark.parametrize(
+    ("options", "group"),
+    [
+        in_order("--processes=1", marks=pytest.mark.boundary),
+        in_order("--processes=0", marks=pytest.mark.boundary),
+        in_order("--processes=1", "--threads=2", group=True),
+        in_order("--processes=1", "--start-method=spawn", group=True),
+    ],
+)
 def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
-    worker: Start, options: tuple[str, ...], number: signal.Signals
+    worker: Start, options: tuple[str, ...], group: bool, number: signal.Signals
 ) -> None:
     process = worker(*options).ready()
     sync, async_ = tasks.hold.send("sync"), tasks.ahold.send("async")
     held_by("sync")
     held_by("async")
-    process.signal(number)
-    wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
+    for _ in range(2 if number == signal.SIGHUP else 1):  # a terminal that closes may hang up twice
+        (os.killpg if group else os.kill)(process.process.pid, number)
+        wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     after = tasks.add.send(1)
     let_go("sync")
     let_go("async")
@@ -79,33 +84,6 @@ def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
     assert untouched(after)
     assert Task.objects.get(pk=after.task_id).claim_generation == 0
     assert signed_off()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_a_signal_to_the_whole_process_group_still_lets_tasks_finish(
-    worker: Start, options: tuple[str, ...], number: signal.Signals
-) -> None:
-    process = worker(*options).ready()
-    handles = [tasks.hold.send("slow"), tasks.ahold.send("slow")]
-    wait_until(lambda: Group.objects.count() == 2, "both run")
-    os.killpg(process.process.pid, number)
-    wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
-    let_go("slow")
-    assert process.wait() == 0
-    assert all(handle.get(0).is_ok() for handle in handles)
-
-
-def test_a_terminal_that_closes_may_hang_up_twice(worker: Start) -> None:
-    process = worker("--processes=1").ready()
-    handle = tasks.hold.send("slow")
-    held_by("slow")
-    for _ in range(2):
-        os.killpg(process.process.pid, signal.SIGHUP)
-        wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
-    let_go("slow")
-    assert process.wait() == 0
-    assert handle.get(0).is_ok()
 
 
 def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
@@ -149,28 +127,25 @@ def test_a_child_that_dies_while_the_worker_stops_has_no_successor(worker: Start
 # With a deadline
 
 
-@pytest.mark.parametrize("name", ["hold", "deaf", "ahold", "adeaf"])
-@pytest.mark.boundary
-def test_what_is_unfinished_at_the_deadline_crashed(worker: Start, name: str) -> None:
-    process = worker("--processes=1", "--shutdown-timeout=0.2").ready()
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        *(
+            pytest.param("--processes=1", name, marks=pytest.mark.boundary)
+            for name in ("hold", "deaf", "ahold", "adeaf")
+        ),
+        *(("--processes=0", name) for name in ("hold", "ahold", "hangs_in_a_thread")),
+    ],
+)
+def test_what_is_unfinished_at_the_deadline_crashed(worker: Start, options: str, name: str) -> None:
+    process = worker(options, "--shutdown-timeout=0.2").ready()
     handle = getattr(tasks, name).send("endless")
-    child = held_by("endless")
+    ran_in = held_by("endless")
     process.signal(signal.SIGTERM)
     assert process.wait() == 1
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
     assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
-    assert is_over(child)
-    assert signed_off()
-
-
-@pytest.mark.parametrize("name", ["hold", "ahold", "hangs_in_a_thread"])
-def test_a_worker_without_children_ends_whatever_hangs_in_it(worker: Start, name: str) -> None:
-    process = worker("--processes=0", "--shutdown-timeout=0.2").ready()
-    handle = getattr(tasks, name).send("endless")
-    held_by("endless")
-    process.signal(signal.SIGTERM)
-    assert process.wait() == 1
-    assert attempts(handle) == [("WORKER_FAILURE", "WORKER_CRASHED")]
+    assert is_over(ran_in)
     assert signed_off()
 
 
@@ -223,18 +198,11 @@ def test_a_volley_of_signals_leaves_nothing_half_written(worker: Start) -> None:
 # Before it has started
 
 
-@contextmanager
-def silent_server() -> Iterator[str]:
-    """Give the URL of a database that takes connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        host, port = server.getsockname()
-        yield urlsplit(database_url())._replace(netloc=f"postgres@{host}:{port}").geturl()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start, number: signal.Signals) -> None:
-    with silent_server() as url:
-        process = worker("--processes=1", DATABASE_URL=url)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and never says a word
+        host, port = silent.getsockname()
+        process = worker(DATABASE_URL=urlsplit(database_url())._replace(netloc=f"postgres@{host}:{port}").geturl())
         me = psutil.Process(process.process.pid)
         wait_until(lambda: any(item.status == "ESTABLISHED" for item in me.net_connections()), "it is connecting")
         process.signal(number)
@@ -243,31 +211,20 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start, number:
     assert "Traceback" not in process.log
 
 
-@pytest.mark.parametrize("where", ["", "fork server"])
-def test_a_signal_while_task_modules_are_imported_ends_it(worker: Start, where: str) -> None:
-    process = worker(
-        "--processes=1", DJANGO_SETTINGS_MODULE="tests.settings.slow_import", SLOW_IMPORT=where or "worker"
-    )
-    wait_until(lambda: f"importing in the {where or 'worker'}" in process.log, "it imports")
+@pytest.mark.parametrize(
+    ("where", "times", "method"),
+    [("worker", 1, "forkserver"), ("fork server", 1, "forkserver"), ("child", 3, "spawn")],
+    ids=["worker", "fork server", "spawned children"],
+)
+def test_a_signal_while_task_modules_are_imported_ends_it(worker: Start, where: str, times: int, method: str) -> None:
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": where}
+    process = worker("--processes=3", f"--start-method={method}", **slow)
+    wait_until(lambda: process.log.count(f"importing in the {where}") == times, "it imports")
     below = family(process)
     os.killpg(process.process.pid, signal.SIGTERM)
     assert process.wait() == 0
-    assert "Stopped before it started" in process.log
     assert "Traceback" not in process.log
-    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
-
-
-def test_a_signal_before_spawned_children_are_ready_ends_it(worker: Start) -> None:
-    process = worker(
-        "--processes=3",
-        "--start-method=spawn",
-        DJANGO_SETTINGS_MODULE="tests.settings.slow_import",
-        SLOW_IMPORT="child",
-    )
-    wait_until(lambda: process.log.count("importing in the child") == 3, "the children import")
-    below = family(process)
-    os.killpg(process.process.pid, signal.SIGTERM)
-    assert process.wait() == 0
+    assert ("Stopped before it started" in process.log) == (where != "child")
     wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
     assert not Heartbeat.objects.exists()
 
@@ -340,7 +297,11 @@ def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: S
 # Killed
 
 
-@pytest.mark.parametrize("options", [*SHAPES, ("--processes=3",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [("--processes=3",), ("--processes=1", "--threads=2"), ("--processes=1", "--start-method=spawn")],
+    ids=" ".join,
+)
 def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks(
     worker: Start, options: tuple[str, ...]
 ) -> None:
@@ -367,6 +328,4 @@ def test_a_killed_fork_server_is_replaced_and_the_tasks_of_its_children_crashed(
     assert is_over(child)
     assert process.stop() == 0
     assert "ended with its fork server" in process.log
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'")
-        assert cursor.fetchone()[0] == 0
+    assert not Task.objects.filter(status="RUNNING").exists()

@@ -1,26 +1,25 @@
-"""A worker that cannot work refuses to start: exit code 1 and one message that says why and what to do.
+"""A worker or a scheduler that cannot work refuses to start: exit code 1 and one message that says why and what to do.
 
 One that cannot reach its database waits for it: test_outages_start.py.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from urllib.parse import urlsplit
+from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
-from psycopg import sql
 
 from horsies_django.models import Worker
+from horsies_django.store.schema import REMOVE
 from tests.apps.project import tasks
-from tests.support.workers import WorkerProcess, database_url
+from tests.support.fresh import fresh_database, manage
+from tests.support.workers import ROOT, Start, WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 
 
 def refused(process: WorkerProcess, *words: str) -> None:
@@ -30,30 +29,39 @@ def refused(process: WorkerProcess, *words: str) -> None:
     assert "Traceback" not in process.log
 
 
+@pytest.fixture(params=["worker", "scheduler"])
+def start(request: pytest.FixtureRequest) -> Start:
+    """Give a function that starts a worker, and one that starts a scheduler."""
+    made: Start = request.getfixturevalue(request.param)
+    return made
+
+
 @pytest.mark.promise("S2.23")
-def test_without_its_migrations(worker: Start) -> None:
-    name, url = f"empty_{uuid.uuid4().hex[:8]}", database_url()
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            process = worker(DATABASE_URL=urlsplit(url)._replace(path=f"/{name}").geturl())
-            refused(process, "unapplied migrations of horsies: 0001_initial", "manage.py migrate")
-        finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+def test_without_its_migrations(start: Start) -> None:
+    with fresh_database("empty") as url:
+        process = start(DATABASE_URL=url)
+        refused(process, "unapplied migrations of horsies: 0001_initial", "manage.py migrate")
 
 
-def test_with_wrong_settings_naming_all_of_them(worker: Start) -> None:
-    process = worker(DJANGO_SETTINGS_MODULE="tests.settings.wrong")
+@pytest.mark.promise("S2.5")
+def test_wrong_settings_are_all_told_before_the_database_is_asked(start: Start) -> None:
+    nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
+    process = start(DJANGO_SETTINGS_MODULE="tests.settings.wrong", DATABASE_URL=nobody)
     refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
+    assert "cannot be reached" not in process.log
 
 
-def test_without_any_task(worker: Start) -> None:
-    refused(worker(DJANGO_SETTINGS_MODULE="tests.settings.no_tasks"), "no task is registered", "tasks.py")
-
-
-def test_with_a_task_module_that_cannot_be_imported(worker: Start) -> None:
-    process = worker(DJANGO_SETTINGS_MODULE="tests.settings.broken_tasks")
-    refused(process, "tests.apps.broken.tasks", "a mistake in a task module")
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("no_tasks", ["no task is registered", "tasks.py"]),
+        ("broken_tasks", ["tests.apps.broken.tasks", "a mistake in a task module"]),
+    ],
+)
+def test_without_any_task_or_with_modules_of_tasks_that_cannot_be_imported(
+    start: Start, settings: str, words: list[str]
+) -> None:
+    refused(start(DJANGO_SETTINGS_MODULE=f"tests.settings.{settings}"), *words)
 
 
 def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
@@ -63,18 +71,9 @@ def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
 @pytest.mark.parametrize(
     "option", ["--processes=-1", "--threads=0", "--async-concurrency=x", "--shutdown-timeout=-1", "--fast"]
 )
-def test_with_an_option_that_makes_no_sense(worker: Start, option: str) -> None:
-    process = worker(option)
-    assert process.wait() == 2
-    assert option.split("=")[0] in process.log
-
-
-@pytest.mark.promise("S2.5")
-def test_wrong_settings_are_told_before_the_database_is_asked(worker: Start) -> None:
-    nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
-    process = worker(DJANGO_SETTINGS_MODULE="tests.settings.wrong", DATABASE_URL=nobody)
-    refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
-    assert "cannot be reached" not in process.log
+def test_with_an_option_that_makes_no_sense(option: str) -> None:
+    with pytest.raises(CommandError, match=option.partition("=")[0]):
+        call_command("horsies_worker", option)
 
 
 @pytest.mark.promise("S2.5")
@@ -104,9 +103,73 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
     assert process.stop() == 0
 
 
-def test_a_worker_started_from_another_directory_forks_from_a_loaded_server(worker: Start, tmp_path: object) -> None:
-    from tests.support.workers import ROOT
-
+def test_a_worker_started_from_another_directory_forks_from_a_loaded_server(worker: Start, tmp_path: Path) -> None:
     process = worker("--processes=1", CWD=str(tmp_path), PYTHONPATH=str(ROOT)).ready()
     assert tasks.add.send(1).get().ok_value == 1
     assert process.stop() == 0
+
+
+# A database that was migrated before the first release: see horsies_django/store/schema.py
+
+
+# What is needed to tell such a database from others, and what would be in the way of today's migrations.
+RECORDS = """
+CREATE TABLE django_migrations (
+  id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, app varchar(255) NOT NULL, name varchar(255) NOT NULL,
+  applied timestamptz NOT NULL DEFAULT now());
+INSERT INTO django_migrations (app, name) VALUES ('horsies', '0001_initial'), ('horsies', '0002_functions');
+CREATE TABLE horsies_tasks (id uuid PRIMARY KEY);
+"""
+LATER = "INSERT INTO django_migrations (app, name) VALUES ('horsies', '0003_limits'), ('horsies', '0004_indexes')"
+FUNCTIONS = """
+CREATE FUNCTION horsies_pass_v1(p_worker uuid) RETURNS SETOF horsies_tasks LANGUAGE sql AS 'SELECT * FROM horsies_tasks';
+CREATE FUNCTION horsies_announce_v1() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER horsies_tasks_announce AFTER INSERT ON horsies_tasks EXECUTE FUNCTION horsies_announce_v1();
+"""
+OURS = """
+SELECT proname FROM pg_proc WHERE proname LIKE 'horsies%\\_v_'
+UNION ALL SELECT name FROM django_migrations WHERE app = 'horsies' ORDER BY 1
+"""
+
+
+@pytest.fixture
+def empty_database(transactional_db: None) -> Iterator[str]:
+    with fresh_database("unpublished") as url:
+        yield url
+
+
+@pytest.mark.parametrize("left", [LATER, FUNCTIONS], ids=["numbers", "functions"])
+def test_a_database_migrated_before_the_first_release_is_refused_until_its_tables_are_removed_as_advised(
+    empty_database: str, worker: Start, left: str
+) -> None:
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        conn.execute((RECORDS + left).encode())
+        before = conn.execute(OURS).fetchall()
+
+        done = manage("migrate", DATABASE_URL=empty_database)
+        assert done.returncode == 1
+        assert done.stderr.startswith(
+            "CommandError: the database 'default' was migrated by horsies_django as it was before its first release."
+        )
+        assert "Traceback" not in done.stderr
+        assert conn.execute(OURS).fetchall() == before, "nothing was changed"
+
+        process = worker(DATABASE_URL=empty_database)
+        assert process.wait() == 1
+        assert "before its first release" in process.log
+        assert "Traceback" not in process.log
+
+        assert REMOVE in done.stderr
+        assert REMOVE in process.log
+        conn.execute(REMOVE.encode())
+        done = manage("migrate", DATABASE_URL=empty_database)
+        assert done.returncode == 0, done.stderr
+        assert conn.execute(OURS).fetchall() == [("0001_initial",), ("0002_functions",)]
+        assert worker("--processes=1", DATABASE_URL=empty_database).ready().stop() == 0
+
+
+def test_a_database_whose_migrations_a_later_version_made_is_not_taken_for_one(empty_database: str) -> None:
+    assert manage("migrate", DATABASE_URL=empty_database).returncode == 0
+    with psycopg.connect(empty_database, autocommit=True) as conn:
+        conn.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('horsies', '0003_workflows', now())")
+    assert manage("migrate", DATABASE_URL=empty_database).stderr == ""

@@ -9,23 +9,26 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 
+from example_project.postgres import SETTINGS, _free_port, private_cluster, stop_server
 from horsies_django.models import Task
 from horsies_django.monitoring.health import ProblemCode
 from tests.apps.project import tasks
 from tests.conftest import put, wait_until
-from tests.e2e.test_roles import PAGE, as_role, grants
+from tests.e2e.test_roles import SENDING, as_role, grant, url_of
+from tests.e2e.test_roles import roles as roles
 from tests.support.factories import TaskFactory, WorkerFactory, now
-from tests.support.workers import ROOT, WorkerProcess, database_url, held_by, let_go
+from tests.support.fresh import manage
+from tests.support.workers import ROOT, Start, database_url, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,20 +43,13 @@ def run(*words: str) -> tuple[int, str]:
     return code, out.getvalue()
 
 
-def as_a_probe(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a process of its own, as a service manager would."""
-    variables = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "DATABASE_URL": database_url(),
-        **environment,
-    }
-    command = [sys.executable, "-m", "django", "horsies_status", *words]
-    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=False)
+def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> bool:
+    """Whether the command had no answer, and said why."""
+    return (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and words in done.stderr
 
 
 def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_well() -> None:
-    done = as_a_probe()
+    done = manage("horsies_status")
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in done.stdout.splitlines() if line.startswith("default ")]
     assert "No worker is running" in done.stdout
@@ -72,18 +68,14 @@ def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
     assert [line.split(":")[0].strip() for line in found] == ["STALE_WORKER", "NO_LIVING_WORKER", "WAITS_TOO_LONG"]
     assert "manage.py horsies_worker --queues=default" in found[1]
     assert "\x1b" not in text, "what would move the cursor is no text"
-    assert as_a_probe("--max-wait=60").returncode == 1
 
 
 def test_it_prints_json_for_machines() -> None:
     put(3)
     code, text = run("--json")
     found: dict[str, Any] = json.loads(text)
-    assert (code, found["healthy"], [problem["code"] for problem in found["problems"]]) == (
-        1,
-        False,
-        ["NO_LIVING_WORKER"],
-    )
+    assert (code, found["healthy"]) == (1, False)
+    assert [problem["code"] for problem in found["problems"]] == ["NO_LIVING_WORKER"]
     (default,) = [queue for queue in found["queues"] if queue["name"] == "default"]
     assert (default["pending"], default["running"], default["workers"], default["paused"]) == (3, 0, 0, False)
     assert default["oldest_seconds"] >= 0
@@ -91,32 +83,24 @@ def test_it_prints_json_for_machines() -> None:
     assert {"connections", "max_connections", "notify_queue", "dead_rows", "xmin_holders"} <= set(found["database"])
 
 
-def test_a_database_that_cannot_be_reached_is_one_line_and_2() -> None:
+def test_what_keeps_it_from_an_answer_is_one_line_and_2(
+    roles: None, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     gone = urlsplit(database_url())._replace(netloc=f"postgres@127.0.0.1:{port}").geturl()
-    done = as_a_probe(DATABASE_URL=gone)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert "horsies_status: the database 'default' cannot be reached: connection" in done.stderr
-
-
-def test_a_database_that_does_not_answer_in_time_is_one_line_and_2(
-    connect: Callable[[], psycopg.Connection[Any]],
-) -> None:
+    unreachable = "horsies_status: the database 'default' cannot be reached: connection"
+    assert fails_in_one_line(manage("horsies_status", DATABASE_URL=gone), unreachable)
+    assert fails_in_one_line(manage("horsies_status", DATABASE_URL=url_of("site")), "permission denied")
     conn = connect()
     with conn.transaction():
         conn.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
-        done = as_a_probe("--timeout=0.5")
-    assert done.returncode == 2
-    assert "statement timeout" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+        assert fails_in_one_line(manage("horsies_status", "--timeout=0.5"), "statement timeout")
 
 
 def test_an_option_that_makes_no_sense_is_refused() -> None:
-    done = as_a_probe("--max-wait=soon")
-    assert done.returncode == 2
-    assert "'soon' is not a number of seconds" in done.stderr
+    with pytest.raises(CommandError, match="'soon' is not a number of seconds"):
+        run("--max-wait=soon")
 
 
 def test_every_problem_has_its_place_in_the_reference() -> None:
@@ -124,21 +108,10 @@ def test_every_problem_has_its_place_in_the_reference() -> None:
     assert [code for code in ProblemCode if f"| `{code}` |" not in text] == []
 
 
-@pytest.fixture
-def plain_role(transactional_db: None) -> Iterator[None]:
-    """A role with the grants of a site and nothing else; not pg_monitor above all."""
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE ROLE site LOGIN NOSUPERUSER PASSWORD 'site'; CREATE ROLE worker")
-        cursor.execute(grants(PAGE)[0])
-    yield
-    as_role(None)
-    with connection.cursor() as cursor:
-        cursor.execute("DROP OWNED BY site; DROP ROLE site; DROP ROLE worker")
-
-
 def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_cannot_see(
-    plain_role: None, connect: Callable[[], psycopg.Connection[Any]]
+    roles: None, connect: Callable[[], psycopg.Connection[Any]]
 ) -> None:
+    grant(SENDING)
     put(2)
     holder = connect()
     with holder.transaction():
@@ -157,23 +130,8 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
     assert hidden["transactions"] >= 0
 
 
-def test_a_role_that_may_not_read_the_tables_hears_so_in_one_line() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE ROLE stranger LOGIN NOSUPERUSER PASSWORD 'stranger'")
-    try:
-        url = urlsplit(database_url())
-        stranger = url._replace(netloc=f"stranger:stranger@{url.netloc.rpartition('@')[2]}").geturl()
-        done = as_a_probe(DATABASE_URL=stranger)
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP OWNED BY stranger; DROP ROLE stranger")
-    assert done.returncode == 2
-    assert "permission denied" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopped_when_told(
-    worker: Callable[..., WorkerProcess],
+    worker: Start,
 ) -> None:
     first = worker("--processes=1", HORSIES_TEST_STALE_MS="60000").ready()
     sent = tasks.hold.send("busy")
@@ -184,9 +142,7 @@ def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopp
     assert run()[0] == 0
     os.kill(first.process.pid, signal.SIGKILL)
     first.wait()
-    wait_until(
-        lambda: [one for one in status() if one["state"] == "stale"], "it is silent for longer than the threshold"
-    )
+    wait_until(lambda: [one for one in status() if one["state"] == "stale"], "it is silent for longer than it may")
     code, text = run()
     assert code == 1
     assert f"STALE_WORKER: worker {shown['hostname']}:{first.process.pid} is stale" in text
@@ -204,3 +160,46 @@ def status() -> list[dict[str, Any]]:
     """Return the workers as the command shows them to machines."""
     found: list[dict[str, Any]] = json.loads(run("--json")[1])["workers"]
     return found
+
+
+def test_a_database_that_is_read_only_by_default_is_named() -> None:
+    with connection.cursor() as cursor:
+        name = connection.settings_dict["NAME"]
+        cursor.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        try:
+            done = manage("horsies_status")
+        finally:
+            cursor.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the primary, read-only" in done.stdout
+    assert "  READ_ONLY: the database is read-only, by default_transaction_read_only" in done.stdout
+
+
+def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named() -> None:
+    with private_cluster() as cluster:
+        settings, port = SETTINGS | {"max_connections": 50, "shared_buffers": "16MB"}, _free_port()
+        url = cluster.url("shop", port)
+        with cluster.running(settings, port):
+            cluster.create_database("shop", port)
+            assert manage("migrate", "--verbosity=0", DATABASE_URL=url).returncode == 0
+        standby_signal = cluster.home / "data" / "standby.signal"
+        standby_signal.touch()
+        os.chown(standby_signal, os.stat(cluster.home).st_uid, os.stat(cluster.home).st_gid)
+        server = cluster.start(settings | {"port": port})
+        try:
+            wait_until(lambda: answers(url), "the standby answers")
+            done = manage("horsies_status", "--json", DATABASE_URL=url)
+        finally:
+            stop_server(server)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["database"]["in_recovery"], found["database"]["read_only"]) == (True, True)
+    (problem,) = found["problems"]
+    assert problem["code"] == "READ_ONLY"
+    assert "because it is a replica" in problem["text"]
+
+
+def answers(url: str) -> bool:
+    with suppress(psycopg.OperationalError), psycopg.connect(url, connect_timeout=2):
+        return True
+    return False

@@ -16,12 +16,9 @@ from horsies_django import TaskHandle
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from tests.apps.project import stepping
 from tests.conftest import wait_until
-from tests.support.points import StepGate, kill_machine
-from tests.support.workers import WorkerProcess
+from tests.support.points import StepGate
+from tests.support.workers import Start
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 LONG = {"HORSIES_TEST_STALE_MS": "60000"}  # so long the kernel lets the processes of a stopped worker live
 GATES = ("before", "begun", "written", "after")
@@ -32,7 +29,7 @@ class Stepper:
 
     def __init__(self, path: Path, **how: Any) -> None:
         self.path = path
-        options = {name: how.pop(name) for name in ("timeout_ms",) if name in how}
+        options = {"timeout_ms": how.pop("timeout_ms")} if "timeout_ms" in how else {}
         self.handle: TaskHandle[int] = stepping.steps_at_gates.with_options(**options).send(str(path), **how)
 
     def came_to(self, place: str) -> list[int]:
@@ -57,6 +54,12 @@ class Stepper:
         attempts = TaskAttempt.objects.filter(task_id=self.handle.task_id).order_by("attempt")
         return result.ok_value, self.rows(), list(attempts.values_list("outcome", flat=True))
 
+    def took_it_once(self, *, after: str) -> int:
+        """Let it come to its end; see that one attempt took the step after one that ended so, and return the process that did."""
+        result, rows, outcomes = self.end()
+        assert (rows, self.recorded(), outcomes) == ([result], [result], [after, "COMPLETED"])
+        return result
+
     def rows(self) -> list[int]:
         """Return the processes that wrote the rows of its step."""
         with connection.cursor() as cursor:
@@ -69,7 +72,7 @@ class Stepper:
 
 
 @pytest.fixture(autouse=True)
-def rows(transactional_db: None, worker: Start) -> Iterator[None]:
+def rows(transactional_db: None) -> Iterator[None]:
     """Have the table of the tasks for the time of a test."""
     with connection.cursor() as cursor:
         cursor.execute(stepping.TABLE)
@@ -85,29 +88,22 @@ def gate(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[StepGate]:
     made.remove()
 
 
-CRASHED_ONCE = ["WORKER_FAILURE", "COMPLETED"]
-
-
 @pytest.mark.parametrize("place", GATES)
 @pytest.mark.boundary
-def test_a_process_killed_before_in_or_after_a_step(worker: Start, tmp_path: Path, place: str) -> None:
-    worker("--processes=1").ready()
+def test_a_process_killed_before_in_or_after_a_step(shared_worker: Any, tmp_path: Path, place: str) -> None:
     stepper = Stepper(tmp_path / "stepper")
     killed = stepper.stands(place)
     os.kill(killed, signal.SIGKILL)
-    result, rows, outcomes = stepper.end()
-    assert (rows, stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
-    assert (result == killed) == (place == "after")
+    assert (stepper.took_it_once(after="WORKER_FAILURE") == killed) == (place == "after")
 
 
 @pytest.mark.parametrize(
     ("place", "commits"), [("record", False), ("commit", True), ("commit", False)], ids=["record", "commit", "cut"]
 )
 def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit(
-    worker: Start, tmp_path: Path, gate: StepGate, place: str, commits: bool
+    shared_worker: Any, tmp_path: Path, gate: StepGate, place: str, commits: bool
 ) -> None:
     """The server may have got the COMMIT: until it is done with it, no other attempt can begin."""
-    worker("--processes=1").ready()
     stepper = Stepper(tmp_path / "stepper")
     killed = stepper.stands("before")
     gate.close(place)
@@ -118,20 +114,7 @@ def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit
         lambda: Task.objects.get().retry_count == 0 and not stepper.came_to("after"), "it is not tried again yet"
     )
     gate.open(kill=session if place == "commit" and not commits else None)
-    result, rows, outcomes = stepper.end()
-    assert (rows, stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
-    assert (result == killed) == commits
-
-
-def test_a_machine_that_dies_in_a_step(worker: Start, tmp_path: Path) -> None:
-    first = worker("--processes=1", **SHORT).ready()
-    stepper = Stepper(tmp_path / "stepper")
-    killed = stepper.stands("written")
-    kill_machine(first)
-    worker("--processes=1", **SHORT).ready()
-    result, rows, outcomes = stepper.end()
-    assert (rows, stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
-    assert result != killed
+    assert (stepper.took_it_once(after="WORKER_FAILURE") == killed) == commits
 
 
 @pytest.mark.parametrize("atomic", [True, False])
@@ -146,7 +129,7 @@ def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_recor
     worker("--processes=1", **SHORT).ready()
     stepper.stands(place, times=2)
     result, rows, outcomes = stepper.end()
-    assert (result in rows, result != frozen, outcomes) == (True, True, CRASHED_ONCE)
+    assert (result in rows, result != frozen, outcomes) == (True, True, ["WORKER_FAILURE", "COMPLETED"])
     os.kill(frozen, signal.SIGCONT)
     wait_until(lambda: stepper.came_to("stale") == [frozen], "it hears that it was given up")
     assert stepper.rows().count(frozen) == (0 if atomic else 1)  # without a transaction, at least once
@@ -170,8 +153,7 @@ def test_a_worker_frozen_while_its_step_is_being_committed_keeps_the_step(
     os.killpg(zombie.process.pid, signal.SIGSTOP)
     worker("--processes=1", **SHORT).ready()
     gate.open()
-    result, rows, outcomes = stepper.end()
-    assert (result, rows, outcomes) == (frozen, [frozen], CRASHED_ONCE)
+    assert stepper.took_it_once(after="WORKER_FAILURE") == frozen
     os.killpg(zombie.process.pid, signal.SIGCONT)
     wait_until(lambda: zombie.log.count("Worker started") == 2, "it starts anew")
     assert (stepper.rows(), stepper.recorded()) == ([frozen], [frozen])
@@ -184,11 +166,11 @@ def test_a_stopped_worker_as_it_is_by_default_writes_no_row_when_it_is_continued
     frozen = stepper.stands("written")
     os.killpg(stopped.process.pid, signal.SIGSTOP)
     worker("--processes=1", **SHORT).ready()
-    result, rows, outcomes = stepper.end()
+    result = stepper.took_it_once(after="WORKER_FAILURE")
+    assert result != frozen
     os.killpg(stopped.process.pid, signal.SIGCONT)
     wait_until(lambda: stopped.log.count("Worker started") == 2, "it starts anew")
-    assert (stepper.rows(), stepper.recorded(), outcomes) == ([result], [result], CRASHED_ONCE)
-    assert result != frozen
+    assert (stepper.rows(), stepper.recorded()) == ([result], [result])
 
 
 @pytest.mark.parametrize("options", [["--threads=1"], ["--threads=2"]], ids=["the main thread", "another thread"])
@@ -200,8 +182,7 @@ def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
     stepper.stands("written")
     wait_until(lambda: TaskAttempt.objects.exists(), "its time is over")
     assert stepper.rows() == []
-    result, rows, outcomes = stepper.end()
-    assert (rows, stepper.recorded(), outcomes) == ([result], [result], ["FAILED", "COMPLETED"])
+    stepper.took_it_once(after="FAILED")
 
 
 @pytest.mark.parametrize("terminate", [False, True])
@@ -214,8 +195,7 @@ def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(worker: Start, tmp_p
     assert (stepper.rows(), stepper.recorded()) == ([], [])
 
 
-def test_async_tasks_take_their_steps_once_over_all_attempts(worker: Start) -> None:
-    worker("--processes=1").ready()
+def test_async_tasks_take_their_steps_once_over_all_attempts(shared_worker: Any) -> None:
     handles = [stepping.asteps.send(fails=2) for _ in range(5)]
     for handle in handles:
         _, outside, attempt = handle.get(timeout_ms=60_000).ok_value

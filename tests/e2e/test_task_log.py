@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,8 @@ from horsies_django import RetryPolicy, TaskHandle
 from horsies_django.models import Task
 from tests.apps.project import tasks, traps
 from tests.conftest import put, wait_until
-from tests.support.workers import WorkerProcess, held_by
+from tests.support.workers import Start, WorkerProcess, held_by
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 CLOCK = r"\[\d\d:\d\d:\d\d\]"
 SHAPES = [("--processes=1", "--threads=2"), ("--processes=0",)]
 
@@ -52,7 +48,7 @@ def named(handle: TaskHandle[Any], attempt: int = 1) -> str:
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_a_task_that_starts_and_completes_has_its_lines_with_name_id_attempt_and_duration(
+def test_a_task_has_its_lines_and_what_the_project_logs_says_which_task_it_was(
     worker: Start, options: tuple[str, ...]
 ) -> None:
     process = worker(*options, "--loglevel=DEBUG").ready()
@@ -61,28 +57,38 @@ def test_a_task_that_starts_and_completes_has_its_lines_with_name_id_attempt_and
         line(process, rf"{CLOCK} \[task\] \[INFO\] {named(handle)} completed in \d+\.\d\d\d s")
         name = Task.objects.get(pk=handle.task_id).task_name
         line(process, rf"{CLOCK} \[task\] \[DEBUG\] {name} {handle.task_id} starts, attempt 1")
+    for handle in (tasks.says.send("parcel 7 is packed"), tasks.asays.send("parcel 7 is packed")):
+        line(process, rf"{CLOCK} \[shop\.orders\] \[INFO\] {named(handle)}: parcel 7 is packed")
     assert "a-secret" not in process.log  # neither arguments nor results
 
 
-def test_a_failure_that_is_tried_again_is_one_line_and_only_the_last_one_has_a_traceback(worker: Start) -> None:
-    process = worker("--processes=1").ready()
+def test_what_the_project_logs_shows_from_info_on_by_default(shared_worker: WorkerProcess) -> None:
+    handle = tasks.says.send("parcel 7 is packed")
+    line(shared_worker, rf"{CLOCK} \[shop\.orders\] \[INFO\] {named(handle)}: parcel 7 is packed")
+    assert tasks.says.send("not this", "DEBUG").get().is_ok()
+    assert "not this" not in shared_worker.log
+
+
+def test_a_failure_that_is_tried_again_is_one_line_and_only_the_last_one_has_a_traceback(
+    shared_worker: WorkerProcess,
+) -> None:
     policy = RetryPolicy.fixed([0.1, 0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
     handle = tasks.mails.with_options(retry_policy=policy).send(9)
     assert handle.get().is_err()
     why = r"MAIL_DOWN: MailDown: no answer"
     for retry in (1, 2):
         again = rf"retry {retry} of 2 at \d\d:\d\d:\d\d"
-        line(process, rf"{CLOCK} \[task\] \[INFO\] {named(handle, retry)} failed in \d\.\d\d\d s: {why}; {again}")
-    line(process, rf"{CLOCK} \[task\] \[ERROR\] {named(handle, 3)} failed in \d\.\d\d\d s: {why}")
-    wait_until(lambda: "raise MailDown" in process.log, "the traceback is there")
-    assert process.log.count("Traceback (most recent call last)") == 1
+        line(shared_worker, rf"{CLOCK} \[task\] \[INFO\] {named(handle, retry)} failed in \d\.\d\d\d s: {why}; {again}")
+    line(shared_worker, rf"{CLOCK} \[task\] \[ERROR\] {named(handle, 3)} failed in \d\.\d\d\d s: {why}")
+    wait_until(lambda: "raise MailDown" in shared_worker.log, "the traceback is there")
+    assert shared_worker.log.count("Traceback (most recent call last)") == 1
 
 
-def test_the_moment_of_a_retry_is_the_one_in_the_task_s_row(worker: Start) -> None:
-    process = worker("--processes=1").ready()
+def test_the_moment_of_a_retry_is_the_one_in_the_task_s_row(shared_worker: WorkerProcess) -> None:
     for delay in (1_800, 200_000):
         handle = tasks.asks_again.send(delay, None)
-        found = line(process, rf".*{named(handle)} failed in .*: RETRY_REQUESTED: come back later; retry 1 of 1 at .*")
+        failed = rf".*{named(handle)} failed in .*: RETRY_REQUESTED: come back later; retry 1 of 1 at .*"
+        found = line(shared_worker, failed)
         due = Task.objects.get(pk=handle.task_id).next_retry_at
         assert due is not None
         local = due.astimezone(dt.timezone(dt.timedelta(hours=3)))  # the settings' TIME_ZONE
@@ -91,14 +97,13 @@ def test_the_moment_of_a_retry_is_the_one_in_the_task_s_row(worker: Start) -> No
 
 
 def test_an_error_that_was_returned_is_a_warning_without_its_data_and_a_cancelled_task_has_its_line_too(
-    worker: Start,
+    shared_worker: WorkerProcess,
 ) -> None:
-    process = worker("--processes=1").ready()
+    process = shared_worker
     handle = tasks.blames.send("it was the weather")
     assert handle.get().is_err()
-    line(
-        process, rf"{CLOCK} \[task\] \[WARNING\] {named(handle)} returned an error in .* s: BLAMED: it was the weather"
-    )
+    returned = rf"{named(handle)} returned an error in .* s: BLAMED: it was the weather"
+    line(process, rf"{CLOCK} \[task\] \[WARNING\] {returned}")
     assert "secret" not in process.log
     other = tasks.stops_when_asked.send("stops")
     held_by("stops")
@@ -107,24 +112,21 @@ def test_an_error_that_was_returned_is_a_warning_without_its_data_and_a_cancelle
     assert "ERROR" not in process.log
 
 
-def test_a_process_that_dies_names_the_tasks_that_crashed_with_it_up_to_ten(worker: Start) -> None:
-    process = worker("--processes=1").ready()
+def test_a_process_that_dies_names_the_tasks_that_crashed_with_it_up_to_ten(shared_worker: WorkerProcess) -> None:
     handles = [tasks.ahold.send("crowd") for _ in range(12)]
     wait_until(lambda: Group.objects.filter(name__startswith="crowd:").count() == 12, "all run")
     os.kill(held_by("crowd"), signal.SIGKILL)
-    report = wait_until(lambda: re.search(r"child \d+ was killed.*", process.log), "it is reported")[0]
+    report = wait_until(lambda: re.search(r"child \d+ was killed.*", shared_worker.log), "it is reported")[0]
     assert "12 task(s) crashed (tests.apps.project.tasks.ahold " in report
     assert ", and 2 more), 0 given back; starting another" in report
     assert sum(f"tests.apps.project.tasks.ahold {handle.task_id} (attempt 1)" in report for handle in handles) == 10
+    killed = "failed in .*: WORKER_CRASHED: the process .* was killed by SIGKILL.*"
     for handle in handles:
-        line(
-            process,
-            rf".*\[ERROR\] {named(handle)} failed in .*: WORKER_CRASHED: the process .* was killed by SIGKILL.*",
-        )
+        line(shared_worker, rf".*\[ERROR\] {named(handle)} {killed}")
 
 
-def test_a_task_whose_process_is_killed_for_its_timeout_is_named(worker: Start) -> None:
-    process = worker("--processes=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
+def test_a_task_whose_process_is_killed_for_its_timeout_is_named(shared_worker: WorkerProcess) -> None:
+    process = shared_worker
     handle = tasks.ignores_its_timeout.send()
     assert handle.get().is_err()
     line(process, rf".*\[ERROR\] {named(handle)} did not end \(timeout\); killing process \d+")
@@ -148,39 +150,30 @@ def test_tasks_that_expired_are_named_up_to_ten(worker: Start, settings: str) ->
 
 
 def test_many_short_tasks_have_one_line_a_second_and_none_is_left_out_of_it(worker: Start) -> None:
-    tasks.anoop.send_many([{} for _ in range(5_000)])
+    tasks.anoop.send_many([{} for _ in range(2_000)])
     failing = tasks.raises.send("among the many")
     process = worker("--processes=1", "--async-concurrency=500", "--until-empty")
     assert process.wait() == 0
     own = len(re.findall(r"tasks\.anoop [-0-9a-f]{36} \(attempt 1\) completed in", process.log))
     summary = r"\[INFO\] ([\d,]+) tasks completed in \d+\.\d s: tests\.apps\.project\.tasks\.anoop ([\d,]+)"
     counted = re.findall(summary, process.log)
-    assert own + sum(int(number.replace(",", "")) for number, _ in counted) == 5_000
-    assert 0 < own < 5_000
+    assert own + sum(int(number.replace(",", "")) for number, _ in counted) == 2_000
+    assert 0 < own < 2_000
     assert all(number == of_name for number, of_name in counted)
     assert f"[ERROR] tests.apps.project.tasks.raises {failing.task_id} (attempt 1) failed" in process.log
 
 
-@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_what_the_project_logs_at_info_shows_by_default_and_says_which_task_it_was(
-    worker: Start, options: tuple[str, ...]
-) -> None:
-    process = worker(*options).ready()
-    handle = tasks.says.send("parcel 7 is packed")
-    line(process, rf"{CLOCK} \[shop\.orders\] \[INFO\] {named(handle)}: parcel 7 is packed")
-    other = tasks.asays.send("parcel 8 is packed")
-    line(process, rf"{CLOCK} \[shop\.orders\] \[INFO\] {named(other)}: parcel 8 is packed")
-    assert tasks.says.send("not this", "DEBUG").get().is_ok()
-    assert "not this" not in process.log
-
-
-def test_the_option_rules_what_shows_of_the_project_s_records(worker: Start) -> None:
-    process = worker("--processes=1", "--loglevel=WARNING")
+@pytest.mark.promise("S2.11")
+def test_the_option_rules_what_shows_of_the_worker_s_and_of_the_project_s_records(worker: Start) -> None:
+    process = worker("--processes=1", "--loglevel=warning")
     assert tasks.says.send("too quiet").get().is_ok()
     handle = tasks.says.send("loud enough", "WARNING")
     line(process, rf"{CLOCK} \[shop\.orders\] \[WARNING\] {named(handle)}: loud enough")
-    assert "too quiet" not in process.log
-    assert "completed" not in process.log
+    assert tasks.dies.send("kill").get().err_value.error_code == "WORKER_CRASHED"
+    assert process.stop() == 0
+    assert "killed by SIGKILL" in process.log  # an error
+    for quiet in ("too quiet", "completed", "Worker started", "Stopping"):
+        assert quiet not in process.log
 
 
 CONSOLE = {"class": "logging.StreamHandler", "formatter": "own"}
@@ -216,9 +209,12 @@ def test_a_project_that_disables_existing_loggers_does_not_silence_the_worker_s_
     handle = traps.wreck.send("directory")
     assert handle.get().is_ok()
     name = f"tests.apps.project.traps.wreck {handle.task_id}"
-    wait_until(lambda: f"OWN horsies.task DEBUG {name} starts" in process.log, "the child says that it starts")
-    wait_until(lambda: f"OWN horsies.worker WARNING {name} changed process state" in process.log, "and what it reset")
-    wait_until(lambda: f"OWN horsies.task INFO {name} (attempt 1) completed" in process.log, "the worker says its end")
+    for said in (
+        f"OWN horsies.task DEBUG {name} starts",
+        f"OWN horsies.worker WARNING {name} changed process state",
+        f"OWN horsies.task INFO {name} (attempt 1) completed",
+    ):
+        wait_until(lambda said=said: said in process.log, said)
 
 
 @pytest.mark.parametrize("ours", [True, False])

@@ -1,23 +1,19 @@
-"""Tasks that are ended from outside: by their timeout, by somebody who cancels them, by whoever stopped their process."""
+"""Tasks that are ended from outside, and tasks that are tried again: when that is, on which worker, and what attempts keep."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import Group
 
-from horsies_django import TaskHandle
-from horsies_django.models import AuditEntry, Task, TaskAttempt
+from horsies_django import RetryPolicy, TaskHandle
+from horsies_django.models import AuditEntry, Task, TaskAttempt, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SHORT = {"HORSIES_TEST_KILL_GRACE_MS": "500", "HORSIES_TEST_STALE_MS": "2500"}
 
 
@@ -29,59 +25,55 @@ def status(handle: TaskHandle[object]) -> str:
     return str(Task.objects.get(pk=handle.task_id).status)
 
 
-@pytest.mark.parametrize("options", [["--threads=1"], ["--threads=2"]], ids=["the main thread", "another thread"])
 @pytest.mark.boundary
-def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(worker: Start, options: list[str]) -> None:
-    worker("--processes=1", *options, **SHORT).ready()
-    if options == ["--threads=2"]:
-        tasks.hold.send("main")  # so that both threads are tried
-        held_by("main")
+def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(shared_worker: WorkerProcess) -> None:
     before = tasks.pid.send().get().ok_value
     slow = tasks.loops_too_long.send()
     error = slow.get(timeout_ms=30_000).err_value
     assert error.error_code == "TASK_TIMEOUT"
     assert error.exception is not None
     assert "loops_too_long" in error.exception["traceback"]
-    assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
     (attempt,) = TaskAttempt.objects.filter(task_id=slow.task_id)
     assert (attempt.outcome, attempt.error_code) == ("FAILED", "TASK_TIMEOUT")
-    let_go("main")
-
-
-def test_a_timeout_ends_a_wait_inside_the_kernel(worker: Start) -> None:
-    worker("--processes=1", **{**SHORT, "HORSIES_TEST_KILL_GRACE_MS": "30000"}).ready()
-    before = tasks.pid.send().get(timeout_ms=30_000).ok_value
-    assert code(tasks.sleeps_too_long.send("slow")) == "TASK_TIMEOUT"
-    assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
-
-
-def test_a_task_may_clean_up_when_its_time_is_over_and_still_return(worker: Start) -> None:
-    worker("--processes=1", **SHORT).ready()
-    assert tasks.cleans_up.send("x").get(timeout_ms=30_000).ok_value == "x"
+    assert code(tasks.sleeps_too_long.send("inside the kernel")) == "TASK_TIMEOUT"
+    assert tasks.cleans_up.send("x").get(timeout_ms=30_000).ok_value == "x"  # it may clean up, and still return
     assert Group.objects.filter(name="cleaned:x").exists()
+    assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
 
 
 @pytest.mark.boundary
-def test_a_task_that_ignores_its_timeout_loses_its_process_and_its_siblings_nothing(worker: Start) -> None:
-    process = worker("--processes=2", **SHORT).ready()
+def test_a_timeout_is_an_exception_in_another_thread_than_the_main_one_too(worker: Start) -> None:
+    worker("--processes=1", "--threads=2", **SHORT).ready()
+    tasks.hold.send("main")  # so that both threads are tried
+    held_by("main")
+    before = tasks.pid.send().get().ok_value
+    error = tasks.loops_too_long.send().get(timeout_ms=30_000).err_value
+    assert error.error_code == "TASK_TIMEOUT"
+    assert error.exception is not None
+    assert "loops_too_long" in error.exception["traceback"]
+    assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
+    let_go("main")
+
+
+@pytest.mark.boundary
+def test_a_task_that_ignores_its_timeout_loses_its_process_and_a_long_sibling_is_only_reported(worker: Start) -> None:
+    process = worker("--processes=2", HORSIES_TEST_REPORT_MS="1000", **SHORT).ready()
     held = tasks.hold.send("sibling")
     child = held_by("sibling")
     stubborn = tasks.ignores_its_timeout.send()
     assert code(stubborn) == "TASK_TIMEOUT"
     assert "; killing process" in process.log
+    wait_until(lambda: f"task {held.task_id}" in process.log, "the sibling is reported")
     let_go("sibling")
     assert held.get(timeout_ms=30_000).ok_value == child
     assert tasks.add.send(1, b=1).get(timeout_ms=30_000).ok_value == 2
     assert TaskAttempt.objects.get(task_id=stubborn.task_id).child_pid != child
+    assert process.log.count("has been running for more than 1 s") == 1
 
 
-def test_a_listed_timeout_is_tried_again(worker: Start) -> None:
-    worker("--processes=1", **SHORT).ready()
-    assert tasks.too_long_the_first_time.send().get(timeout_ms=30_000).ok_value == 2
-
-
-def test_an_async_task_is_cancelled_at_its_timeout_and_the_others_of_its_loop_go_on(worker: Start) -> None:
-    worker("--processes=1", **SHORT).ready()
+def test_an_async_task_is_cancelled_at_its_timeout_and_the_others_of_its_loop_go_on(
+    shared_worker: WorkerProcess,
+) -> None:
     other = tasks.ahold.send("other")
     child = held_by("other")
     assert code(tasks.asleep_too_long.send()) == "TASK_TIMEOUT"
@@ -99,19 +91,9 @@ def test_the_timeout_of_the_settings_holds_for_tasks_without_their_own(worker: S
     assert longer.get(timeout_ms=30_000).ok_value == child
 
 
-def test_what_has_not_started_is_cancelled_at_once_and_never_runs(worker: Start) -> None:
-    handle = tasks.note.send("ran")
-    assert handle.cancel() == "CANCELLED"
-    assert handle.cancel() == "FINISHED"
-    worker("--processes=1", "--until-empty", **SHORT).wait()
-    assert (status(handle), code(handle)) == ("CANCELLED", "TASK_CANCELLED")
-    assert not Group.objects.filter(name="ran").exists()
-
-
 @pytest.mark.parametrize("name", ["stops_when_asked", "astops_when_asked"], ids=["sync", "async"])
 @pytest.mark.boundary
-def test_a_running_task_hears_that_it_was_cancelled(worker: Start, name: str) -> None:
-    worker("--processes=1", **SHORT).ready()
+def test_a_running_task_hears_that_it_was_cancelled(shared_worker: WorkerProcess, name: str) -> None:
     handle = getattr(tasks, name).send("running")
     child = held_by("running")
     assert handle.cancel() == "REQUESTED"
@@ -134,16 +116,6 @@ def test_a_task_that_does_not_listen_goes_on_unless_it_shall_be_terminated(worke
     assert TaskAttempt.objects.get(task_id=deaf.task_id).child_pid == child
 
 
-def test_a_cancelled_task_that_fails_is_not_tried_again(worker: Start) -> None:
-    worker("--processes=1", **SHORT).ready()
-    handle = tasks.holds_again.send("once")
-    child = held_by("once")
-    handle.cancel()
-    os.kill(child, signal.SIGKILL)
-    assert code(handle) == "WORKER_CRASHED"
-    assert TaskAttempt.objects.filter(task_id=handle.task_id).count() == 1
-
-
 @pytest.mark.boundary
 def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -> None:
     process = worker("--processes=2", **SHORT).ready()
@@ -160,11 +132,86 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
     assert handle.get(timeout_ms=30_000).ok_value == other != child
 
 
-def test_a_task_that_runs_very_long_is_reported_once(worker: Start) -> None:
-    process = worker("--processes=1", HORSIES_TEST_REPORT_MS="1000", **SHORT).ready()
-    handle = tasks.hold.send("long")
-    held_by("long")
-    wait_until(lambda: f"task {handle.task_id}" in process.log, "it is reported")
-    let_go("long")
-    handle.get(timeout_ms=30_000)
-    assert process.log.count("has been running for more than 1 s") == 1
+# Retries
+
+
+def test_a_retry_runs_when_it_is_due_though_nobody_polls_so_soon(worker: Start) -> None:
+    worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
+    policy = RetryPolicy.fixed([0.5, 1], auto_retry_for=["MAIL_DOWN"], jitter=False)
+    assert tasks.mails.with_options(retry_policy=policy).send(2).get(timeout_ms=30_000).ok_value == 3
+
+
+def test_a_retry_that_is_due_runs_on_another_worker_while_its_own_is_busy(worker: Start) -> None:
+    first = worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
+    policy = RetryPolicy.fixed([1], auto_retry_for=["MAIL_DOWN"], jitter=False)
+    handle = tasks.mails.with_options(retry_policy=policy).send(1)
+    wait_until(lambda: TaskAttempt.objects.filter(task_id=handle.task_id).exists(), "it failed once")
+    busy = tasks.hold.send("busy")
+    held_by("busy")
+    second = worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
+    assert handle.get(timeout_ms=30_000).ok_value == 2
+    workers = dict(Worker.objects.values_list("id", "pid"))
+    attempts = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
+    assert [workers[one.worker_id] for one in attempts] == [first.process.pid, second.process.pid]
+    let_go("busy")
+    assert busy.get(timeout_ms=30_000).is_ok()
+
+
+@pytest.mark.parametrize("how", ["exit", "kill", "segv"])
+def test_a_task_that_lists_crashes_survives_the_death_of_its_process(shared_worker: WorkerProcess, how: str) -> None:
+    handle = tasks.dies_once.send(how)
+    survivor = handle.get(timeout_ms=30_000).ok_value
+    first, second = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
+    assert (first.outcome, first.error_code, first.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", True)
+    assert (second.outcome, second.child_pid) == ("COMPLETED", survivor)
+    assert first.child_pid != survivor
+
+
+def test_a_policy_without_a_list_survives_a_crash_and_a_timeout_and_one_that_lists_timeouts_does(
+    shared_worker: WorkerProcess,
+) -> None:
+    again = RetryPolicy.fixed([0])
+    crash = tasks.dies_once.with_options(retry_policy=again).send("kill")
+    assert crash.get(timeout_ms=30_000).is_ok()
+    late = tasks.too_long_the_first_time.with_options(retry_policy=again).send()
+    assert late.get(timeout_ms=30_000).ok_value == 2
+    for handle, code in ((crash, "WORKER_CRASHED"), (late, "TASK_TIMEOUT")):
+        attempts = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
+        assert list(attempts.values_list("error_code", flat=True)) == [code, None]
+    assert tasks.too_long_the_first_time.send().get(timeout_ms=30_000).ok_value == 2
+
+
+def test_exceptions_of_both_lanes_are_tried_again_and_each_attempt_keeps_its_own(shared_worker: WorkerProcess) -> None:
+    """Naive: the result of an attempt that is retried is dropped, and its traceback with it."""
+    policies = [RetryPolicy.fixed([0]), RetryPolicy.fixed([0], auto_retry_for=[LookupError], jitter=False)]
+    sent = [(tasks.raises.with_options(retry_policy=one).send("it broke"), "it broke") for one in policies]
+    sent += [(tasks.araises.with_options(retry_policy=one).send(), "async") for one in policies]
+    for handle, said in sent:
+        assert handle.get(30_000).err_value.error_code == "UNHANDLED_ERROR"
+        attempts = handle.info().attempts  # type: ignore[union-attr]
+        assert [(one.attempt, one.exception_class) for one in attempts] == [
+            (1, "builtins.LookupError"), (2, "builtins.LookupError"),
+        ]  # fmt: skip
+        for one in attempts:
+            assert one.traceback.startswith("Traceback (most recent call last):\n")
+            assert one.traceback.endswith(f"LookupError: {said}\n")
+    fine = tasks.add.send(1)
+    assert fine.get(30_000).ok_value == 1
+    (attempt,) = fine.info().attempts  # type: ignore[union-attr]
+    assert (attempt.exception_class, attempt.traceback) == (None, None)
+
+
+def test_a_task_that_lists_crashes_comes_back_from_a_machine_that_died(worker: Start) -> None:
+    dead = worker("--processes=2", **SHORT).ready()
+    handle, other = tasks.holds_again.send("both"), tasks.hold.send("lost")
+    held_by("both")
+    held_by("lost")
+    os.killpg(dead.process.pid, signal.SIGKILL)
+    let_go("both")
+    worker("--processes=2", **SHORT).ready()
+    child = held_by("both")
+    let_go("both")
+    assert handle.get(timeout_ms=30_000).ok_value == child
+    assert other.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
+    attempts = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
+    assert list(attempts.values_list("will_retry", flat=True)) == [True, False]

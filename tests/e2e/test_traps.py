@@ -1,4 +1,4 @@
-"""What one task does to its process, the next task does not see: wreckers and lookers on the one child of a real worker."""
+"""What one task does to its process or to the event loop, the next task does not see: one wrecks, and another one looks."""
 
 from __future__ import annotations
 
@@ -8,31 +8,20 @@ import fcntl
 import os
 import signal
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from horsies_django.worker.pool.process import is_over
-from tests.apps.project import tasks, traps
+from tests.apps.project import tasks, traps, unspeakable
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 SECONDS_30 = 30_000
-CHANGES = (
-    "language", "time zone", "context", "decimal", "directory", "handlers", "blocked", "alarms",
-)  # fmt: skip
-
-
-@pytest.fixture
-def child(worker: Start) -> Iterator[WorkerProcess]:
-    """A worker with one child, which goes on until the test has seen what it looks for, and then ends well."""
-    process = worker("--processes=1").ready()
-    yield process
-    assert process.stop() == 0, process.log
+WITHOUT_CHILDREN = ("--processes=0",)
+WHERE = pytest.mark.parametrize("options", [("--processes=1",), WITHOUT_CHILDREN], ids=" ".join)
+CHANGES = ("language", "time zone", "context", "decimal", "directory", "handlers", "blocked", "alarms")
 
 
 def look(kind: str) -> tuple[int, str]:
@@ -48,32 +37,40 @@ def wreck(kind: str) -> str | None:
 
 
 @pytest.mark.boundary
-def test_the_next_task_finds_the_process_as_the_first_one_did(child: WorkerProcess) -> None:
+def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_ends_well(worker: Start) -> None:
+    process = worker("--processes=1").ready()
     for kind in CHANGES:
         _, before = look(kind)
         assert wreck(kind) is None
         assert look(kind)[1] == before, kind
+    assert process.stop() == 0, process.log
 
 
-def test_a_child_whose_state_a_task_changed_is_replaced_but_only_once_a_minute(child: WorkerProcess) -> None:
+def test_a_child_whose_state_a_task_changed_is_replaced_but_only_once_a_minute(worker: Start) -> None:
+    process = worker("--processes=1").ready()
     first, _ = look("nothing")
     assert wreck("directory") is None
     second, _ = look("nothing")
     assert second != first
     assert wreck("handlers") is None
     assert look("nothing")[0] == second
-    wait_until(lambda: child.log.count("changed process state") == 2, "the log tells of both")
+    wait_until(lambda: process.log.count("changed process state") == 2, "the log tells of both")
 
 
-@pytest.mark.parametrize("processes", ["--processes=0", "--processes=1"])
-def test_a_task_that_prints_to_an_output_that_broke_goes_on(worker: Start, processes: str) -> None:
+@WHERE
+def test_a_task_that_prints_to_an_output_that_broke_goes_on(worker: Start, options: tuple[str, ...]) -> None:
     """Naive: once the disk is full, or the reader of a pipe has gone, each task that prints fails."""
-    process = worker(processes, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
+    process = worker(*options, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
     assert tasks.prints.send("x" * 100_000).get(timeout_ms=SECONDS_30).is_ok()
     assert process.stop() == 0, process.log
 
 
-def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess) -> None:
+def test_the_log_names_the_task_that_left_something_behind_and_no_other(shared_worker: WorkerProcess) -> None:
+    look("nothing")
+    tasks.note.send("a group").get(timeout_ms=SECONDS_30)
+    look("groups")
+    assert "changed process state" not in shared_worker.log
+    assert "left a transaction open" not in shared_worker.log
     for kind, words in {
         "directory": "the working directory",
         "handlers": "the handler of SIGINT, the handler of SIGTERM",
@@ -81,78 +78,67 @@ def test_the_log_names_the_task_that_left_something_behind(child: WorkerProcess)
         handle = traps.wreck.send(kind)
         assert handle.get(timeout_ms=SECONDS_30).is_ok()
         line = f"tests.apps.project.traps.wreck {handle.task_id} changed process state: {words}"
-        wait_until(lambda line=line: line in child.log, line)
+        wait_until(lambda line=line: line in shared_worker.log, line)
 
 
-def test_a_task_that_does_nothing_wrong_is_not_accused(child: WorkerProcess) -> None:
-    look("nothing")
-    tasks.note.send("a group").get(timeout_ms=SECONDS_30)
-    look("groups")
-    assert "changed process state" not in child.log
-    assert "left a transaction open" not in child.log
-
-
-def test_a_task_that_closes_its_output_harms_no_later_one(child: WorkerProcess) -> None:
+def test_a_task_that_closes_its_output_harms_no_later_one(shared_worker: WorkerProcess) -> None:
     assert wreck("closed stdout") is None
     before = look("nothing")
     assert wreck("stdout") is None
     assert look("nothing") == before
     assert tasks.raises.send("seen in the log").get(timeout_ms=SECONDS_30).is_err()
-    wait_until(lambda: "seen in the log" in child.log, "the failure is in the log")
+    wait_until(lambda: "seen in the log" in shared_worker.log, "the failure is in the log")
 
 
-def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(child: WorkerProcess) -> None:
+def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(shared_worker: WorkerProcess) -> None:
     before = look("nothing")
     for kind in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "recursion", "memory"):
         assert wreck(kind) == "UNHANDLED_ERROR", kind
         assert look("nothing") == before, kind
 
 
-def test_a_task_that_prints_megabytes_to_a_slow_reader_hurts_only_itself(worker: Start, tmp_path: Path) -> None:
-    pipe = tmp_path / "worker-0.log"  # where the first worker of a test writes its log
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        process = worker("--processes=2")
-        flood = traps.floods.send(8)
-        wait_until(lambda: flood.info().status == "RUNNING", "it runs")
-        wait_until(lambda: is_full(reader), "nothing more goes into the pipe")
-        assert tasks.add.send(1).get(timeout_ms=SECONDS_30).ok_value == 1
-        assert flood.info().status == "RUNNING"
-        seen = 0
-        while flood.info().status == "RUNNING":
-            seen += len(drained(reader))
-        assert flood.get(timeout_ms=SECONDS_30).ok_value == 8
-        process.signal(signal.SIGTERM)
-        rest: list[int] = []
-        wait_until(
-            lambda: rest.append(len(drained(reader))) or (not rest[-1] and process.process.poll() is not None),
-            "it ends",
-        )
-        assert seen + sum(rest) > 8 << 20
-    finally:
-        os.close(reader)
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[int]:
+    """Give the reading end of the pipe into which the first worker of the test writes its log."""
+    path = tmp_path / "worker-0.log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield reader
+    os.close(reader)
 
 
-def test_a_worker_whose_log_nobody_reads_runs_its_tasks(worker: Start, tmp_path: Path) -> None:
-    pipe = tmp_path / "worker-0.log"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-    try:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                os.write(writer, b"x" * 4096)
-        process = worker("--processes=1")
-        assert [tasks.add.send(number).get(timeout_ms=SECONDS_30).ok_value for number in range(3)] == [0, 1, 2]
-        process.signal(signal.SIGTERM)
-        said: list[bytes] = []
-        wait_until(lambda: said.append(drained(reader)) or process.process.poll() is not None, "it ends")
-        assert process.process.returncode == 0
-        assert b"Worker started" in b"".join(said)
-    finally:
-        os.close(reader)
-        os.close(writer)
+def test_a_task_that_prints_megabytes_to_a_slow_reader_hurts_only_itself(pipe: int, worker: Start) -> None:
+    process = worker("--processes=2")
+    flood = traps.floods.send(8)
+    wait_until(lambda: flood.info().status == "RUNNING", "it runs")
+    wait_until(lambda: is_full(pipe), "nothing more goes into the pipe")
+    assert tasks.add.send(1).get(timeout_ms=SECONDS_30).ok_value == 1
+    assert flood.info().status == "RUNNING"
+    seen = 0
+    while flood.info().status == "RUNNING":
+        seen += len(drained(pipe))
+    assert flood.get(timeout_ms=SECONDS_30).ok_value == 8
+    process.signal(signal.SIGTERM)
+    rest: list[int] = []
+    wait_until(
+        lambda: rest.append(len(drained(pipe))) or (not rest[-1] and process.process.poll() is not None), "it ends"
+    )
+    assert seen + sum(rest) > 8 << 20
+
+
+def test_a_worker_whose_log_nobody_reads_runs_its_tasks(pipe: int, worker: Start, tmp_path: Path) -> None:
+    writer = os.open(tmp_path / "worker-0.log", os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    process = worker("--processes=1")
+    assert [tasks.add.send(number).get(timeout_ms=SECONDS_30).ok_value for number in range(3)] == [0, 1, 2]
+    process.signal(signal.SIGTERM)
+    said: list[bytes] = []
+    wait_until(lambda: said.append(drained(pipe)) or process.process.poll() is not None, "it ends")
+    assert process.process.returncode == 0
+    assert b"Worker started" in b"".join(said)
+    os.close(writer)
 
 
 def is_full(reader: int) -> bool:
@@ -182,7 +168,7 @@ def test_a_task_that_ruins_its_process_crashes_alone(worker: Start, kind: str) -
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("options", [("--processes=1",), ("--processes=0",)], ids=" ".join)
+@WHERE
 @pytest.mark.parametrize("how", ["returns", "raises", "waits"])
 def test_a_forked_copy_ends_with_the_function_and_runs_no_lane(
     worker: Start, tmp_path: Path, how: str, options: tuple[str, ...]
@@ -199,12 +185,12 @@ def test_a_forked_copy_ends_with_the_function_and_runs_no_lane(
     assert process.stop() == 0
 
 
-def test_a_copy_can_be_ended_from_its_first_moment(child: WorkerProcess) -> None:
+def test_a_copy_can_be_ended_from_its_first_moment(shared_worker: WorkerProcess) -> None:
     copies = traps.ends_its_copies.send(10).get(timeout_ms=SECONDS_30).ok_value
     assert copies == [signal.SIGTERM] * 10
 
 
-def test_a_copy_of_an_event_loop_goes_on_with_nothing(child: WorkerProcess, tmp_path: Path) -> None:
+def test_a_copy_of_an_event_loop_goes_on_with_nothing(shared_worker: WorkerProcess, tmp_path: Path) -> None:
     paths = [tmp_path / "forked", tmp_path / "beside"]
     beside = traps.arounds.send(str(paths[1]), 2_000)
     wait_until(lambda: paths[1].exists(), "another coroutine goes round")
@@ -218,25 +204,25 @@ def test_a_copy_of_an_event_loop_goes_on_with_nothing(child: WorkerProcess, tmp_
 
 
 @pytest.mark.parametrize("how", ["SystemExit", "KeyboardInterrupt", "stop"])
-def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(child: WorkerProcess, how: str) -> None:
+def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(shared_worker: WorkerProcess, how: str) -> None:
     other = tasks.ahold.send("other")
     pid = held_by("other")
     broken = traps.abreaks.send(how).get(timeout_ms=SECONDS_30)
     assert broken.is_ok() == (how == "stop")
     let_go("other")
     assert other.get(timeout_ms=SECONDS_30).ok_value == pid
-    wait_until(lambda: "stopped the event loop" in child.log, "the log tells it")
+    wait_until(lambda: "stopped the event loop" in shared_worker.log, "the log tells it")
 
 
 @pytest.mark.parametrize("how", ["fork", "executor"])
-def test_a_task_may_use_processes_of_its_own(child: WorkerProcess, how: str) -> None:
+def test_a_task_may_use_processes_of_its_own(shared_worker: WorkerProcess, how: str) -> None:
     before = look("nothing")
     assert traps.computes.send(how).get(timeout_ms=SECONDS_30).ok_value == [6, 24]
     assert look("nothing") == before
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
-def test_a_program_that_a_task_runs_finds_all_signals_at_their_defaults(child: WorkerProcess) -> None:
+def test_a_program_that_a_task_runs_finds_all_signals_at_their_defaults(shared_worker: WorkerProcess) -> None:
     assert traps.runs_a_program.send().get(timeout_ms=SECONDS_30).ok_value == ["0", "0", "0"]
 
 
@@ -247,3 +233,85 @@ def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: St
     assert process.stop() == 0
     assert is_over(pid)
     assert "left threads or processes behind" in process.log  # it went by itself: a child that is killed says nothing
+
+
+# The event loop, which async tasks share
+
+
+def with_a_connection(worker: Start, *options: str) -> WorkerProcess:
+    """Start a worker whose tasks find a connection open, so that there is something to do around each of them."""
+    environment = {"DJANGO_SETTINGS_MODULE": "tests.settings.traps", "HORSIES_TEST_KEPT": "600"}
+    return worker(*options, "--threads=2", "--max-tasks-per-child=0", **environment).ready()
+
+
+def async_pid() -> int:
+    return int(unspeakable.apid.send().get(timeout_ms=SECONDS_30).unwrap())
+
+
+@WHERE
+def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
+    worker: Start, options: tuple[str, ...]
+) -> None:
+    process = with_a_connection(worker, *options)
+    pid = async_pid()
+    for how in ("remove_writer", "stop", "close", "cancel"):
+        for _ in range(3):
+            unspeakable.abreaks.send(how).get(timeout_ms=SECONDS_30)
+            assert async_pid() == pid, how
+    for how in ("remove_writer", "remove_reader"):
+        breaker = unspeakable.abreaks.send(how, name="goes on")
+        held_by("goes on")
+        wait_until(lambda how=how: (async_pid() == pid) == (how == "remove_writer" or options == WITHOUT_CHILDREN), how)
+        let_go("goes on")
+        assert breaker.get(timeout_ms=SECONDS_30).ok_value == pid
+    assert process.stop() == 0
+
+
+@WHERE
+def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(worker: Start, options: tuple[str, ...]) -> None:
+    process = with_a_connection(worker, *options)
+    pid = async_pid()
+    running = tasks.ahold.send("running")
+    assert held_by("running") == pid
+    breaker = unspeakable.abreaks.send_many([{"how": "cancel"}] * 20)
+    others = unspeakable.apid.send_many([{}] * 60)
+    results = [handle.get(timeout_ms=SECONDS_30) for handle in (*breaker, *others)]
+    assert {result.err_value.error_code for result in results if result.is_err()} <= {"UNHANDLED_ERROR"}
+    assert {result.ok_value for result in results if result.is_ok()} <= {pid}
+    assert running.get(timeout_ms=SECONDS_30).err_value.error_code == "UNHANDLED_ERROR"
+    assert async_pid() == pid
+    assert process.stop() == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
+@pytest.mark.parametrize("how", ["close sockets", "close epoll", "close for real"])
+@WHERE
+def test_a_task_that_breaks_the_loop_beyond_repair_has_its_child_replaced_or_ends_a_worker_without_children(
+    worker: Start, options: tuple[str, ...], how: str
+) -> None:
+    process = with_a_connection(worker, *options)
+    pid = async_pid()
+    broken = unspeakable.abreaks.send(how)
+    if options == ("--processes=0",):
+        assert process.wait() == 1
+        return
+    assert broken.get(timeout_ms=SECONDS_30).err_value.error_code == "WORKER_CRASHED"
+    assert async_pid() != pid
+    assert is_over(pid)
+    assert process.stop() == 0
+
+
+@WHERE
+def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(worker: Start, options: tuple[str, ...]) -> None:
+    process = with_a_connection(worker, *options)
+    sibling, asibling = tasks.hold.send("sibling"), tasks.ahold.send("asibling")
+    pid = held_by("sibling")
+    assert held_by("asibling") == pid
+    for way in (unspeakable.raises, unspeakable.araises):
+        for handle in way.send_many([{"kind": kind} for kind in unspeakable.KINDS]):
+            assert handle.get(timeout_ms=SECONDS_30).err_value.error_code == "UNHANDLED_ERROR"
+    let_go("sibling")
+    let_go("asibling")
+    assert sibling.get(timeout_ms=SECONDS_30).ok_value == pid
+    assert asibling.get(timeout_ms=SECONDS_30).ok_value == pid
+    assert process.stop() == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,8 @@ from django.db import connection
 from tests.apps.project import tasks, traps
 from tests.conftest import wait_until
 from tests.e2e.test_traps import SECONDS_30, look, wreck
-from tests.support.workers import WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 POOL = pytest.param(
     "pool", marks=pytest.mark.skipif(importlib.util.find_spec("psycopg_pool") is None, reason="needs psycopg[pool]")
 )
@@ -32,7 +28,9 @@ def start(worker: Start, kept: str, *options: str) -> WorkerProcess:
 
 
 @KEPT
-def test_a_transaction_that_a_task_leaves_open_is_rolled_back_before_the_next(worker: Start, kept: str) -> None:
+def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_before_the_next(
+    worker: Start, kept: str
+) -> None:
     process = start(worker, kept)
     before = look("nothing")
     for number, kind in enumerate(("autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"), 1):
@@ -42,6 +40,10 @@ def test_a_transaction_that_a_task_leaves_open_is_rolled_back_before_the_next(wo
         assert Group.objects.get().name == "next", kind  # and it is committed
         Group.objects.all().delete()
         assert process.log.count("left a transaction open") == number, kind
+    error = traps.awreck.send("atomic").get(timeout_ms=SECONDS_30).err_value
+    assert "a transaction cannot stay open between two awaits" in error.message
+    assert traps.awreck.send("insert").get(timeout_ms=SECONDS_30).is_ok()
+    wait_until(lambda: list(Group.objects.values_list("name", flat=True)) == ["next"], "only the second one committed")
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity "
@@ -51,33 +53,18 @@ def test_a_transaction_that_a_task_leaves_open_is_rolled_back_before_the_next(wo
 
 
 @KEPT
-def test_a_connection_that_broke_under_a_task_is_replaced_for_the_next(worker: Start, kept: str) -> None:
+def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(worker: Start, kept: str) -> None:
     start(worker, kept)
     before = look("groups")
     assert wreck("terminated") is None
     assert look("groups") == before
-
-
-@KEPT
-def test_the_next_task_finds_the_session_as_new(worker: Start, kept: str) -> None:
-    start(worker, kept)
     for kind in ("search_path", "role", "timeout", "tenant", "lock", "listen"):
         before = look(kind)
         assert wreck(kind) is None
         assert look(kind) == before, kind
-
-
-@KEPT
-def test_a_temporary_table_does_not_hide_the_real_one_from_the_next_task(worker: Start, kept: str) -> None:
-    start(worker, kept)
-    assert wreck("temp") is None
+    assert wreck("temp") is None  # a temporary table does not hide the real one
     assert look("insert")[1] == "next"
     assert Group.objects.get().name == "next"
-
-
-@KEPT
-def test_what_django_and_the_project_set_for_a_new_connection_holds_for_each_task(worker: Start, kept: str) -> None:
-    start(worker, kept)
     zone = look("time zone of the session")
     assert zone[1] == "UTC"
     assert traps.sets_up_sessions.send().get(timeout_ms=SECONDS_30).is_ok()
@@ -87,22 +74,18 @@ def test_what_django_and_the_project_set_for_a_new_connection_holds_for_each_tas
     assert look("time zone of the session") == zone
 
 
-@pytest.mark.parametrize(("kept", "same"), [("0", False), ("600", True), pytest.param("pool", True, marks=POOL.marks)])
-def test_a_connection_is_kept_as_the_settings_say(worker: Start, kept: str, same: bool) -> None:
+@KEPT
+def test_a_connection_is_kept_as_the_settings_say_and_one_that_broke_meanwhile_is_replaced(
+    worker: Start, kept: str
+) -> None:
     start(worker, kept)
     first, second = (tasks.backend_pid.send().get(timeout_ms=SECONDS_30).ok_value for _ in range(2))
-    assert (first == second) == same
-
-
-@pytest.mark.parametrize("kept", ["600", POOL])
-def test_a_kept_connection_that_breaks_between_two_tasks_is_noticed(worker: Start, kept: str) -> None:
-    start(worker, kept)
-    first = tasks.backend_pid.send().get(timeout_ms=SECONDS_30).ok_value
+    assert (first == second) == (kept != "0")
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [first])
-    second = tasks.backend_pid.send().get(timeout_ms=SECONDS_30)
-    assert second.is_ok()
-    assert second.ok_value != first
+        cursor.execute("SELECT pg_terminate_backend(%s)", [second])
+    third = tasks.backend_pid.send().get(timeout_ms=SECONDS_30)
+    assert third.is_ok()
+    assert third.ok_value != second
 
 
 @KEPT
@@ -124,12 +107,3 @@ def sockets(pid: int) -> set[str]:
     """Return the sockets that a process has open."""
     found = (os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.exists() or entry.is_symlink())
     return {target for target in found if target.startswith("socket:")}
-
-
-@KEPT
-def test_a_coroutine_that_leaves_a_transaction_open_does_not_hurt_the_next(worker: Start, kept: str) -> None:
-    start(worker, kept)
-    error = traps.awreck.send("atomic").get(timeout_ms=SECONDS_30).err_value
-    assert "a transaction cannot stay open between two awaits" in error.message
-    assert traps.awreck.send("insert").get(timeout_ms=SECONDS_30).is_ok()
-    wait_until(lambda: list(Group.objects.values_list("name", flat=True)) == ["next"], "only the second one committed")

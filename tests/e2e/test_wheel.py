@@ -8,22 +8,18 @@ import signal
 import subprocess
 import sys
 import tarfile
-import uuid
 import zipfile
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from horsies_django import __version__
 from tests.conftest import wait_until
 from tests.e2e.test_readme import CHECKOUT
 from tests.support.distributions import Distributions, built, environment_of, run
-from tests.support.workers import ROOT, database_url
+from tests.support.fresh import fresh_database, libpq_variables
+from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -65,22 +61,6 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 def python(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the interpreter of an environment in which the wheel is installed, and nothing of the checkout."""
     return environment_of(distributions.wheel, tmp_path_factory.mktemp("environment") / "env", beside=True)
-
-
-@pytest.fixture
-def database(transactional_db: None) -> Iterator[dict[str, str]]:
-    """Give the environment variables of a fresh database."""
-    name, parts = f"wheel_{uuid.uuid4().hex[:8]}", urlsplit(database_url())
-    with psycopg.connect(database_url(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield {
-            "PGDATABASE": name,
-            "PGHOST": parts.hostname or "",
-            "PGPORT": str(parts.port or 5432),
-            "PGUSER": unquote(parts.username or ""),
-            "PGPASSWORD": unquote(parts.password or ""),
-        }
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -152,34 +132,36 @@ def test_the_tests_of_an_archive_pass_where_it_was_unpacked(
 
 
 def test_a_project_in_another_place_runs_with_an_installed_wheel(
-    database: dict[str, str], python: Path, tmp_path: Path
+    transactional_db: None, python: Path, tmp_path: Path
 ) -> None:
     """Naive: what the package reads at run time was found in the checkout only."""
     (tmp_path / "shop").mkdir()
     for name, code in {"manage": MANAGE, "shop/__init__": "", "shop/settings": SETTINGS, "shop/tasks": TASKS}.items():
         (tmp_path / f"{name}.py").write_text(code)
+    with fresh_database("wheel") as url:
+        database = libpq_variables(url)
 
-    def manage(*words: str) -> str:
-        done = run(python, "manage.py", *words, cwd=tmp_path, **database)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        def manage(*words: str) -> str:
+            done = run(python, "manage.py", *words, cwd=tmp_path, **database)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
 
-    assert "no issues" in manage("check", "--database", "default", "--fail-level", "WARNING")
-    assert "horsies.0002" in manage("migrate")
-    assert "No changes" in manage("makemigrations", "--check", "--dry-run")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "HORSIES", "PYTHON"))}
-    with (tmp_path / "worker.log").open("wb") as log:
-        worker = subprocess.Popen(
-            [python, "manage.py", "horsies_worker", "--processes", "1"],
-            cwd=tmp_path, env={**kept, **database}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-        where, value = manage("shell", "--command", SENDS).splitlines()[-2:]
-        assert Path(where).is_relative_to(python.parents[1])
-        assert value == "3"
-        worker.send_signal(signal.SIGTERM)
-        wait_until(lambda: worker.poll() is not None, "the worker ends")
-        assert worker.returncode == 0, (tmp_path / "worker.log").read_text()
-    finally:
-        worker.kill()
-        worker.wait()
+        assert "no issues" in manage("check", "--database", "default", "--fail-level", "WARNING")
+        assert "horsies.0002" in manage("migrate")
+        assert "No changes" in manage("makemigrations", "--check", "--dry-run")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "HORSIES", "PYTHON"))}
+        with (tmp_path / "worker.log").open("wb") as log:
+            worker = subprocess.Popen(
+                [python, "manage.py", "horsies_worker", "--processes", "1"],
+                cwd=tmp_path, env={**kept, **database}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            where, value = manage("shell", "--command", SENDS).splitlines()[-2:]
+            assert Path(where).is_relative_to(python.parents[1])
+            assert value == "3"
+            worker.send_signal(signal.SIGTERM)
+            wait_until(lambda: worker.poll() is not None, "the worker ends")
+            assert worker.returncode == 0, (tmp_path / "worker.log").read_text()
+        finally:
+            worker.kill()
+            worker.wait()

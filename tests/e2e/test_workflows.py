@@ -1,4 +1,4 @@
-"""Workflows with real workers: they advance at once, and nothing that dies, expires or is cancelled leaves a run waiting."""
+"""Workflows with real workers: they advance at once, nothing that dies or expires leaves a run waiting, and undos go on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from horsies_django import Workflow
@@ -17,11 +18,8 @@ from horsies_django.models import Task, TaskAttempt, WorkflowNode
 from horsies_django.store.workflows import ROOTS
 from tests.apps.project import flows, tasks
 from tests.conftest import wait_until
-from tests.support.workers import WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-Start = Callable[..., WorkerProcess]
 Connect = Callable[[], psycopg.Connection[Any]]
 
 
@@ -37,25 +35,15 @@ def many(width: int) -> Workflow:
 @pytest.mark.boundary
 def test_a_worker_runs_a_workflow_without_waiting_for_a_poll(worker: Start) -> None:
     worker("--processes=2", HORSIES_TEST_POLL_MS="60000").ready()
-    handle = many(300).send()
-    assert handle.get(timeout_ms=30_000).ok_value == sum(range(300)) + 300
+    handle = many(100).send()
+    assert handle.get(timeout_ms=30_000).ok_value == sum(range(100)) + 100
     assert handle.status() == "COMPLETED"
-
-
-@pytest.mark.promise("S3.1")
-def test_several_workers_and_many_runs_count_every_task_once(worker: Start) -> None:
-    for _ in range(2):
-        worker("--processes=2").ready()
-    handles = [many(20).send() for _ in range(40)]
-    assert {handle.get(timeout_ms=60_000).ok_value for handle in handles} == {210}
-    assert Task.objects.count() == 40 * 22
-    assert TaskAttempt.objects.count() == 40 * 22
 
 
 @pytest.mark.promise("S3.1")
 def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
     first = worker("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
-    handle = many(300).send()
+    handle = many(100).send()
     wait_until(lambda: Task.objects.filter(status="COMPLETED").count() > 20, "some tasks have run")
     os.kill(first.process.pid, signal.SIGKILL)
     worker("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
@@ -64,8 +52,7 @@ def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
 
 
-def test_what_no_engine_settles_is_found(worker: Start) -> None:
-    worker("--processes=1").ready()
+def test_what_no_engine_settles_is_found(shared_worker: WorkerProcess) -> None:
     flow = Workflow("expires")
     late = flow.add(tasks.noop.with_options(delay=3600, good_until=timedelta(seconds=1)))
     other = flow.add(tasks.noop.with_options(delay=3600), name="by hand")
@@ -105,8 +92,7 @@ def waiting_for_a_lock(session: psycopg.Connection[Any]) -> list[str]:
     return [name for (name,) in found]
 
 
-def test_a_cancelled_run_stops_its_running_task(worker: Start) -> None:
-    worker("--processes=1").ready()
+def test_a_cancelled_run_stops_its_running_task(shared_worker: WorkerProcess) -> None:
     flow = Workflow("cancel")
     flow.add(flows.number, 1, after=flow.add(tasks.hold, "cancelled"))
     handle = flow.send()
@@ -117,9 +103,10 @@ def test_a_cancelled_run_stops_its_running_task(worker: Start) -> None:
     wait_until(lambda: not WorkflowNode.objects.filter(finished_at=None).exists(), "its nodes have ended")
 
 
-def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_its_run_is_paused(worker: Start) -> None:
+def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_its_run_is_paused(
+    shared_worker: WorkerProcess,
+) -> None:
     """Naive: the worker gives it back, and claims it again."""
-    process = worker("--processes=1").ready()
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
     flow = Workflow("paused")
@@ -132,7 +119,7 @@ def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_it
     wait_until(lambda: task.get().status == "PENDING", "it was given back")
     assert tasks.add.send(5).get().ok_value == 5  # which comes after it
     assert (task.get().status, task.get().claim_generation) == ("PENDING", 1)
-    assert "1 given back" in process.log
+    assert "1 given back" in shared_worker.log
     handle.resume()
     assert handle.get(timeout_ms=30_000).ok_value == 4
 
@@ -153,9 +140,9 @@ def test_a_run_that_another_transaction_holds_is_advanced_soon_after(worker: Sta
     assert handle.get(timeout_ms=30_000).ok_value == 2
 
 
-def finished(cursor: object) -> int:
-    cursor.execute("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NOT NULL")  # type: ignore[attr-defined]
-    return int(cursor.fetchone()[0])  # type: ignore[attr-defined]
+def finished(cursor: Any) -> int:
+    cursor.execute("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NOT NULL")
+    return int(cursor.fetchone()[0])
 
 
 def test_more_first_tasks_than_a_send_takes_are_sent_by_a_worker(worker: Start) -> None:
@@ -197,3 +184,36 @@ def test_signals_and_timeouts_are_found_after_the_worker_that_heard_of_them_was_
     handle.signal("go", "late")
     worker("--processes=1").ready()
     assert handle.get(timeout_ms=30_000).ok_value == "late"
+
+
+@pytest.mark.boundary
+def test_a_node_whose_process_was_killed_is_undone_without_a_result(shared_worker: WorkerProcess) -> None:
+    flow = Workflow("killed")
+    first = flow.add(tasks.hold, "first", undo=flows.undo_hold)
+    flow.add(tasks.hold, "second", after=first, undo=flows.undo_hold)
+    handle = flow.send()
+    pid = held_by("first")
+    let_go("first")
+    os.kill(held_by("second"), signal.SIGKILL)
+    error = handle.get(timeout_ms=60_000).err_value
+    assert (error.error_code, error.data["undone"]) == ("WORKFLOW_FAILED", 2)
+    undone = Group.objects.filter(name__startswith="undone").order_by("pk").values_list("name", flat=True)
+    assert list(undone) == ["undone second None", f"undone first {pid}"]
+
+
+def test_the_undos_go_on_after_the_worker_that_ran_them_was_killed(worker: Start) -> None:
+    one = worker("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
+    flow = Workflow("killed twice")
+    first = flow.add(flows.number, 1, undo=flows.note_undo)
+    second = flow.add(flows.number, 2, after=first, name="second", undo=tasks.hold_undo)
+    flow.add(flows.broken, after=second)
+    handle = flow.send()
+    held_by("undo")
+    assert handle.status() == "COMPENSATING"
+    os.kill(one.process.pid, signal.SIGKILL)
+    worker("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
+    running = Group.objects.filter(name__startswith="undo:")
+    wait_until(lambda: running.count() == 2, "another worker runs the undo again")
+    let_go("undo")
+    assert handle.get(timeout_ms=60_000).err_value.data["undone"] == 2
+    assert set(WorkflowNode.objects.filter(kind="undo").values_list("status", flat=True)) == {"COMPLETED"}

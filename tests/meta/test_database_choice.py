@@ -108,6 +108,7 @@ def test_an_engine_that_cannot_pull_the_image_is_told_from_one_that_is_not_there
     assert docker_image_problem() == f"the Docker image {IMAGE} cannot be had"
 
 
+@pytest.mark.e2e
 def test_tests_of_pure_code_run_where_no_postgresql_can_be_started(tmp_path: Path) -> None:
     """Where all tests were given a server, those of pure code could not run without one, either."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}

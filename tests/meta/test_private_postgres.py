@@ -16,6 +16,8 @@ import pytest
 from example_project.postgres import PREFIX, private_postgres, remove_abandoned
 from example_project.postgres_binaries import PostgresError
 
+pytestmark = pytest.mark.e2e  # they start servers
+
 
 def setting(connection: psycopg.Connection, name: str) -> str:
     row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()

@@ -40,7 +40,7 @@ ALLOWED = {
     "tests/stress/chaos/storm.py::Storm.until": "the same",
     "tests/stress/oracle/storm.py::Storm.raise_": "the same",
     "tests/stress/oracle/storm.py::Storm.until": "the same",
-    "tests/e2e/test_outages_refused.py::": "a statement that PostgreSQL ends at its time limit",
+    "tests/e2e/test_outages.py::": "a statement that PostgreSQL ends at its time limit",
     "tests/stress/soak/load.py::capacity": "a loop that waits for the end of a backlog, with an end",
     "tests/stress/soak/run.py::Soak.soak": "an hour of work by the clock",
     "tests/stress/soak/run.py::Soak.until": "a loop that waits for a condition, with an end",
@@ -49,7 +49,7 @@ ALLOWED = {
     "tests/stress/test_step_storm.py::Storm.kill_all_the_time": "kills come at any moment",
     "tests/stress/test_step_storm.py::Storm.freeze_all_the_time": "what was woken runs for a moment before its worker ends it",
     "tests/stress/test_workflow_storm.py::Storm.rage": "a fault does not wait longer than a while for the runs before it",
-    "tests/db/test_send_options.py::late_in_a_transaction": "a moment between the start of a transaction and a send",
+    "tests/db/test_send.py::late_in_a_transaction": "a moment between the start of a transaction and a send",
     "tests/db/test_undo.py::slow_begin": "a slow statement of the server",
     "tests/meta/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
         "a statement that is under way when its server is killed"
@@ -58,8 +58,8 @@ ALLOWED = {
     "tests/worker/test_outbox.py::test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands": (
         "a trigger that makes each row slow: the database's time limit ends the statement"
     ),
-    "tests/worker/test_scheduler_loop.py::test_a_change_during_a_round_is_not_slept_through": "the sleep that is woken",
-    "tests/worker/test_scheduler_loop.py::test_a_cut_connection_wakes_it_and_is_replaced": "the sleep that is woken",
+    "tests/worker/test_scheduler.py::test_a_change_during_a_round_is_not_slept_through": "the sleep that is woken",
+    "tests/worker/test_scheduler.py::test_a_cut_connection_wakes_it_and_is_replaced": "the sleep that is woken",
 }
 
 A_DEADLINE = (

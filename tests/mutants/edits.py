@@ -58,7 +58,7 @@ EDITS = (
         "MAX_TASKS_PER_CHILD = 100 ",
         "MAX_TASKS_PER_CHILD = 1000 ",
         (
-            "tests/worker/test_recycling.py"
+            "tests/worker/test_capacity.py"
             "::test_without_the_option_a_child_is_replaced_after_a_hundred_tasks_and_not_before_it_is_a_minute_old",
         ),
     ),
@@ -84,9 +84,7 @@ EDITS = (
         "horsies_django/worker/engine/outage.py",
         "        self.backoff.succeeded()\n",
         "",
-        (
-            "tests/e2e/test_engine_limits.py::test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows",
-        ),
+        ("tests/e2e/test_outages.py::test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows",),
     ),
     Edit(
         7,
@@ -94,7 +92,7 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "            self.arrived |= announced & self.callers.keys()\n",
         "            self.arrived |= set()\n",
-        ("tests/db/test_result_listener.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
+        ("tests/db/test_waiting.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
     ),
     Edit(
         8,
@@ -102,7 +100,7 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "look_at, arrived = now + self.poll_seconds, wanted",
         "look_at = now + self.poll_seconds",
-        ("tests/db/test_result_listener.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),
+        ("tests/db/test_waiting.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),
     ),
     Edit(
         9,
@@ -150,7 +148,7 @@ EDITS = (
         "horsies_django/core/schedules.py",
         'digest = hashlib.sha256(f"{self.name} {fire_time.timestamp():.0f}".encode()).digest()',
         'digest = hash(f"{self.name} {fire_time.timestamp():.0f}").to_bytes(8, signed=True)',
-        ("tests/unit/test_fire_times.py::test_jitter_is_the_same_in_every_process",),
+        ("tests/unit/test_patterns.py::test_jitter_is_the_same_in_every_process",),
     ),
     Edit(
         14,
@@ -158,7 +156,7 @@ EDITS = (
         "horsies_django/worker/pool/timeouts.py",
         "        self.reported = old\n",
         "        self.reported = set()\n",
-        ("tests/worker/test_stuck.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),
+        ("tests/worker/test_logs.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),
     ),
     Edit(
         15,
@@ -166,7 +164,9 @@ EDITS = (
         f"{FUNCTIONS}/tasks/horsies_send.sql",
         "v_now + p_delay",
         "now() + p_delay",
-        ("tests/db/test_send_options.py::test_a_delay_counts_from_the_send_and_not_from_the_start_of_its_transaction",),
+        (
+            "tests/db/test_send.py::test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction",
+        ),
     ),
     Edit(
         16,
@@ -196,6 +196,8 @@ EDITS = (
         f"{FUNCTIONS}/partitions/horsies_partition_capacity.sql",
         " - l.ahead),",
         "),",
-        ("tests/db/test_caps_soft.py::test_what_a_pass_took_ahead_counts_in_its_next_round",),
+        (
+            "tests/db/test_caps_soft.py::test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker",
+        ),
     ),
 )

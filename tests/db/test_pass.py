@@ -69,6 +69,14 @@ def test_each_lane_takes_what_it_has_slots_for(claimer: Claimers) -> None:
     assert {claim.id for claim in claims} == {sync[0], *async_[:2]}
 
 
+def test_a_claim_that_meets_a_late_task_starts_no_more_than_it_has_slots_for(claimer: Claimers) -> None:
+    for lane in ("sync", "async"):
+        put(lane=lane, good_until=aware(seconds=-1))
+        first, _second, _third = put(3, lane=lane)
+        slots = {"sync": 0, "async_": 0, "sync" if lane == "sync" else "async_": 1}
+        assert [claim.id for claim in claimer().run_pass(**slots).claims] == [first]
+
+
 @pytest.mark.promise("S0.36", "S2.7")
 def test_a_claim_takes_only_what_every_condition_lets_through(claimer: Claimers, connect: Connect) -> None:
     put(queue="bulk")

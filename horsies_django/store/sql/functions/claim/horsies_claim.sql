@@ -61,7 +61,7 @@ BEGIN
       v_count := cardinality(v_ids);
 
       IF v_first = v_last AND NOT v_partitioned AND p_wanted.prefetch = 0 AND v_count <= least(p_wanted.total, p_rooms[v_first])
-        AND NOT true = ANY (v_late) THEN  -- the common case: every candidate can start
+        AND v_extra = 0 AND NOT true = ANY (v_late) THEN  -- the common case: no more candidates than slots, and each can start
         v_verdicts := array_fill('start'::text, ARRAY[v_count]);
         v_stopped := false;
         v_used := v_used || array_fill(v_limits[v_first].queue_name::text, ARRAY[v_count]);

@@ -22,6 +22,7 @@ from django.utils import timezone
 from horsies_django import TaskDefinitionError, TaskSendError, task
 from horsies_django.core.records import NewTasks
 from horsies_django.models import Task
+from horsies_django.models.fields import aware
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import enqueue, options, registry
@@ -378,7 +379,7 @@ def test_a_delay_among_the_options_is_what_schedule_takes_for_every_verb(delay: 
     for handle in handles:
         found = row(handle)
         if isinstance(delay, dt.datetime):
-            assert found.enqueued_at == expected.enqueued_at == MOMENT
+            assert aware(found.enqueued_at) == aware(expected.enqueued_at) == MOMENT
         else:
             assert found.enqueued_at - found.sent_at == expected.enqueued_at - expected.sent_at == HOUR
     assert row(handles[0]).kwargs == {"a": 1, "b": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -61,3 +62,12 @@ def test_the_demo_uses_only_a_database_of_the_command_line(
     (line,) = [line for line in done.stdout.splitlines() if "manage.py demo" in line]
     assert "env -u DATABASE_URL" in line
     assert ("--database-url" in line) == used
+
+
+def test_the_test_files_that_ci_names_exist() -> None:
+    text = (ROOT / ".ci" / "run").read_text()
+    named = set(re.findall(r"tests/\w+/test_\w+\.py", text))
+    for layer, names in re.findall(r"printf 'tests/(\w+)/test_%s\.py '([^)]*)\)", text):
+        named |= {f"tests/{layer}/test_{name}.py" for name in names.replace("\\", "").split()}
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []

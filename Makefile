@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
 	@echo "             DATABASE_URL=postgresql://... uses that server instead of a private one"
-	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 5 minutes on 2 CPUs;"
+	@echo "make test    run the tests on DATABASE_URL, else in a container, else on a private server: 3 minutes on 2 CPUs;"
 	@echo "             ARGS=\"tests/desk -k send\" runs those only"
 	@echo "make e2e     run the other tests with real workers, and the README, the tutorial and the demo as they are printed"
 	@echo "make browser run the tests of the admin in a real browser, where chromium is installed"

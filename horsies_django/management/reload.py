@@ -2,7 +2,8 @@
 
 There are two processes. The outer one looks for changed files as ``runserver`` does, lets the worker stop in order, and starts it
 again. It imports no tasks, so it survives code that cannot be imported, and then waits for the next change. The worker runs in a
-session of its own, so a terminal sends Ctrl-C to the outer process only, which passes signals on.
+session of its own, so a terminal sends Ctrl-C to the outer process only, which passes signals on. On Linux the worker also stops
+when the outer process is killed.
 """
 
 from __future__ import annotations
@@ -88,9 +89,12 @@ class OuterProcess:
         )
         self.pass_on()
         if (changed := self.wait_for_change(before)) is not None:
-            logger.info("%s changed: restarting the worker; running tasks finish first", changed)
-            self.restarting = True
-            self.worker.terminate()
+            self.restarting = (
+                not self.signals
+            )  # else a signal was passed on just now, and another one would end the tasks
+            if self.restarting:
+                logger.info("%s changed: restarting the worker; running tasks finish first", changed)
+                self.worker.terminate()
         code, self.worker = self.worker.wait(), None
         return code
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from django.db import ProgrammingError
 
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 UNDEFINED = ("42P01", "42883", "42703", "42704")  # SQLSTATEs: no such table, function, column, type
 
 
@@ -160,9 +161,6 @@ def discard(connection: Any) -> None:
     """
     execute(connection, "sessions/discard")
     connection._prepared.clear()
-
-
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def now(connection: Connection) -> dt.datetime:

@@ -264,6 +264,7 @@ def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
         wait_until(lambda how=how: (async_pid() == pid) == (how == "remove_writer" or options == WITHOUT_CHILDREN), how)
         let_go("goes on")
         assert breaker.get(timeout_ms=SECONDS_30).ok_value == pid
+    assert ("replacing it" in process.log) == (options != WITHOUT_CHILDREN)
     assert process.stop() == 0
 
 

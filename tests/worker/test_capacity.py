@@ -228,6 +228,17 @@ def test_a_count_of_zero_and_a_worker_without_children_replace_nobody(processes:
     assert recycling.due([one], START + 86_400) == []
 
 
+def test_of_the_children_that_tasks_altered_one_a_minute_is_replaced() -> None:
+    recycling, _ = pool(2)
+    assert [recycling.replaces_altered(START + second) for second in (0, 1, 59.9, 60, 61)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize("chosen", [None, 100])
 def test_while_many_children_run_their_last_tasks_the_others_get_another_life(chosen: int | None) -> None:
     recycling, (one,) = pool(1, chosen)

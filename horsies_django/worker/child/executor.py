@@ -7,15 +7,15 @@ Jobs arrive in lists of (number, JSON arguments, what CurrentTask takes); ``None
 (number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])`` returns
 tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its memory
 limit, before the reply, after which another task may come, and ``("altered", None)`` that a task changed state that others
-depend on. Numbers increase per lane. ``started[lane]`` is the number of the
-last task whose user code may have begun; it is in shared memory, where the parent reads it if this process dies.
+depend on. Numbers increase per lane. ``started[lane]`` is the number of the last task whose user code may have begun; it is in
+shared memory, where the parent reads it if this process dies.
 
 The event loop of a lane, which keeps running even if user code interferes with it.
 
 All async tasks of a process share one loop. What a task may do to it, and what follows:
 
 - It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive jobs and send replies, and a
-  private future ends it. Tasks that were cancelled before they began are started again (``executor.AsyncLane``).
+  private future ends it. Tasks that were cancelled before they began are started again (``AsyncLane``).
 - It removes readers or writers of the lane's socket. They are restored every second, even while that task is still running,
   and the child is replaced: other readers, which nobody can restore, may be missing, too.
 - It stops the loop, or breaks it by ``SystemExit`` or ``KeyboardInterrupt``. The loop is run again.
@@ -57,9 +57,9 @@ from horsies_django.worker.ipc.channel import (
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.memory import Gauge
 
-LOOK_SECONDS = 1.0
 logger = logging.getLogger("horsies.worker")
 
+LOOK_SECONDS = 1.0
 SYNC, ASYNC = 0, 1
 PORTION = 64  # replies per message: the engine settles these while further tasks run
 Job = tuple[int, str, tuple[str, str, int, str, str, int, str | None]]

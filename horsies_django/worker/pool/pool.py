@@ -142,11 +142,15 @@ class Pool:
 
     def _retire(self, member: PoolProcess) -> None:
         """Let a child end after its present tasks, and start its successor at once."""
-        if member.dismissed or self.stopping or not isinstance(member, Child):
+        if not self._stays(member):
             return
         member.dismissed = member.replaced = True
         member.end_lanes()
         self._add_child()
+
+    def _stays(self, member: PoolProcess) -> bool:
+        """Whether a process is a child that would go on taking tasks."""
+        return isinstance(member, Child) and not member.dismissed and not self.stopping
 
     # Messages from the processes
 
@@ -174,7 +178,7 @@ class Pool:
                 logger.info("child %s has reached %.0f MB; replacing it", member.pid, payload)
                 self._retire(member)
             elif kind == "altered":
-                if self.recycling.replaces_altered(time.monotonic()):
+                if self._stays(member) and self.recycling.replaces_altered(time.monotonic()):
                     logger.info("a task changed the state of child %s; replacing it", member.pid)
                     self._retire(member)
             else:

@@ -29,8 +29,9 @@ from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.task_log import label
 
-FEW = 1_000  # entries, below which cleaning is not worthwhile
 logger = logging.getLogger("horsies.worker")
+
+FEW = 1_000  # entries, below which cleaning is not worthwhile
 
 
 class TimeLimits(NamedTuple):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from horsies_django.core.codec import CodecError, shape_of
-from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.jsondata import write_json
 
 MOST_BYTES = 4_096
 MOST_BRACKETS = 400  # options with more than core.options.MOST_BRACKETS are not read

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.records import Claim, Outcome
 
 

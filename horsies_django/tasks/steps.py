@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, Shape
 from horsies_django.core.codec.calls import digest_of, result_shape
-from horsies_django.core.codec.jsontext import read_json, write_json
+from horsies_django.core.codec.jsondata import read_json, write_json
 from horsies_django.core.codec.shapes import ANY
 from horsies_django.core.errors import StaleAttempt, StepError, TaskDefinitionError
 from horsies_django.core.records import Fence

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.advice import name_of
-from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.signatures import hints_of
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.options import drops_result

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from horsies_django.core.codec import CodecError, shape_of
-from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.workflows import checks
 from horsies_django.workflows.nodes import Node

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, shape_of
-from horsies_django.core.codec.jsontext import write_json
+from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.type_texts import problem
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.explanations import clock_time

@@ -176,7 +176,7 @@ def test_a_task_that_changed_its_kind_fails_with_a_clear_error(
     drain(raise_errors=False)
     found = [row(id_).result["err"] for id_ in (was_plain, was_typed)]
     assert [one["error_code"] for one in found] == ["WORKER_SERIALIZATION_ERROR"] * 2
-    assert "was sent 3 arguments that it does not take" in found[0]["message"]
+    assert "was sent an argument that it does not take" in found[0]["message"]
     assert "was it sent by a task with typed arguments" in found[1]["message"]
 
 

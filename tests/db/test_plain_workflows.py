@@ -142,7 +142,7 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
     found = str(refused.value)
     for said in (
         "greet: greet() missing a required argument: 'name'",
-        "greet-2: greet() missing a required argument: 'name'",
+        "greet-2: greet() got an unexpected keyword argument 'nmae'",
         "greet-3: argument 'name': expected plain JSON",
         "note: note() gets arguments for *args, which have no name",
         "double: it may run without a value for 'n': give it a default",

@@ -184,7 +184,7 @@ def test_code_that_changed_under_a_waiting_run_fails_its_node_alone_until_it_is_
         assert nodes["plus"].error_code == "WORKER_SERIALIZATION_ERROR"
         assert "node plus failed: WORKER_SERIALIZATION_ERROR: " in message
         for text in (message, nodes["plus"].error, nodes["all"].error):
-            assert "was sent without the required argument 'c'" in text
+            assert "missing a required argument: 'c'" in text
     handle.retry()
     assert drain() == 3, "what had completed is kept"
     assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 5)

@@ -28,6 +28,7 @@ LATE_IMPORTS = {
     "horsies_django/__init__.py": 1,  # the front door imports nothing before it is asked
     "horsies_django/apps.py": 5,  # before ready() the models do not exist
     "horsies_django/conf/__init__.py": 1,  # without any psycopg this module of Django's raises
+    "horsies_django/core/codec/models.py": 1,  # pydantic takes long to import, and most processes never need it
     "horsies_django/core/codec/signatures.py": 1,  # annotationlib is new in Python 3.14
     "horsies_django/core/patterns/kinds.py": 4,  # croniter takes long to import, and most processes never need it
     "horsies_django/management/commands/horsies_dev.py": 1,  # Windows has no worker, and gets a message
@@ -103,6 +104,7 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
         "django_tasks",
         "asgiref",
         "typing_extensions",
+        "pydantic",
         "croniter",
         "cron_descriptor",
         "psutil",

@@ -211,6 +211,7 @@ def test_a_call_is_stored_as_it_was_made_with_the_names_that_the_function_has(
         (greet, [1], {"name": 2}, "greet() multiple values for argument 'name'"),
         (greet, [1], {"nmae": 2}, "greet() got an unexpected keyword argument 'nmae'"),
         (at, [], {"x": 1}, "'x'"),
+        (mixed, [], {"y": 1}, "mixed() missing a required argument: 'x'"),
     ],
 )
 def test_a_call_that_does_not_fit_the_function_is_refused_at_send(
@@ -238,7 +239,8 @@ def test_a_context_is_no_argument() -> None:
         ('{"name": "Ann"}', "as tasks of django.tasks are sent"),
         ("[]", "as tasks of django.tasks are sent"),
         ('{"args": {}, "kwargs": []}', "as tasks of django.tasks are sent"),
-        ('{"args": [], "kwargs": {"nmae": 1}}', "missing a required argument"),
+        ('{"args": [], "kwargs": {"nmae": 1}}', "was sent an argument that it does not take"),
+        ('{"args": [], "kwargs": {}}', "missing a required argument"),
         ('{"args": [1, 2, 3], "kwargs": {}}', "too many positional arguments"),
         ('{"args": [NaN], "kwargs": {}}', "is not JSON"),
         ('{"args": ["Ann"], "kwargs": {"secret": 1}}', "greet() was sent an argument that it does not take; its signature"),

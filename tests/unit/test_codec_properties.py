@@ -5,15 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import ipaddress
 import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import PositiveInt
 
 from horsies_django.core.codec import ArgumentsCodec, CodecError, Shape, UnsupportedType, shape_of
 from tests.support.sizes import examples
@@ -54,6 +56,25 @@ class Tree:
     children: list[Tree] = field(default_factory=list)
 
 
+class Span(NamedTuple):
+    start: int
+    length: dt.timedelta
+
+
+class Doc(TypedDict):
+    a: str
+    spans: NotRequired[list[Span]]
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    item: T
+    others: list[T]
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 FIXED = st.none() | st.integers(-86_399, 86_399).map(lambda s: dt.timezone(dt.timedelta(seconds=s)))
@@ -88,6 +109,15 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
         max_leaves=5,
     ),
     Any: PLAIN,
+    bytes: st.binary(),
+    ipaddress.IPv6Address: st.ip_addresses(v=6),
+    frozenset[dt.date]: st.frozensets(st.dates(), max_size=3),
+    Span: st.builds(Span, st.integers(), st.timedeltas()),
+    Doc: st.fixed_dictionaries(
+        {"a": TEXT}, optional={"spans": st.lists(st.builds(Span, st.integers(), st.timedeltas()))}
+    ),
+    Box[dt.timedelta]: st.builds(Box, st.timedeltas(), st.lists(st.timedeltas(), max_size=3)),
+    PositiveInt: st.integers(min_value=1),
     dict: st.dictionaries(TEXT, PLAIN, max_size=3),
     list: st.lists(PLAIN, max_size=3),
 }

@@ -14,12 +14,6 @@ from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import pytest
-
-from horsies_django.core.codec import ArgumentsCodec, CodecError, ResultCodec, UnsupportedType, shape_of
-from horsies_django.core.errors import TaskDefinitionError
-
-pydantic = pytest.importorskip("pydantic", minversion="2.8", reason="pydantic is not installed")
-
 from pydantic import (  # noqa: E402
     AliasChoices,
     BaseModel,
@@ -32,6 +26,9 @@ from pydantic import (  # noqa: E402
     field_validator,
     model_serializer,
 )
+
+from horsies_django.core.codec import ArgumentsCodec, CodecError, ResultCodec, UnsupportedType, shape_of
+from horsies_django.core.errors import TaskDefinitionError
 
 ROOT = Path(__file__).parents[2]
 

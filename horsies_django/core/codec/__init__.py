@@ -10,8 +10,9 @@ from __future__ import annotations
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.arguments import ArgumentsCodec
 from horsies_django.core.codec.envelopes import ResultCodec, encode_error, printable
+from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.codec.plain import PLAIN, PlainArguments, PlainResult
-from horsies_django.core.codec.shapes import CodecError, Shape
+from horsies_django.core.codec.shapes import Shape
 
 __all__ = [
     "PLAIN",

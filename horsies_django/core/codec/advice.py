@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
 import os
 import typing
 from collections.abc import Callable
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from horsies_django.core.results import TaskResult
 
@@ -61,25 +60,15 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     ),
     (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
     (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
-    (is_typeddict, "is a TypedDict, which is not checked when it is made", "write a dataclass"),
-    (
-        lambda cls: hasattr(cls, "_fields") and _below(tuple)(cls),
-        "is a NamedTuple, a list in JSON",
-        "write a dataclass",
-    ),
     (lambda cls: isinstance(cls, TypeVar), "stands for a type that is not known here", "write the type itself"),
     (
         lambda cls: hasattr(cls, "parse_obj"),
         "is not a model of pydantic 2",
         "use pydantic 2.8 or newer, or write a dataclass",
     ),
-    (_below(os.PathLike), "is a path", "write str and pass str(path)"),
-    (_below(bytes, bytearray, memoryview), "has no form in JSON", "write str and pass base64 text"),
-    (
-        _any_of(set, frozenset, abc.Set, abc.MutableSet),
-        "has no form in JSON",
-        "write list[{inner}] and pass sorted(...)",
-    ),
+    (_below(os.PathLike), "is a path", "write pathlib.Path"),
+    (_below(bytearray, memoryview), "may change", "write bytes"),
+    (_any_of(abc.Set, abc.MutableSet), "may be many types", "write set[{inner}]"),
     (_any_of(abc.Callable), "is code, which cannot be sent", "write str and pass the name of what to call"),
     (_any_of(type), "is a class, which cannot be sent", "write str and pass its name"),
     (_any_of(abc.Mapping, abc.MutableMapping), "may be many types", "write dict[{inner}]"),
@@ -87,11 +76,6 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
         _any_of(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Iterator, abc.Collection, abc.Generator),
         "may be many types",
         "write list[{inner}] and pass list(...)",
-    ),
-    (
-        lambda cls: dataclasses.is_dataclass(cls),
-        "is a generic dataclass",
-        "write a dataclass whose fields name their types",
     ),
     (_any_of(typing.NoReturn, typing.Never), "has no values", "write None"),
 ]

@@ -5,19 +5,44 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+from collections.abc import Callable, Set
+from pathlib import PurePath
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from horsies_django.core.codec.advice import advice, is_model, name_of
 from horsies_django.core.codec.choices import enum_shape, literal_shape, scalar_key
 from horsies_django.core.codec.containers import dict_shape, list_shape, row_shape, tuple_shape
-from horsies_django.core.codec.models import has_discriminator, is_pydantic, model_shape
-from horsies_django.core.codec.objects import record_shape
-from horsies_django.core.codec.scalars import SCALARS
-from horsies_django.core.codec.shapes import ANY, MAX_DEPTH, CodecError, Record, Shape, too_deep
+from horsies_django.core.codec.errors import CodecError
+from horsies_django.core.codec.jsondata import MAX_DEPTH, too_deep
+from horsies_django.core.codec.models import (
+    checked_shape,
+    has_discriminator,
+    is_checked,
+    is_known,
+    is_pydantic,
+    model_shape,
+    text_shape,
+)
+from horsies_django.core.codec.objects import Fields, TypedFields
+from horsies_django.core.codec.scalars import SCALARS, path_shape
+from horsies_django.core.codec.shapes import ANY, Record, Shape
 from horsies_django.core.codec.unions import clash, union_shape
 from horsies_django.core.errors import TaskDefinitionError
 
+CONTAINERS = (list, dict, tuple, set, frozenset)
 WRAP = "declare one of them, or put each into a dataclass of its own"
 DISCRIMINATE = "declare one of them, or give pydantic a discriminator: Annotated[{pair}, Field(discriminator='kind')]"
 
@@ -69,8 +94,8 @@ class Compiler:
 
     def __init__(self) -> None:
         self.recursive = False
-        self._records: dict[type, Shape] = {}
-        self._open: set[type] = set()
+        self._records: dict[Any, Shape] = {}
+        self._open: set[Any] = set()
         self._unions: list[tuple[list[Shape], str, str]] = []
 
     def shape(self, annotation: Any, where: str) -> Shape:
@@ -82,8 +107,13 @@ class Compiler:
             pass
         origin, args = get_origin(annotation), get_args(annotation)
         if origin is Annotated and has_discriminator(args[1:]):
-            return self._model(annotation, where)
-        if origin is Annotated or origin is Final:
+            return self._by_pydantic(model_shape, annotation, where)
+        if origin is Annotated and is_checked(args[1:]):
+            inner = self.shape(args[0], where)
+            return self._by_pydantic(lambda each, _: checked_shape(each, inner), annotation, where)
+        if (
+            origin in (Annotated, Final, Required, NotRequired) or getattr(origin, "_name", "") == "ReadOnly"
+        ):  # of Python 3.13
             return self.shape(args[0], where)
         if origin is Union or origin is UnionType:
             return self._union(args, where)
@@ -96,15 +126,23 @@ class Compiler:
         if hasattr(origin, "horsies_shape"):  # Results, of a floor above
             shape: Shape = origin.horsies_shape(self.shape(args[0], where))
             return shape
-        if annotation is dict or annotation is list or origin in (list, dict, tuple):
-            return self._container(annotation, origin, args, where)
+        if (origin or annotation) in CONTAINERS:
+            return self._container(annotation, origin or annotation, args, where)
         if is_pydantic(annotation):
-            return self._model(annotation, where)
-        if isinstance(annotation, type) and origin is None and not is_model(annotation):
-            if issubclass(annotation, enum.Enum):
-                return self._enum(annotation, where)
-            if dataclasses.is_dataclass(annotation):
-                return self._record(annotation, where)
+            return self._by_pydantic(model_shape, annotation, where)
+        cls = origin or annotation
+        if isinstance(cls, type) and not is_model(cls):
+            if issubclass(cls, enum.Enum):
+                return self._enum(cls, where)
+            if issubclass(cls, PurePath):
+                return path_shape(cls)
+            if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+                hints = field_hints(annotation, cls)
+                return tuple_shape([self.shape(hints.get(each, Any), where) for each in cls._fields], cls)
+            if dataclasses.is_dataclass(cls) or is_typeddict(cls):
+                return self._record(annotation, cls, where)
+            if is_known(cls):
+                return self._by_pydantic(text_shape, annotation, where)
         raise refused(where, name_of(annotation), *advice(annotation, origin, args))
 
     def judge_unions(self) -> None:
@@ -122,10 +160,10 @@ class Compiler:
         self._unions.append((members, where, DISCRIMINATE if any(map(is_pydantic, args)) else WRAP))
         return union_shape(members)
 
-    def _model(self, annotation: Any, where: str) -> Shape:
+    def _by_pydantic(self, make: Callable[[Any, str], Shape], annotation: Any, where: str) -> Shape:
         name = name_of(get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation)
         try:
-            return model_shape(annotation, name)
+            return make(annotation, name)
         except NameError:
             raise
         except Exception as error:  # pydantic's exceptions have no base of their own
@@ -137,23 +175,18 @@ class Compiler:
             raise refused(where, f"Literal{list(args)}", "has values that are the same in JSON", "keep one of them")
         return literal_shape(options)
 
-    def _container(self, annotation: Any, origin: Any, args: tuple[Any, ...], where: str) -> Shape:
-        if annotation is list or (origin is list and not args):
-            return list_shape(ANY)
-        if annotation is dict or (origin is dict and not args):
-            return dict_shape(ANY)
-        if origin is list:
-            return list_shape(self.shape(args[0], where))
-        if origin is dict:
-            if args[0] is not str:
+    def _container(self, annotation: Any, cls: type[Any], args: tuple[Any, ...], where: str) -> Shape:
+        if cls is tuple and not args:
+            raise refused(where, "tuple", "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]")
+        if cls is dict:
+            if args and args[0] is not str:
                 instead = f"write dict[str, {name_of(args[1])}], or a list of pairs"
                 raise refused(where, name_of(annotation), "has keys that are not str, as all keys in JSON are", instead)
-            return dict_shape(self.shape(args[1], where))
-        if not args:
-            raise refused(where, "tuple", "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]")
-        if len(args) == 2 and args[1] is Ellipsis:
-            return row_shape(self.shape(args[0], where))
-        return tuple_shape([self.shape(arg, where) for arg in args])
+            return dict_shape(self.shape(args[1], where) if args else ANY)
+        if cls is tuple and args[1:] != (Ellipsis,):
+            return tuple_shape([self.shape(arg, where) for arg in args])
+        item = self.shape(args[0], where) if args else ANY
+        return list_shape(item) if cls is list else row_shape(cls, item)
 
     def _enum(self, cls: type[enum.Enum], where: str) -> Shape:
         if not len(cls) and not issubclass(cls, enum.Flag):
@@ -163,26 +196,53 @@ class Compiler:
             raise refused(where, cls.__name__, "has members that are the same in JSON", "give each its own value")
         return shape
 
-    def _record(self, cls: type, where: str) -> Shape:
-        if cls in self._records:
-            known = self._records[cls]
-            if cls not in self._open:
+    def _record(self, annotation: Any, cls: type[Any], where: str) -> Shape:
+        if annotation in self._records:
+            known = self._records[annotation]
+            if annotation not in self._open:
                 return known
             self.recursive = True  # known is not complete yet, so refer to it later
             return dataclasses.replace(
                 known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
             )
-        fields = [field for field in dataclasses.fields(cls) if field.init]
-        refuse_odd_constructor(cls, {field.name for field in fields}, where)
-        missing = dataclasses.MISSING
-        required = {field.name for field in fields if field.default is missing and field.default_factory is missing}
-        shape, complete = record_shape(cls, Record(frozenset(field.name for field in fields), frozenset(required), {}))
-        self._records[cls] = shape
-        self._open.add(cls)
-        hints = hints_of_class(cls)
-        complete({f.name: self.shape(hints[f.name], f"{where}, field '{f.name}' of {cls.__name__}") for f in fields})
-        self._open.remove(cls)
+        hints, name, missing = field_hints(annotation, cls), name_of(annotation), dataclasses.MISSING
+        if is_typeddict(cls):
+            required = {each for each in hints if is_required(hints[each], each in cls.__required_keys__)}
+            fields: Fields = TypedFields(cls, name, Record(frozenset(hints), frozenset(required), {}))
+        else:
+            taken = {field.name: field for field in dataclasses.fields(cls) if field.init}
+            refuse_odd_constructor(cls, taken.keys(), where)
+            hints = {each: hints[each] for each in taken}
+            required = {each for each, one in taken.items() if one.default is one.default_factory is missing}
+            fields = Fields(cls, name, Record(frozenset(taken), frozenset(required), {}))
+        self._records[annotation] = shape = fields.shape()
+        self._open.add(annotation)
+        fields.complete({each: self.shape(hint, f"{where}, field '{each}' of {name}") for each, hint in hints.items()})
+        self._open.remove(annotation)
         return shape
+
+
+def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
+    """Return the annotations of the fields of a class, with the types for its parameters if it is generic."""
+    types = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
+
+    def substituted(hint: Any) -> Any:
+        if isinstance(hint, TypeVar):
+            return types.get(hint, hint)
+        parameters = getattr(hint, "__parameters__", ()) if types else ()
+        return hint[tuple(types.get(each, each) for each in parameters)] if parameters else hint
+
+    return {name: substituted(hint) for name, hint in hints_of_class(cls).items()}
+
+
+def is_required(hint: Any, otherwise: bool) -> bool:
+    """Return whether a TypedDict needs a field; with postponed annotations only the annotation tells it."""
+    return get_origin(hint) is Required or (get_origin(hint) is not NotRequired and otherwise)
+
+
+def is_typeddict(cls: type[Any]) -> bool:
+    """Return whether a class is a TypedDict, of typing or of typing_extensions."""
+    return issubclass(cls, dict) and hasattr(cls, "__required_keys__")
 
 
 def plain_scalar(value: Any, where: str) -> Any:
@@ -201,7 +261,7 @@ def plain_scalar(value: Any, where: str) -> Any:
     raise refused(where, "a value", f"is {type(value).__name__}, which JSON cannot hold", "use bool, int, float or str")
 
 
-def refuse_odd_constructor(cls: type, fields: set[str], where: str) -> None:
+def refuse_odd_constructor(cls: type, fields: Set[str], where: str) -> None:
     """Raise UnsupportedType for a dataclass that cannot be created from its fields by name."""
     parameters = inspect.signature(cls).parameters.values()
     needed = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}

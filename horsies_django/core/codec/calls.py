@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.arguments import parameter_shape
-from horsies_django.core.codec.jsontext import write_json
-from horsies_django.core.codec.shapes import ANY, CodecError, Shape, check_key, key_step, misfit, too_deep
+from horsies_django.core.codec.errors import CodecError, misfit
+from horsies_django.core.codec.jsondata import each_entry, each_item, write_json
+from horsies_django.core.codec.shapes import ANY, Shape, at
 from horsies_django.core.codec.signatures import EMPTY, origin_of, signature_of, unresolved
 from horsies_django.core.errors import TaskDefinitionError
 
@@ -63,15 +64,7 @@ def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     while isinstance(function, functools.partial):
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
         function = function.func
-    stored = {}
-    for name, value in bound(function, args, kwargs).items():
-        try:
-            stored[name] = canonical(value)
-        except CodecError as error:
-            error.within(name)
-            raise
-        except RecursionError:
-            raise too_deep().within(name) from None
+    stored = {name: at(name, canonical, value) for name, value in bound(function, args, kwargs).items()}
     return hashlib.sha256(write_json(sorted(stored.items())).encode()).hexdigest()[:32]
 
 
@@ -91,12 +84,9 @@ def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
 def canonical(value: Any) -> Any:
     """Return an argument as JSON data that is equal for equal values. Raises CodecError."""
     if isinstance(value, list | tuple):
-        return [canonical_item(item, f"[{index}]") for index, item in enumerate(value)]
+        return each_item(value, canonical)
     if isinstance(value, dict):
-        for key in value:
-            check_key(key)
-        found = {key: canonical_item(item, key_step(place)) for place, (key, item) in enumerate(value.items())}
-        return dict(sorted(found.items()))
+        return dict(sorted(each_entry(value, canonical).items()))
     if value is None or isinstance(value, bool | int | float | str):
         return ANY.dump(value)
     if hasattr(value, "_meta") and hasattr(value, "pk"):
@@ -105,15 +95,6 @@ def canonical(value: Any) -> Any:
         return canonical(shape_of(type(value), "an argument").dump(value))
     except (UnsupportedType, NameError) as error:
         raise CodecError(f"{type(value).__name__} cannot be encoded as JSON: {INSTEAD}") from error
-
-
-def canonical_item(value: Any, step: str) -> Any:
-    """Do the same for an element of a container."""
-    try:
-        return canonical(value)
-    except CodecError as error:
-        error.within(step)
-        raise
 
 
 def result_shape(function: Callable[..., Any]) -> Shape:

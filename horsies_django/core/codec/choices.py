@@ -7,7 +7,8 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horsies_django.core.codec.shapes import CodecError, Shape, misfit
+from horsies_django.core.codec.errors import CodecError, misfit
+from horsies_django.core.codec.shapes import Shape
 
 
 def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:

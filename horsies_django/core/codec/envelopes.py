@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
-from horsies_django.core.codec.jsontext import read_json, write_json
-from horsies_django.core.codec.shapes import ANY, CodecError, Shape, too_deep
+from horsies_django.core.codec.errors import CodecError
+from horsies_django.core.codec.jsondata import read_json, write_json
+from horsies_django.core.codec.outcomes import read_outcome
+from horsies_django.core.codec.shapes import ANY, Shape, at
 from horsies_django.core.codec.signatures import Compiled, refuse_unannotated
 from horsies_django.core.results import TaskError, TaskResult
 
 REPR_CHARACTERS = 10_000
+
+R = TypeVar("R")
 
 
 class ResultCodec(Compiled):
@@ -23,13 +27,6 @@ class ResultCodec(Compiled):
         refuse_unannotated(function, self.signature)
         self.wraps_result = re.match(r"(\w+\.)*TaskResult\b", str(self.signature.return_annotation)) is not None
         self._shape: Shape | None = None
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> ResultCodec:
-        """Read the return annotation of ``function``. Raises TaskDefinitionError with the line to write."""
-        codec = cls(function)
-        codec._resolve_early()
-        return codec
 
     def _compile(self, hints: dict[str, Any]) -> None:
         annotation = hints["return"]
@@ -50,38 +47,19 @@ class ResultCodec(Compiled):
 
     def encode_ok(self, value: Any) -> str:
         """Return the envelope of a success. Raises CodecError."""
-        try:
-            return f'{{"ok":{write_json(self._made().dump(value))}}}'
-        except CodecError as error:
-            _of_result(error)
-            raise
-        except RecursionError:
-            raise _of_result(too_deep()) from None
+        return of_result(lambda: f'{{"ok":{write_json(at("", self._made().dump, value))}}}')
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the result in an envelope. Raises CodecError if it does not fit the current annotation."""
         found = opened(envelope)
-        if "err" in found:
-            return self.decode_error(found)
-        try:
-            return TaskResult(ok=self._made().load(found["ok"]))
-        except CodecError as error:
-            _of_result(error)
-            raise
-        except RecursionError:
-            raise _of_result(too_deep()) from None
+        return of_result(
+            lambda: at("", lambda stored: read_outcome(stored, self._made() if "ok" in stored else None), found)
+        )
 
     @staticmethod
     def decode_error(envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the error in an envelope, whose format does not depend on the function. Raises CodecError."""
-        error = opened(envelope).get("err")
-        if not isinstance(error, Mapping) or not isinstance(error.get("error_code"), str):
-            raise CodecError("the stored error has no error_code", subject="result")
-        exception = error.get("exception")
-        if exception is not None and not isinstance(exception, Mapping):
-            raise CodecError("the stored exception is not an object", subject="result", path="exception")
-        message, data = str(error.get("message") or ""), error.get("data")
-        return TaskResult(err=TaskError.built_in(error["error_code"], message, data=data, exception=exception))
+        return of_result(lambda: read_outcome(opened(envelope), None))
 
     def _made(self) -> Shape:
         if self._shape is None:
@@ -90,10 +68,14 @@ class ResultCodec(Compiled):
         return self._shape
 
 
-def _of_result(error: CodecError) -> CodecError:
-    if error.subject == "argument":
-        error.subject, error.path = "result", error.path.removeprefix(".")
-    return error
+def of_result(convert: Callable[[], R]) -> R:
+    """Return ``convert()``, whose CodecError is about a result."""
+    try:
+        return convert()
+    except CodecError as error:
+        if error.subject == "argument":
+            error.subject, error.path = "result", error.path.removeprefix(".")
+        raise
 
 
 def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:

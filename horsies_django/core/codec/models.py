@@ -1,17 +1,23 @@
-"""The shape of pydantic's models: the JSON that pydantic itself writes and validates.
+"""The shapes of pydantic's models and types, and of types with its constraints: pydantic itself writes and validates them.
 
-Pydantic is never imported here. A project whose annotations are its models has imported it; for others it costs nothing.
+Pydantic is imported at the first such type; for projects without them it costs nothing.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
-from horsies_django.core.codec.jsontext import write_json
-from horsies_django.core.codec.shapes import ANY, CodecError, Shape, misfit
+from horsies_django.core.codec.errors import CodecError, misfit
+from horsies_django.core.codec.jsondata import write_json
+from horsies_django.core.codec.scalars import SCALARS
+from horsies_django.core.codec.shapes import ANY, Shape
+
+MOMENTS = {"date-time": dt.datetime, "date": dt.date, "time": dt.time}  # formats of JSON schemas
 
 
 def is_pydantic(annotation: Any) -> bool:
@@ -27,6 +33,58 @@ def has_discriminator(metadata: Iterable[Any]) -> bool:
     )
 
 
+def is_checked(metadata: Iterable[Any]) -> bool:
+    """Return whether the metadata of Annotated[...] contains constraints that pydantic checks, such as Field(gt=0) or Len(1)."""
+    return any(type(item).__module__.partition(".")[0] in ("pydantic", "annotated_types") for item in metadata)
+
+
+def is_known(cls: type) -> bool:
+    """Return whether a class is one of pydantic, or says how pydantic handles it."""
+    return hasattr(cls, "__get_pydantic_core_schema__") or cls.__module__.startswith(
+        "pydantic_core."
+    )  # its Url, before 2.10
+
+
+def checked_shape(annotation: Any, inner: Shape) -> Shape:
+    """Return the shape of a type with constraints: stored as the type without, and checked by pydantic on both ways.
+
+    A validator that changes a value does so when it is decoded.
+    """
+    check = Adapter(annotation, inner.name, "type").check
+
+    def dump(value: Any) -> Any:
+        stored = inner.dump(value)
+        check(value)
+        return stored
+
+    return replace(inner, dump=dump, load=lambda stored: check(inner.load(stored)), plain=False)
+
+
+def text_shape(annotation: Any, name: str) -> Shape:
+    """Return the shape of a type that pydantic writes as text, such as a URL. Raises ValueError if it does not."""
+    adapter = Adapter(annotation, name)
+    schema = adapter.schema()
+    if schema.get("type") != "string":
+        raise ValueError("only types that are text in its JSON schema can be declared")
+    if (moment := MOMENTS.get(schema.get("format"))) is not None:
+        return checked_shape(annotation, SCALARS[moment])
+
+    def dump(value: Any) -> Any:
+        stored = ANY.dump(adapter.dump(adapter.check(value)))
+        if adapter.load(stored) != value:  # as a secret, which is written as stars
+            raise CodecError(f"this {type(value).__name__} would come back as another {name}", "value")
+        return stored
+
+    def accepts(value: Any) -> bool:
+        try:
+            dump(value)
+        except CodecError:
+            return False
+        return True
+
+    return Shape(name, frozenset({str}), accepts, dump, adapter.load)
+
+
 def model_shape(annotation: Any, name: str) -> Shape:
     """Return the shape of a model, or of a union with a discriminator.
 
@@ -37,10 +95,24 @@ def model_shape(annotation: Any, name: str) -> Shape:
     for cls in classes:
         if is_pydantic(cls) and not cls.__pydantic_complete__:
             cls.model_rebuild()
-    model = Model(sys.modules["pydantic"].TypeAdapter(annotation), classes, name)
+    adapter = Adapter(annotation, name)
+
+    def dump(value: Any) -> Any:
+        """Return a model as pydantic writes it, by its aliases. Raises CodecError.
+
+        What was written is validated: pydantic does not check what is assigned to a field, and need not accept what it writes.
+        """
+        if not isinstance(value, classes):
+            raise misfit(name, value)
+        if type(value) not in classes and (added := ", ".join(map(repr, added_fields(value, classes)))):
+            raise CodecError(f"expected {name}, got {type(value).__name__}, whose {added} would be lost")
+        stored = ANY.dump(adapter.dump(value))
+        adapter.load(stored)
+        return stored
+
     objects = frozenset(NoneType if cls is NoneType else dict for cls in classes)
     kinds = objects if all(map(is_object, classes)) else ANY.kinds
-    return Shape(name, kinds, lambda value: isinstance(value, classes), model.dump, model.load)
+    return Shape(name, kinds, lambda value: isinstance(value, classes), dump, adapter.load)
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
@@ -59,63 +131,61 @@ def is_object(cls: Any) -> bool:
     return not root and not getattr(decorators, "model_serializers", None)
 
 
-class Model:
-    """A model, or a union of models with a discriminator."""
+def added_fields(value: Any, classes: Iterable[type]) -> list[str]:
+    """Return the fields that a subclass has in addition."""
+    known = {field for cls in classes if isinstance(value, cls) for field in getattr(cls, "model_fields", ())}
+    return sorted(getattr(type(value), "model_fields", {}).keys() - known)
 
-    def __init__(self, adapter: Any, classes: tuple[type, ...], name: str) -> None:
-        self.adapter = adapter
-        self.classes = classes
+
+class Adapter:
+    """What pydantic knows of a type, with CodecError as exception."""
+
+    def __init__(self, annotation: Any, name: str, kind: str = "value") -> None:
+        from pydantic import TypeAdapter, ValidationError  # slow to import
+
+        self.adapter: Any = TypeAdapter(annotation)
         self.name = name
-        self.invalid: type[Any] = sys.modules["pydantic"].ValidationError
+        self.kind = kind
+        self.invalid = ValidationError
 
     def dump(self, value: Any) -> Any:
-        """Return a model as pydantic writes it, by its aliases. Raises CodecError.
-
-        What was written is validated: pydantic does not check what is assigned to a field, and need not accept what it writes.
-        """
-        if not isinstance(value, self.classes):
-            raise misfit(self.name, value)
-        if type(value) not in self.classes and (added := ", ".join(map(repr, self._added(value)))):
-            raise CodecError(f"expected {self.name}, got {type(value).__name__}, whose {added} would be lost")
+        """Return what pydantic writes. Raises CodecError."""
         try:
-            stored = self.adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
+            return self.adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
         except RecursionError:
             raise
         except Exception as error:  # serializers are user code
             raise CodecError(f"{self.name} cannot be written: {type(error).__name__}: {error}", "value") from error
-        self.load(ANY.dump(stored))
-        return stored
 
     def load(self, stored: Any) -> Any:
-        """Return the model that pydantic makes of JSON data. Raises CodecError with the position of the first problem."""
+        """Return what pydantic makes of JSON data. Raises CodecError with the position of the first problem."""
+        return self._made(self.adapter.validate_json, write_json(stored))
+
+    def check(self, value: Any) -> Any:
+        """Return what pydantic makes of a value that has the type. Raises CodecError."""
+        return self._made(lambda given: self.adapter.validate_python(given, strict=True), value)
+
+    def schema(self) -> Any:
+        """Return the JSON schema; empty if pydantic cannot tell it."""
         try:
-            return self.adapter.validate_json(write_json(stored))
+            return self.adapter.json_schema()
+        except Exception:  # of a type without a JSON schema, or user code
+            return {}
+
+    def _made(self, validate: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return validate(value)
         except RecursionError:
             raise
         except self.invalid as error:
             first, *others = error.errors(include_url=False, include_context=False, include_input=False)
             more = f" (and {len(others)} more)" if others else ""
-            declared = frozenset(self._declared())
+            declared = frozenset(properties(self.schema()))
             path = "".join(step(part, declared) for part in first["loc"])
             problem = "its tag is none of those declared" if first["type"] == "union_tag_invalid" else first["msg"]
-            raise CodecError(f"{self.name} refused it: {problem}{more}", "value", path) from error
+            raise CodecError(f"{self.name} refused it: {problem}{more}", self.kind, path) from error
         except Exception as error:  # validators are user code
-            raise CodecError(f"{self.name} refused it: {type(error).__name__}: {error}", "value") from error
-
-    def _declared(self) -> list[str]:
-        """Return the names of all fields, also of models inside; none if pydantic cannot tell them."""
-        try:
-            return list(properties(self.adapter.json_schema()))
-        except Exception:  # of a type without a JSON schema, or user code
-            return []
-
-    def _added(self, value: Any) -> list[str]:
-        """Return the fields that a subclass has in addition."""
-        known: set[str] = set()
-        for cls in self.classes:
-            if isinstance(value, cls):
-                known |= set(getattr(cls, "model_fields", ()))
-        return sorted(set(getattr(type(value), "model_fields", ())) - known)
+            raise CodecError(f"{self.name} refused it: {type(error).__name__}: {error}", self.kind) from error
 
 
 def step(part: int | str, declared: Collection[str]) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import decimal
+import ipaddress
 import math
+import pathlib
 import uuid
 from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
-from horsies_django.core.codec.shapes import ANY, BIG, CodecError, Shape, check_float, check_int, check_text, misfit
+from horsies_django.core.codec.errors import CodecError, misfit
+from horsies_django.core.codec.jsondata import BIG, check_float, check_int, check_text
+from horsies_django.core.codec.shapes import ANY, Shape
 
 MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -79,9 +84,7 @@ def _load_str(stored: Any) -> str:
     raise misfit("str", stored)
 
 
-def _text_shape(
-    cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None
-) -> Shape:
+def text_shape(cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None) -> Shape:
     """Return the shape of a type that is stored as text. ``barred`` is a subclass with a different meaning."""
     name = cls.__name__
 
@@ -114,6 +117,15 @@ def _write_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Any], str
         return cls.isoformat(value)  # the class's own: a subclass may write another format
 
     return write
+
+
+def _write_path(value: Any) -> str:
+    check_text(text := str(value))
+    return text
+
+
+def path_shape(cls: type[pathlib.PurePath]) -> Shape:
+    return text_shape(cls, _write_path, cls)
 
 
 def _write_decimal(value: decimal.Decimal) -> str:
@@ -162,10 +174,21 @@ SCALARS: dict[Any, Shape] = {
     float: FLOAT,
     str: STR,
     Any: ANY,
-    dt.datetime: _text_shape(dt.datetime, _write_moment(dt.datetime), dt.datetime.fromisoformat),
-    dt.date: _text_shape(dt.date, dt.date.isoformat, dt.date.fromisoformat, barred=dt.datetime),
-    dt.time: _text_shape(dt.time, _write_moment(dt.time), dt.time.fromisoformat),
+    dt.datetime: text_shape(dt.datetime, _write_moment(dt.datetime), dt.datetime.fromisoformat),
+    dt.date: text_shape(dt.date, dt.date.isoformat, dt.date.fromisoformat, barred=dt.datetime),
+    dt.time: text_shape(dt.time, _write_moment(dt.time), dt.time.fromisoformat),
     dt.timedelta: DURATION,
-    uuid.UUID: _text_shape(uuid.UUID, uuid.UUID.__str__, uuid.UUID),
-    decimal.Decimal: _text_shape(decimal.Decimal, _write_decimal, decimal.Decimal),
+    uuid.UUID: text_shape(uuid.UUID, uuid.UUID.__str__, uuid.UUID),
+    decimal.Decimal: text_shape(decimal.Decimal, _write_decimal, decimal.Decimal),
+    bytes: text_shape(bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    ipaddress.IPv4Address: text_shape(
+        ipaddress.IPv4Address, str, ipaddress.IPv4Address, barred=ipaddress.IPv4Interface
+    ),
+    ipaddress.IPv6Address: text_shape(
+        ipaddress.IPv6Address, str, ipaddress.IPv6Address, barred=ipaddress.IPv6Interface
+    ),
+    **{
+        cls: text_shape(cls, str, cls)
+        for cls in (ipaddress.IPv4Network, ipaddress.IPv6Network, ipaddress.IPv4Interface, ipaddress.IPv6Interface)
+    },
 }

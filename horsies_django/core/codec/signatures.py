@@ -9,13 +9,14 @@ import re
 import sys
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from horsies_django.core.codec.advice import is_model
-from horsies_django.core.codec.shapes import CodecError
+from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.errors import TaskDefinitionError
 
 EMPTY = inspect.Parameter.empty
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 STARRED: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -166,6 +167,14 @@ class Compiled:
         self.origin = origin_of(function)
         self.signature = signature_of(function)
 
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Self:
+        """Read the signature of ``function``. Raises TaskDefinitionError with the line to write."""
+        made = cls(function)
+        with contextlib.suppress(Unresolved):
+            made.resolve()
+        return made
+
     def resolve(self) -> None:
         """Compile the shapes now, when all modules are imported. Raises TaskDefinitionError."""
         try:
@@ -175,10 +184,6 @@ class Compiled:
 
     def _compile(self, hints: dict[str, Any]) -> None:
         raise NotImplementedError
-
-    def _resolve_early(self) -> None:
-        with contextlib.suppress(Unresolved):
-            self.resolve()
 
     def _resolve_late(self) -> None:
         try:

@@ -12,11 +12,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from horsies_django.core.codec.annotations import shape_of
-from horsies_django.core.codec.shapes import CodecError
+from horsies_django.core.codec.errors import CodecError
 
 LONGEST = 1_000
-PLAIN = {"Any": Any, "bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "tuple": tuple}
-GENERIC: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple}
+GENERIC: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "frozenset": frozenset}
+PLAIN = {"Any": Any, "bool": bool, "int": int, "float": float, "str": str, "bytes": bytes, **GENERIC}
 
 
 class Unknown(Exception):  # noqa: N818 - not an error: what is unknown is not checked

@@ -11,8 +11,9 @@ from types import NoneType
 from typing import Any
 
 from horsies_django.core.codec.choices import scalar_key
+from horsies_django.core.codec.errors import CodecError, misfit
 from horsies_django.core.codec.scalars import FLOAT, INT, NONE
-from horsies_django.core.codec.shapes import CodecError, Record, Shape, misfit
+from horsies_django.core.codec.shapes import Record, Shape
 
 WORDS: dict[type, str] = {
     str: "a string",

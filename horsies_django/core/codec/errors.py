@@ -1,0 +1,59 @@
+"""What cannot be encoded or decoded. Messages contain types and positions but no values, because they are logged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horsies_django.core.errors import HorsiesError
+
+
+class CodecError(HorsiesError):
+    """A value cannot be encoded, or stored JSON cannot be decoded.
+
+    ``path`` is its position ("order.lines[3].price"). ``kind`` is "type" if the value does not have the declared type, "value" if
+    it does but cannot be encoded.
+    """
+
+    def __init__(self, problem: str, kind: str = "type", path: str = "", subject: str = "argument") -> None:
+        super().__init__(problem, kind, path, subject)
+        self.problem = problem
+        self.kind = kind
+        self.path = path
+        self.subject = subject
+
+    def within(self, step: str) -> CodecError:
+        """Prepend ``step`` to the path; return the same error."""
+        self.path = step + self.path
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.subject} '{self.path}': {self.problem}" if self.path else f"{self.subject}: {self.problem}"
+
+
+class ModelRefused(CodecError):
+    """The value is a model instance. Its row may change before the task runs, so its key must be sent instead."""
+
+    def __str__(self) -> str:
+        if self.subject != "argument":
+            return f"{self.subject} {self.path and repr(self.path) + ' '}is a model instance ({self.problem}): return its pk"
+        return f"argument '{self.path}' is a model instance ({self.problem}): pass {self.path}.pk"
+
+
+class Misbound(CodecError):
+    """The arguments do not fit the signature; ``path`` is the first of them."""
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+def misfit(expected: str, value: Any) -> CodecError:
+    """Return the error for a value that does not have the declared type."""
+    cls = type(value)
+    if hasattr(value, "_meta") and hasattr(value, "pk"):
+        return ModelRefused(cls.__name__)
+    got = "None" if value is None else cls.__name__
+    if got == "__proxy__":  # the class of Django's lazy texts
+        got = "a lazy text, which means another one in each language: give str() of it"
+    if got == expected:
+        got = f"another class of that name, {cls.__module__}.{cls.__qualname__}"
+    return CodecError(f"expected {expected}, got {got}")

@@ -11,6 +11,7 @@ from django.apps import apps
 
 from horsies_django.core.errors import StopRequested, WorkerStartError
 from horsies_django.worker.process.logs import configure_logging
+from horsies_django.worker.process.options import START_METHOD
 from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown
 
 logger = logging.getLogger("horsies.worker")
@@ -33,7 +34,7 @@ def run(
     max_memory_per_child_mb: float | None = None,
     until_empty: bool = False,
     shutdown_timeout: float = 300.0,
-    start_method: str = "forkserver",
+    start_method: str = START_METHOD,
     with_scheduler: bool = False,
     health_port: int | None = None,
     health_host: str = "127.0.0.1",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.pool.launch import CannotFork, Forker
 from horsies_django.worker.process.logs import configure_logging, relayed_logs
 from horsies_django.worker.process.options import (
     LEVELS,
@@ -24,7 +27,8 @@ from horsies_django.worker.startup import (
     Start,
     refuse_main_module,
     refuse_settings_without_module,
-    refuse_unready_project,
+    refuse_unready_database,
+    refuse_unready_tasks,
 )
 from horsies_django.worker.supervisor import Supervisor
 
@@ -49,13 +53,36 @@ def work(stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | N
     if options.processes:
         refuse_settings_without_module()
         refuse_main_module()
-    worker = Supervisor(config(), options, stopping)
-    with relayed_logs():
-        try:
+    forker = Forker(options)
+    try:
+        options = load(options, forker, stopping)
+        stopping.end_if_it_hangs()
+        worker = Supervisor(config(), options, stopping, forker)
+        with relayed_logs():
             return worker.run()
-        except DatabaseGaveUp as error:
-            logger.critical("%s", error)
-            return 1
+    finally:
+        forker.close()
+
+
+def load(options: WorkerOptions, forker: Forker, stopping: Shutdown) -> WorkerOptions:
+    """Load the tasks, and fork what forks children, before the first thread, socket and connection.
+
+    Returns the options, with spawn for a project that cannot be forked. Raises WorkerStartError.
+    """
+    refuse_unready_tasks(config())
+    gc.collect()
+    gc.freeze()  # the garbage collector need not examine the loaded project again, nor copy its pages in children
+    if not options.forks:
+        return options
+    try:
+        forker.prepare(stopping.forget)
+    except CannotFork as error:
+        logger.warning(
+            "the project cannot be forked: %s. Children start as fresh interpreters instead (slower, more memory); open such "
+            "things at first use, not at import", error,
+        )  # fmt: skip
+        return replace(options, start_method="spawn")
+    return options
 
 
 def schedule(stopping: Shutdown, loglevel: str) -> int:
@@ -66,6 +93,7 @@ def schedule(stopping: Shutdown, loglevel: str) -> int:
     if loglevel not in LEVELS:
         raise WorkerStartError(f"--loglevel: {loglevel!r} is not one of {', '.join(LEVELS)}")
     configure_logging(loglevel)
+    stopping.end_if_it_hangs()
     refuse_main_module()
     actor = f"scheduler on {socket.gethostname()}"
     scheduler_loop = SchedulerLoop(config(), actor, gives_up=True, wakeup=stopping.wakeup)
@@ -82,7 +110,8 @@ def run_scheduler_loop(scheduler_loop: SchedulerLoop, stopping: Shutdown) -> Non
     """Wait for the database, then send tasks until a signal stops it. Raises HorsiesError and DatabaseError."""
     with stopping.interruptible():
         start = Start(scheduler_loop, scheduler_loop.config.resilience, stopping)
-        start.retry(lambda: refuse_unready_project(scheduler_loop.config), connected=False)
+        refuse_unready_tasks(scheduler_loop.config)
+        start.retry(lambda: refuse_unready_database(scheduler_loop.config), connected=False)
         start.retry(scheduler_loop.declare, connected=False)
     stopping.on_stop = scheduler_loop.stop
     if stopping.seen:

@@ -142,8 +142,8 @@ def refuse_paths(key: str, paths: Iterable[str]) -> None:
         raise WorkerStartError(f"HORSIES[{key!r}]: {'; '.join(problems)}")
 
 
-def refuse_unready_project(config: Config) -> None:
-    """Raise WorkerStartError if the database, its schema or the tasks of the project are not usable; log tasks in odd places."""
+def refuse_unready_database(config: Config) -> None:
+    """Raise WorkerStartError if the database or its schema is not usable."""
     connection = connections[config.database]
     try:
         with naming_receivers(config.database):
@@ -171,6 +171,10 @@ def refuse_unready_project(config: Config) -> None:
         raise WorkerStartError(
             f"unapplied migrations of horsies: {', '.join(missing)}. Run 'python manage.py migrate --database={config.database}'"
         )
+
+
+def refuse_unready_tasks(config: Config) -> None:
+    """Raise WorkerStartError if the tasks of the project are not usable; log tasks in odd places. Opens no connection."""
     if problems := registry.autodiscover():
         raise WorkerStartError("; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems))
     refuse_paths("MIDDLEWARE", config.middleware)

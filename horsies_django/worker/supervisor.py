@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import multiprocessing
 import os
@@ -34,13 +33,19 @@ from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 from horsies_django.worker.maintenance.thread import MaintenanceThread
 from horsies_django.worker.maintenance.watchdog import Watchdog
+from horsies_django.worker.pool.launch import Forker, TemplateKilled
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.timeouts import StuckWatch, TimeLimits
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown
 from horsies_django.worker.scheduler.scheduler import SchedulerLoop
-from horsies_django.worker.startup import Start, durable_behind_pooler, insert_missing_queues, refuse_unready_project
+from horsies_django.worker.startup import (
+    Start,
+    durable_behind_pooler,
+    insert_missing_queues,
+    refuse_unready_database,
+)
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -54,7 +59,9 @@ class Supervisor:
     A worker that others declared dead, or whose claims the database lost, ends its processes and starts again under a new id.
     """
 
-    def __init__(self, config: Config, options: WorkerOptions, stopping: Shutdown | None = None) -> None:
+    def __init__(
+        self, config: Config, options: WorkerOptions, stopping: Shutdown | None = None, forker: Forker | None = None
+    ) -> None:
         self.config = config
         self.options = options
         self.stopping = stopping or Shutdown()
@@ -62,6 +69,7 @@ class Supervisor:
         self.stopping.on_stop = self.stop
         self.served = served_queues(config, options)
         self.capacity = capacity(config, options)
+        self.forker = forker or Forker(options)
         self.build()
 
     def build(self) -> None:
@@ -69,9 +77,10 @@ class Supervisor:
         config, worker, direct = self.config, uuid7(), self.config.listen_database or self.config.database
         self.worker = worker
         self.selector = selectors.DefaultSelector()
-        self.kill_timer = KillTimer(config.recovery.running_stale_threshold_ms / 1000 * GUARD_SHARE)
+        threshold = config.recovery.running_stale_threshold_ms / 1000
+        self.kill_timer = KillTimer(threshold * GUARD_SHARE, self.forker.arm if self.options.forks else None)
         limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
-        self.pool = Pool(self.options, self.selector, self.kill_timer, limits, self.capacity.prefetch, str(worker))
+        self.pool = Pool(self.options, self.selector, self.forker, limits, self.capacity.prefetch, str(worker))
         self.outbox = Outbox(
             config.database,
             worker,
@@ -89,20 +98,13 @@ class Supervisor:
         )
         self.engine.until_empty = self.options.until_empty
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
-        watch = StuckWatch(config.recovery.running_stale_threshold_ms / 1000, seconds(config.report_running_after_ms))
+        watch = StuckWatch(threshold, seconds(config.report_running_after_ms))
         snapshot_seconds = config.recovery.worker_state_snapshot_interval_ms / 1000
         heartbeat = HeartbeatSender(
-            worker,
-            os.getpid(),
-            self.engine,
-            beat_seconds,
-            self.kill_timer.seconds,
-            self.arm_kill_timer,
-            watch,
-            snapshot_seconds,
+            worker, os.getpid(), self.engine, beat_seconds, self.kill_timer, watch, snapshot_seconds
         )
         forgotten = config.forget_overrides_after_ms
-        forget_after = None if forgotten is None else timedelta(milliseconds=forgotten)
+        forget_after = timedelta(milliseconds=forgotten) if forgotten else None
         rescued = self.outbox.receivers.rescued
         reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued)
         pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
@@ -111,7 +113,7 @@ class Supervisor:
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue
         )
         kill = config.recovery.on_cut_off == "kill"
-        self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, self.arm_kill_timer, kill=kill)
+        self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.kill_timer.seconds
         self.scheduler_loop = SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
@@ -122,19 +124,16 @@ class Supervisor:
         if self.scheduler_loop is not None:
             self.scheduler_loop.stop()
 
-    def arm_kill_timer(self, since: float) -> None:
-        """Re-arm the kill timer after a heartbeat sent at ``since``, by the monotonic clock."""
-        self.kill_timer.rearm(self.pool.options, since)
-
     def run(self) -> int:
-        """Run the worker until it is stopped. Raises WorkerStartError, StopRequested and DatabaseGaveUp."""
-        gc.collect()
-        gc.freeze()  # the garbage collector need not examine the loaded project again
+        """Run the worker until it is stopped. Raises WorkerStartError and StopRequested."""
         with serving_health(self.options, lambda: self.engine):
             return self.live()
 
     def live(self) -> int:
-        """Work until stopped; start again under a new id if this worker was declared dead or the database lost its claims."""
+        """Work until stopped; start again under a new id if this worker was declared dead or the database lost its claims.
+
+        Without the template, which cannot be forked again once there are threads, it ends.
+        """
         while True:
             try:
                 self.start()
@@ -148,6 +147,14 @@ class Supervisor:
                 logger.error("%s; ending its processes and starting again under a new id", error)
                 self.pool.kill("was ended because the database has lost claims of its worker")
                 self.write_last_outcomes()
+            except DatabaseGaveUp as error:
+                logger.critical("%s", error)
+                return 1
+            except TemplateKilled as error:
+                logger.critical("%s; ending", error)
+                self.pool.kill("ended with the template of its worker")
+                self.write_last_outcomes()
+                return 1
             finally:
                 self.close()
             if self.stopping.seen:
@@ -169,7 +176,7 @@ class Supervisor:
 
     def open(self) -> None:
         """Do the steps of ``start``, which signals may interrupt."""
-        self.startup.retry(lambda: refuse_unready_project(self.config), connected=False)
+        self.startup.retry(lambda: refuse_unready_database(self.config), connected=False)
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
         self.startup.retry(self.insert_missing_queues)
@@ -178,7 +185,7 @@ class Supervisor:
             self.startup.retry(self.scheduler_loop.declare)
         self.announce()
         self.pool.start()
-        self.arm_kill_timer(time.monotonic())
+        self.kill_timer.rearm(time.monotonic())
         self.startup.retry(self.register)
         self.engine.trust(time.monotonic() + self.kill_timer.seconds)
         self.engine.publish()

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from horsies_django.worker.pool.process import is_over
 from tests.conftest import wait_until
 from tests.e2e.test_outages import taken_in
 from tests.support.server import Lingering, Server
-from tests.support.workers import Start, WorkerProcess
+from tests.support.workers import Start, WorkerProcess, is_over
 
 LOST = "the database has lost 1 claim(s) of worker"
 NO_BEATS = {

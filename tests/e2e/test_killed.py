@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
 import pytest
@@ -39,28 +40,58 @@ def kill_all(process: WorkerProcess) -> None:
             item.kill()
 
 
-@pytest.mark.parametrize(
-    ("method", "imports", "each_time"), [(METHODS[0], "fork server", 1), (METHODS[1], "child", 2)], ids=METHODS
-)
-def test_a_worker_that_loses_all_its_descendants_at_once_time_and_again_starts_others_and_goes_on(
-    worker: Start, tmp_path: Path, method: str, imports: str, each_time: int
+def test_a_worker_that_loses_all_its_spawned_children_at_once_time_and_again_starts_others_and_goes_on(
+    worker: Start, tmp_path: Path
 ) -> None:
     closed = tmp_path / "closed"  # while it is there, nobody becomes ready
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": imports, "SLOW_WHILE": str(closed)}
-    process = worker("--processes=2", method, **slow).ready()
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "child", "SLOW_WHILE": str(closed)}
+    process = worker("--processes=2", METHODS[1], **slow).ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
     closed.touch()
-    for number in (1, 2, 3):
+    for number in (2, 4, 6):
         kill_all(process)
-        starting = number * each_time
-        wait_until(lambda least=starting: process.log.count(f"importing in the {imports}") >= least, "others start")
+        wait_until(lambda least=number: process.log.count("importing in the child") >= least, "others start")
     closed.unlink()
     kill_all(process)
+    goes_on(process, lost)
+
+
+def goes_on(process: WorkerProcess, lost: list[Any]) -> None:
     assert {handle.get(timeout_ms=60_000).err_value.error_code for handle in lost} == {"WORKER_CRASHED"}
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     assert not Task.objects.filter(status="RUNNING").exists()
     assert process.stop() == 0
+
+
+def template_of(process: WorkerProcess) -> psutil.Process:
+    (template,) = psutil.Process(process.process.pid).children()
+    return template
+
+
+def test_a_worker_whose_fork_servers_are_killed_with_their_children_time_and_again_goes_on(worker: Start) -> None:
+    process = worker("--processes=2").ready()
+    lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
+    wait_until(lambda: Group.objects.count() == 2, "both run")
+    template = template_of(process)
+    for _ in range(3):
+        (server,) = template.children()
+        for item in [*server.children(), server]:
+            with suppress(psutil.NoSuchProcess):
+                item.kill()
+        wait_until(lambda old=server: template.children() not in ([], [old]), "another one starts")
+    goes_on(process, lost)
+
+
+def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: Start) -> None:
+    """Naive: it waits for children that nobody can start any more."""
+    process = worker("--processes=2").ready()
+    lost = tasks.hold.send("lost")
+    wait_until(lambda: Group.objects.count() == 1, "it runs")
+    template_of(process).kill()
+    assert process.wait() == 1
+    assert "the template of its children was killed; ending" in process.log
+    assert lost.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
 def leaves_nothing(process: WorkerProcess, number: int, below: list[psutil.Process], place: Path) -> None:
@@ -86,16 +117,16 @@ def test_a_worker_leaves_no_directory_behind_when_it_is_killed(
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     below = descendants(process)
     if options != ("--processes=0",):
-        os.kill(tasks.pid.send().get(timeout_ms=60_000).ok_value, signal.SIGKILL)  # another child, by the hidden socket
+        os.kill(tasks.pid.send().get(timeout_ms=60_000).ok_value, signal.SIGKILL)  # another child
         assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
         below = descendants(process)
     leaves_nothing(process, number, below, short_directory)
 
 
-def test_a_worker_that_is_killed_while_its_fork_server_loads_the_project_leaves_no_directory_either(
+def test_a_worker_that_is_killed_while_a_fresh_template_loads_the_project_leaves_no_directory_either(
     worker: Start, short_directory: Path
 ) -> None:
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "fork server"}
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "child", "HASTY_WORKER": "1"}
     process = worker("--processes=1", TMPDIR=str(short_directory), **slow)
-    wait_until(lambda: "importing in the fork server" in process.log, "it imports")
+    wait_until(lambda: "importing in the child" in process.log, "it imports")
     leaves_nothing(process, signal.SIGKILL, descendants(process), short_directory)

@@ -15,12 +15,11 @@ from django.contrib.auth.models import Group
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
-from horsies_django.worker.pool.process import is_over
 from tests.apps.project import points, tasks
 from tests.conftest import limit, wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Walker, replies_in_the_pipe
-from tests.support.workers import Start, WorkerProcess, database_url, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, database_url, held_by, is_over, let_go
 
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 

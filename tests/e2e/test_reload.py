@@ -293,12 +293,12 @@ def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_t
     assert process.stop() == 0
 
 
-def test_a_module_that_the_children_cannot_import_is_named_and_only_its_tasks_fail(
+def test_a_module_that_fresh_interpreters_cannot_import_is_named_and_only_its_tasks_fail(
     project: Project, worker: Start
 ) -> None:
     project.write("shop/fragile.py", FRAGILE)
     project.write("conf/urls.py", URLS.format(module="fragile"))
-    process = of_the_project(worker, project)
+    process = of_the_project(worker, project, "--start-method=spawn")
     assert outcome("remind", module="fragile").err_value.error_code == "WORKER_RESOLUTION_ERROR"
     assert result("version") == "the first"
     wait_until(lambda: "the module shop.fragile cannot be imported by this child" in process.log, "it is named")

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,10 +16,9 @@ import pytest
 from django.contrib.auth.models import Group
 
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
-from horsies_django.worker.pool.process import is_over
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, database_url, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, database_url, held_by, is_over, let_go
 
 SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
 
@@ -187,8 +186,9 @@ def test_a_volley_of_signals_leaves_nothing_half_written(worker: Start) -> None:
     process = worker("--processes=2", "--threads=8", "--shutdown-timeout=600").ready()
     handles = [tasks.hold.send("crowd") for _ in range(16)]
     wait_until(lambda: Group.objects.count() == 16, "all run")
-    while process.process.poll() is None:
-        os.killpg(process.process.pid, signal.SIGINT)
+    with suppress(ProcessLookupError):  # all have ended
+        while process.process.poll() is None:
+            os.killpg(process.process.pid, signal.SIGINT)
     assert process.wait() == 1
     assert {tuple(attempts(handle)) for handle in handles} == {(("WORKER_FAILURE", "WORKER_CRASHED"),)}
     assert set(Task.objects.values_list("status", flat=True)) == {"FAILED"}
@@ -212,19 +212,21 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start, number:
 
 
 @pytest.mark.parametrize(
-    ("where", "times", "method"),
-    [("worker", 1, "forkserver"), ("fork server", 1, "forkserver"), ("child", 3, "spawn")],
-    ids=["worker", "fork server", "spawned children"],
+    ("where", "times", "method", "hasty"),
+    [("worker", 1, "forkserver", {}), ("child", 1, "forkserver", {"HASTY_WORKER": "1"}), ("child", 3, "spawn", {})],
+    ids=["worker", "fresh template", "spawned children"],
 )
-def test_a_signal_while_task_modules_are_imported_ends_it(worker: Start, where: str, times: int, method: str) -> None:
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": where}
+def test_a_signal_while_task_modules_are_imported_ends_it(
+    worker: Start, where: str, times: int, method: str, hasty: dict[str, str]
+) -> None:
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": where, **hasty}
     process = worker("--processes=3", f"--start-method={method}", **slow)
     wait_until(lambda: process.log.count(f"importing in the {where}") == times, "it imports")
     below = family(process)
     os.killpg(process.process.pid, signal.SIGTERM)
     assert process.wait() == 0
     assert "Traceback" not in process.log
-    assert ("Stopped before it started" in process.log) == (where != "child")
+    assert ("Stopped before it started" in process.log) == (method != "spawn")
     wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
     assert not Heartbeat.objects.exists()
 
@@ -314,6 +316,24 @@ def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks(
     assert below
     process.signal(signal.SIGKILL)
     wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+
+
+def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_is_killed(worker: Start) -> None:
+    """Naive: the counters of begun tasks are those of the child that was there before."""
+    process = worker("--processes=1").ready()
+    assert all(handle.get().is_ok() for handle in tasks.add.send_many([{"a": 1}] * 5))
+    first = tasks.pid.send().get().ok_value
+    os.kill(first, signal.SIGKILL)
+    alive = Heartbeat.objects.filter(role="runner").exclude(pid=first).values_list("pid", flat=True)
+    wait_until(alive.exists, "another one is ready")
+    child = psutil.Process(alive.get())
+    child.suspend()
+    handle = tasks.add.send(2)
+    wait_until(lambda: Task.objects.get(pk=handle.task_id).status == "RUNNING", "it is handed over")
+    child.kill()
+    assert handle.get().ok_value == 2
+    assert attempts(handle) == [("COMPLETED", None)]
+    assert process.stop() == 0
 
 
 def test_a_killed_fork_server_is_replaced_and_the_tasks_of_its_children_crashed(worker: Start) -> None:

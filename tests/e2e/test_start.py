@@ -103,6 +103,33 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
     assert process.stop() == 0
 
 
+def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_that_can(worker: Start) -> None:
+    """Naive: a URLconf that starts a thread costs each child the import of the project."""
+    hasty = {"DJANGO_SETTINGS_MODULE": "tests.settings.opens_things", "HASTY_WORKER": "1"}
+    process = worker("--processes=2", **hasty).ready()
+    assert "because it holds a connection to the database 'default' and the thread 'hasty-thread'" in process.log
+    assert "fresh interpreters" not in process.log
+    assert tasks.add.send(1).get().ok_value == 1
+    assert process.stop() == 0
+
+
+def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Start) -> None:
+    """Naive: numpy's generator is copied, so that all children draw the same numbers."""
+    one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's library starts threads when it is loaded
+    process = worker("--processes=3", DJANGO_SETTINGS_MODULE="tests.settings.forked", **one_thread).ready()
+    assert "cannot be forked" not in process.log
+    from tests.apps.forked.tasks import look  # which opens files
+
+    found = [handle.get().ok_value for handle in look.send_many([{}] * 60)]
+    assert len({each["pid"] for each in found}) > 1
+    for place in (0, 1):
+        assert len({each["drawn"][place] for each in found}) == 60
+    for each in found:
+        assert (each["told"], each["answer"], each["signals"], each["main"]) == ([each["pid"]], 42, True, None)
+    assert "a line of" in process.log
+    assert process.stop() == 0
+
+
 def test_a_worker_started_from_another_directory_forks_from_a_loaded_server(worker: Start, tmp_path: Path) -> None:
     process = worker("--processes=1", CWD=str(tmp_path), PYTHONPATH=str(ROOT)).ready()
     assert tasks.add.send(1).get().ok_value == 1

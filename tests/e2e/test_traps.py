@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from horsies_django.worker.pool.process import is_over
 from tests.apps.project import tasks, traps, unspeakable
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by, is_over, let_go
 
 SECONDS_30 = 30_000
 WITHOUT_CHILDREN = ("--processes=0",)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.settings import *  # noqa: F403
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.apps.slow"]  # noqa: F405
+HASTY = ["tests.apps.hasty"] if "HASTY_WORKER" in os.environ else []
+INSTALLED_APPS = [*INSTALLED_APPS, *HASTY, "tests.apps.slow"]  # noqa: F405

@@ -23,7 +23,7 @@ from horsies_django.worker.ipc.channel import wait_readable
 
 # Nothing here reads settings or needs the registry of apps.
 LIBRARIES = (
-    "asyncio", "environ", "multiprocessing.forkserver", "multiprocessing.popen_forkserver", "multiprocessing.popen_spawn_posix",
+    "asyncio", "environ", "multiprocessing.popen_fork", "multiprocessing.popen_spawn_posix",
     "psutil", "django.core.management.base", "django.core.checks.urls", "django.contrib.auth.checks",
     "django.contrib.auth.hashers", "django.contrib.auth.password_validation", "django.contrib.contenttypes.checks",
     "django.contrib.postgres.indexes", "django.contrib.postgres.operations", "django.db.backends.postgresql.base",

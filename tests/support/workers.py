@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
+import psutil
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
@@ -73,6 +74,14 @@ def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[Non
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def is_over(pid: int) -> bool:
+    """Return whether a process has ended, reaped or not."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 class WorkerProcess:

@@ -17,12 +17,11 @@ import psutil
 import pytest
 
 from horsies_django.worker.process import kill_timer
-from horsies_django.worker.process.kill_timer import KernelTimer, KillTimer, catches
-from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.process.kill_timer import KernelTimer, KillTimer
 from tests.conftest import wait_until
 
 pytestmark = pytest.mark.skipif(
-    not kill_timer.available(), reason="the dead man's timer needs POSIX timers and /proc, so Linux"
+    kill_timer.library() is None, reason="the dead man's timer needs POSIX timers and /proc, so Linux"
 )
 
 ROOT = Path(__file__).parents[2]
@@ -40,28 +39,15 @@ print("went on", flush=True)
 """
 
 
-# A process that has a fork server of its own, which knows nothing of deadlines.
-HAS_ANOTHER_FORK_SERVER = """
-import os
-from multiprocessing import forkserver
-from horsies_django.worker.process.kill_timer import KillTimer
-from horsies_django.worker.process.options import WorkerOptions
-forkserver.ensure_running()
-kill_timer = KillTimer(1000.0)
-kill_timer.rearm(WorkerOptions(queues=(), processes=1))
-kill_timer.disarm()
-pid = forkserver._forkserver._forkserver_pid
-print(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT), flush=True)
-"""
-
 # A worker without a database: a pool, a heart that re-arms, and an engine that runs what its input says.
 WORKER = """
-import json, selectors, sys, threading, uuid
-import django
-from multiprocessing import forkserver
+import json, selectors, sys, threading, time, uuid
+import django, psutil
 from horsies_django.core.records import Claim
+from horsies_django.tasks import registry
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.pool.launch import Forker
 from horsies_django.worker.pool.pool import Pool
 
 def say(**event):
@@ -73,32 +59,35 @@ def command():
 
 def beat():
     while not ended.wait(0.1):
-        kill_timer.rearm(pool.options)
+        kill_timer.rearm(time.monotonic())
 
 django.setup()
-kill_timer, ended = KillTimer(float(sys.argv[2])), threading.Event()
+registry.autodiscover()
+options = WorkerOptions(queues=(), processes=1, start_method=sys.argv[1])
+forker = Forker(options)
+kill_timer, ended = KillTimer(float(sys.argv[2]), forker.arm if options.forks else None), threading.Event()
 selector = selectors.DefaultSelector()
 selector.register(sys.stdin, selectors.EVENT_READ, (command,))
-pool = Pool(WorkerOptions(queues=(), processes=1, start_method=sys.argv[1]), selector, kill_timer)
+pool = Pool(options, selector, forker)
 pool.start()
-kill_timer.rearm(pool.options)
-threading.Thread(target=beat, daemon=True).start()
+kill_timer.rearm(time.monotonic())
+if sys.argv[3] == "beats":
+    threading.Thread(target=beat, daemon=True).start()
 ready = False
 while True:
     for key, _ in selector.select():
         key.data[0](*key.data[1:])
     was_ready, ready = ready, any(member.ready for member in pool.members)
     if ready and not was_ready:
-        say(child=pool.members[0].pid, fork_server=forkserver._forkserver._forkserver_pid)
+        say(child=pool.members[0].pid, fork_server=psutil.Process(pool.members[0].pid).ppid())
     for outcome in pool.outcomes:
         say(status=outcome.status, result=outcome.result, message=outcome.error_message)
     pool.outcomes.clear()
 """
 
 TASKS = """
-import ctypes, os, signal, time
+import ctypes, os, time
 from horsies_django import task
-from horsies_django.worker.process.kill_timer import RENEW, catches
 
 @task
 def scribble(path: str) -> None:
@@ -113,11 +102,6 @@ def keep_the_gil(seconds: float) -> str:
     until = time.monotonic() + seconds
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))
     return "kept it" if time.monotonic() >= until else "was too short"
-
-@task
-def signals() -> list[bool]:
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    return [signal.getsignal(RENEW) == signal.SIG_DFL, not catches(os.getpid(), RENEW), RENEW not in mask]
 """
 
 SETTINGS = """
@@ -129,7 +113,7 @@ INSTALLED_APPS = ["horsies_django", "stoppable"]
 class Worker:
     """A running WORKER in a process group of its own."""
 
-    def __init__(self, folder: Path, start_method: str, seconds: float) -> None:
+    def __init__(self, folder: Path, start_method: str, seconds: float, heart: str) -> None:
         app = folder / "stoppable"
         app.mkdir()
         (app / "__init__.py").touch()
@@ -139,7 +123,7 @@ class Worker:
         self.errors = folder / "errors"
         self.scribbled = folder / "scribbled"
         variables = os.environ | {"DJANGO_SETTINGS_MODULE": "stoppable_settings", "PYTHONPATH": f"{folder}:{ROOT}"}
-        command = [sys.executable, "-c", WORKER, start_method, str(seconds)]
+        command = [sys.executable, "-c", WORKER, start_method, str(seconds), heart]
         with self.log.open("wb") as output, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 command, env=variables, stdin=subprocess.PIPE, stdout=output, stderr=errors, start_new_session=True
@@ -184,8 +168,8 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     """Give a function that starts a worker; it is ended afterwards, and its children with it."""
     started: list[Worker] = []
 
-    def start(start_method: str, seconds: float = 1.5) -> Worker:
-        started.append(Worker(tmp_path, start_method, seconds))
+    def start(start_method: str, seconds: float = 1.5, heart: str = "beats") -> Worker:
+        started.append(Worker(tmp_path, start_method, seconds, heart))
         return started[-1]
 
     yield start
@@ -226,41 +210,17 @@ def test_arming_moves_the_deadline_unless_it_has_passed_and_disarming_takes_it_a
         timer.arm(time.monotonic() - 1)
         assert timer.remaining() > FAR
     finally:
-        timer.disarm()
+        timer.arm(kill_timer.NEVER)
     assert timer.remaining() == 0
 
 
-@pytest.mark.parametrize(("start_method", "processes"), [("spawn", 2), ("spawn", 0), ("forkserver", 0)])
-def test_without_a_fork_server_the_worker_itself_is_under_the_timer(start_method: str, processes: int) -> None:
-    options = WorkerOptions(queues=(), processes=processes, start_method=start_method)
-    kill_timer = KillTimer(FAR)
-    try:
-        kill_timer.apply(options)
-        assert kill_timer.timer.remaining() == 0  # no heartbeat was tried yet, so there is no deadline
-        kill_timer.rearm(options)
-        assert 0 < kill_timer.timer.remaining() <= FAR
-        kill_timer.rearm(options, since=time.monotonic() - FAR / 2)
-        assert 0 < kill_timer.timer.remaining() <= FAR / 2
-    finally:
-        kill_timer.disarm()
-    kill_timer.rearm(options)
-    assert kill_timer.timer.remaining() == 0  # a late heartbeat of a worker that ends
-
-
-def test_a_worker_that_gives_up_its_fork_server_comes_under_the_timer_itself() -> None:
-    kill_timer = KillTimer(FAR)
-    try:
-        kill_timer.rearm(WorkerOptions(queues=(), processes=1, start_method="forkserver"))
-        assert kill_timer.timer.remaining() == 0
-        kill_timer.apply(WorkerOptions(queues=(), processes=1, start_method="spawn"))
-        assert 0 < kill_timer.timer.remaining() <= FAR
-    finally:
-        kill_timer.disarm()
-
-
-def test_a_fork_server_that_does_not_know_the_signal_is_not_harmed_by_it() -> None:
-    done = run_python(HAS_ANOTHER_FORK_SERVER)
-    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+def test_deadlines_count_from_before_the_beat_and_a_late_beat_of_a_worker_that_ends_sets_none() -> None:
+    deadlines: list[float] = []
+    timer = KillTimer(FAR, deadlines.append)
+    timer.rearm(1.0)
+    timer.disarm()
+    timer.rearm(2.0)
+    assert deadlines == [1.0 + FAR, kill_timer.NEVER]
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["whole group", "parent alone"])
@@ -269,8 +229,6 @@ def test_a_stopped_worker_s_tasks_write_nothing_after_it_is_continued_and_its_po
 ) -> None:
     stopped = worker("forkserver")
     first = stopped.event("child")
-    assert catches(first["fork_server"], kill_timer.RENEW)
-    assert not catches(stopped.process.pid, kill_timer.RENEW)
     stopped.scribble()
     stopped.stop(whole_group=whole_group)
     still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
@@ -283,10 +241,9 @@ def test_a_stopped_worker_s_tasks_write_nothing_after_it_is_continued_and_its_po
     assert crash["status"] == "FAILED"
     assert "ended with its fork server" in crash["message"]
     assert second["fork_server"] != first["fork_server"]
-    stopped.run("signals")
-    assert json.loads(stopped.event("status", 1)["result"]) == {"ok": [True, True, True]}
+    stopped.run("keep_the_gil", seconds=0.1)
+    assert json.loads(stopped.event("status", 1)["result"]) == {"ok": "kept it"}
     assert stopped.scribbled.stat().st_size == written
-    wait_until(lambda: catches(second["fork_server"], kill_timer.RENEW), "the new fork server is under the timer, too")
 
 
 def test_a_stopped_worker_without_a_fork_server_ends_with_its_tasks(worker: Callable[..., Worker]) -> None:
@@ -306,6 +263,14 @@ def test_a_fork_server_that_ends_while_it_is_asked_for_a_child_is_replaced(worke
     second = running.event("child", 1)
     assert is_gone(first["fork_server"])
     assert second["fork_server"] != first["fork_server"]
+
+
+def test_the_next_fork_server_has_the_deadline_of_the_last_beat(worker: Callable[..., Worker]) -> None:
+    """Naive: a worker that is stopped before its next beat leaves tasks that go on when it does."""
+    running = worker("forkserver", seconds=3.0, heart="beats once")
+    os.kill(running.event("child")["fork_server"], signal.SIGKILL)
+    second = running.event("child", 1)["fork_server"]
+    wait_until(lambda: is_gone(second), "the kernel ends it, too")
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])

@@ -1,7 +1,4 @@
-"""Children: how they are started, the channels that carry their messages, and how they hear that their worker is gone.
-
-Starting one changes what ``multiprocessing`` does for the thread that starts it, while it does so, and for nobody else.
-"""
+"""Children: the channels that carry their messages, and how they hear that their worker is gone."""
 
 from __future__ import annotations
 
@@ -10,95 +7,16 @@ import pickle
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import connection, spawn
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.ipc.channel import HEADER, Channel, SocketChannel, memory_pair, send_all, wait_receive
-from horsies_django.worker.pool import launch
-from horsies_django.worker.pool.launch import main_module_left_out, short_lived_directory
 from horsies_django.worker.process.memory import Gauge
-
-
-def on_another_thread(function: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(function).result(30)
-
-
-def names_main() -> bool:
-    """Whether a process that is started now would run the main module."""
-    return any(key.startswith("init_main_") for key in spawn.get_preparation_data("some process"))
-
-
-def test_only_the_thread_that_starts_a_child_leaves_the_main_module_out_and_only_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/project/manage.py", raising=False)
-    before = spawn.get_preparation_data
-    assert names_main()
-    with main_module_left_out():
-        assert not names_main()
-        assert on_another_thread(names_main)
-    assert names_main()
-    assert spawn.get_preparation_data is before
-
-
-def test_two_threads_that_start_children_do_not_undo_each_others_change() -> None:
-    before, entered, leave = spawn.get_preparation_data, threading.Event(), threading.Event()
-
-    def start_slowly() -> None:
-        with main_module_left_out():
-            entered.set()
-            assert leave.wait(30)
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(start_slowly)
-        assert entered.wait(30)
-        second = pool.submit(start_slowly)
-        leave.set()
-        first.result(30)
-        second.result(30)
-    assert spawn.get_preparation_data is before
-
-
-def test_the_path_of_the_temporary_directory_may_be_of_any_length_and_is_that_of_the_starting_thread_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Naive: the path of the socket is longer than a socket's may be, as with the TMPDIR of some CI runners."""
-    place = tmp_path / ("t" * 200)
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    with short_lived_directory() as directory:
-        assert directory is not None
-        assert os.path.realpath(directory).startswith(str(place))
-        address = connection.arbitrary_address("AF_UNIX")
-        assert address.startswith(directory)
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(address)
-        assert not on_another_thread(lambda: connection.arbitrary_address("AF_UNIX")).startswith(directory)
-
-
-def test_without_a_temporary_directory_shared_memory_will_do_and_else_the_error_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    monkeypatch.setattr(launch, "SHARED_MEMORY", str(tmp_path))
-    with short_lived_directory() as directory:
-        assert directory is not None
-        assert os.path.realpath(directory).startswith(str(tmp_path))
-    monkeypatch.setattr(launch, "SHARED_MEMORY", str(tmp_path / "missing"))
-    with pytest.raises(WorkerStartError, match=r"none can be written to .*: set TMPDIR"), short_lived_directory():
-        pass
 
 
 def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from horsies_django.worker.api import under_signals
 from horsies_django.worker.child.bootstrap import outlive_output
 from horsies_django.worker.main import work
 from horsies_django.worker.process.logs import choose_colors, configure_logging, end_process
-from horsies_django.worker.process.options import LEVELS, START_METHODS, WorkerOptions
+from horsies_django.worker.process.options import LEVELS, START_METHOD, START_METHODS, WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown
 
 
@@ -84,8 +84,8 @@ class Command(BaseCommand):
             help="time for running tasks to finish after the first stop signal (default: 300); a second one ends them at once",
         )  # fmt: skip
         parser.add_argument(
-            "--start-method", choices=START_METHODS, default="forkserver",
-            help="how children start: forked from a server that has loaded the project, or as new interpreters",
+            "--start-method", choices=START_METHODS, default=START_METHOD,
+            help="how children start: forks of what the worker has loaded, or new interpreters",
         )  # fmt: skip
         parser.add_argument(
             "--with-scheduler", action="store_true", help="also send the tasks of schedules, as horsies_scheduler does"

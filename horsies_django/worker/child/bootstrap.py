@@ -16,17 +16,6 @@ from horsies_django.worker.process.shutdown import take
 PR_SET_PDEATHSIG = 1
 
 
-class State:
-    """The result of preparing this process."""
-
-    pid: int | None = None  # the process that was prepared
-    problem: str | None = None
-    unsafe: str | None = None
-
-
-state = State()
-
-
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
     """Ask the kernel to signal this process when its parent dies (Linux); exit now if the parent is already dead."""
     if sys.platform == "linux":
@@ -64,8 +53,11 @@ def outlive_output() -> None:
             setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, None, stream.line_buffering))
 
 
-def load_project() -> None:
-    """Set Django up and import all task modules. Raises RuntimeError naming the modules that failed."""
+def load_project(others: Iterable[str]) -> list[Any]:
+    """Set Django up and import all task modules, and ``others``; return an ImportProblem for each of these that failed.
+
+    Raises RuntimeError naming the task modules that failed.
+    """
     import django
 
     django.setup()
@@ -75,10 +67,4 @@ def load_project() -> None:
         raise RuntimeError("; ".join(f"importing {item.module}: {item.error!r}" for item in problems)) from problems[
             0
         ].error
-
-
-def load_others(modules: Iterable[str]) -> list[Any]:
-    """Import the other modules whose tasks the worker knows; return an ImportProblem for each that failed."""
-    from horsies_django.tasks import registry
-
-    return registry.import_all(modules)
+    return registry.import_all(others)

@@ -1,50 +1,42 @@
-"""The fork server, which imports the project once, so that a child costs a fork and no imports.
+"""The fork server, which forks the children, and its template, which forks the fork server.
 
-Importing this module prepares the process: path, Django, task modules. It must not raise, because ``multiprocessing`` would
-ignore that; an error is kept in ``state`` for the first child to report. A process may be forked only while it holds nothing
-that two processes cannot share. ``state.unsafe`` says what the project opened at import; it is updated before each fork.
+The worker forks the template before its first thread and connection, so children share the memory of what the worker has loaded,
+and know what it knows. The template runs nothing. The fork server runs no code of the project either: it forks a child for each
+request, reports how it ended, and has the kill timer (``process.kill_timer``). Children die with the fork server, which dies with
+the template, which dies with the worker. If the fork server is killed, the template forks another one.
+
+If something in the worker cannot be shared with a fork, a fresh interpreter that loads the project becomes the template.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
-import json
+import errno
 import os
+import select
+import signal
+import socket
+import struct
 import sys
 import threading
 import traceback
-import warnings
+from collections.abc import MutableSequence
+from contextlib import suppress
+from multiprocessing import get_context
+from types import ModuleType
+from typing import Any, NoReturn
 
-from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_the_way, load_others, load_project, state
-from horsies_django.worker.process import kill_timer
+from horsies_django.core.queues import LANES
+from horsies_django.worker.child import executor, lifecycle, main, middleware  # noqa: F401 - here, so that no child has to
+from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_the_way, load_project
+from horsies_django.worker.process.kill_timer import own_timer
+from horsies_django.worker.process.options import WorkerOptions
 
-ORDER = "HORSIES_FORKSERVER"
+REQUEST = struct.Struct("=cId")  # FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
+FORK, DEADLINE = b"f", b"d"
+NUMBER = struct.Struct("=i")  # the pid of a child or, negative, an errno; and through the last descriptor, an exit code
+LOADED = b"\0"  # what a fresh template says, or the reason why it ends
 PR_SET_CHILD_SUBREAPER = 36
-
-
-def order(parent_pid: int, modules: list[str], deadline_file: str | None = None) -> dict[str, str]:
-    """Return the environment that tells a fork server what to prepare; PYTHONPATH lets it find this module.
-
-    ``modules`` are imported besides those that each worker imports; a child reports those that fail.
-    ``deadline_file`` tells the fork server when to exit (``kill_timer.follow``); None means never.
-    """
-    path = [os.path.abspath(entry or os.getcwd()) for entry in sys.path]
-    pythonpath = os.environ.get("PYTHONPATH")
-    ordered = {"path": path, "parent_pid": parent_pid, "pythonpath": pythonpath}
-    ordered |= {"modules": modules, "deadline_file": deadline_file}
-    return {ORDER: json.dumps(ordered), "PYTHONPATH": os.pathsep.join(path)}
-
-
-def adopt_orphans() -> None:
-    """Make this fork server the parent of orphaned processes of tasks (Linux), and reap them without warnings.
-
-    For a worker that is process 1: there is no other init, so these processes would remain zombies. The fork server of
-    ``multiprocessing`` reaps all its children, and only warns of pids that it does not know.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
-        warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")
 
 
 def open_things() -> str | None:
@@ -66,42 +58,131 @@ def open_things() -> str | None:
     return " and ".join(dict.fromkeys(found)) or None
 
 
-def look_again() -> None:
-    """Update ``state.unsafe``; runs before each fork."""
-    state.unsafe = open_things()
+def fresh_template(
+    link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int, modules: list[str]
+) -> None:
+    """Load the project in a fresh interpreter, and be the template; tell first if that cannot be, and why.
 
-
-def prepare(text: str) -> None:
-    """Load the project into this fork server."""
-    ordered = json.loads(text)
-    os.environ.pop(ORDER, None)
-    if ordered["pythonpath"] is None:
-        os.environ.pop("PYTHONPATH", None)
-    else:
-        os.environ["PYTHONPATH"] = ordered["pythonpath"]
-    die_with_parent(ordered["parent_pid"])
+    ``modules`` are imported besides those that each worker imports.
+    """
+    die_with_parent(worker_pid)
     keep_out_of_the_way()
-    if ordered["parent_pid"] == 1:
-        adopt_orphans()
-    sys.path[:] = ordered["path"]
-    load_project()
-    load_others(ordered["modules"])
-    import horsies_django.worker.child.executor
-    import horsies_django.worker.child.lifecycle
-    import horsies_django.worker.child.main
-    import horsies_django.worker.process.logs  # noqa: F401 - imported here so that no child has to
-
-    if ordered["deadline_file"] is not None:
-        kill_timer.follow(ordered["deadline_file"])
-    look_again()
-    os.register_at_fork(before=look_again)
-    gc.collect()
-    gc.freeze()
-
-
-if ORDER in os.environ:
-    state.pid = os.getpid()
     try:
-        prepare(os.environ[ORDER])
+        load_project(modules)
+        reason = f"importing it opened {holds}" if (holds := open_things()) else ""
     except BaseException:
-        state.problem = traceback.format_exc()
+        reason = traceback.format_exc()
+    link.sendall(reason.encode(errors="replace") or LOADED)
+    if not reason:
+        be_template(link, options, memory, worker_pid)
+
+
+def be_template(link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int) -> NoReturn:
+    """Fork a fork server for each socket that the worker sends, until the worker is gone."""
+    try:
+        die_with_parent(worker_pid)
+        keep_out_of_the_way()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps fork servers and orphans
+        sys.modules["__main__"] = ModuleType("__main__")  # which processes that tasks start would run again
+        if worker_pid == 1 and sys.platform == "linux":  # of a container: there is no other init for orphans of tasks
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        own = os.getpid()
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+            if not message:
+                break
+            if os.fork() == 0:
+                link.close()
+                ForkServer(socket.socket(fileno=descriptors[0]), options, memory, worker_pid).run(own)
+            os.close(descriptors[0])
+    finally:
+        os._exit(0)
+
+
+class ForkServer:
+    """Forks children at the requests of the worker, and reports which have ended."""
+
+    def __init__(self, link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int) -> None:
+        self.link = link
+        self.options = options
+        self.memory = memory
+        self.worker_pid = worker_pid
+        self.arm = own_timer()
+        self.children: dict[Any, int] = {}  # and the descriptors for their exit codes
+        self.wakeup, self.waker = socket.socketpair()
+        self.poll = select.poll()
+        for end in (link, self.wakeup):
+            self.poll.register(end, select.POLLIN)
+
+    def run(self, template_pid: int) -> NoReturn:
+        """Serve until the worker is gone."""
+        try:
+            die_with_parent(template_pid)
+            self.wakeup.setblocking(False)
+            self.waker.setblocking(False)
+            signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
+            signal.signal(signal.SIGCHLD, lambda number, frame: None)
+            while self._serve():
+                pass
+        finally:
+            os._exit(0)
+
+    def _serve(self) -> bool:
+        ready = dict(self.poll.poll())
+        if self.wakeup.fileno() in ready:
+            self.wakeup.recv(1_000)
+            self._reap()
+        if self.link.fileno() in ready:
+            request, descriptors, _, _ = socket.recv_fds(self.link, REQUEST.size, len(LANES) + 2, socket.MSG_WAITALL)
+            if not request:
+                return False
+            kind, slot, deadline = REQUEST.unpack(request)
+            if kind == FORK:
+                self._fork(slot, descriptors)
+            else:
+                self.arm(deadline)
+        return True
+
+    def _fork(self, slot: int, descriptors: list[int]) -> None:
+        *sockets, ended = descriptors
+        arguments = (counters(self.memory, slot), descriptors, os.getpid())
+        child: Any = get_context("fork").Process(target=self._be_child, args=arguments, name="horsies-child")
+        try:
+            child.start()
+        except OSError as error:
+            sockets.append(ended)
+            number = -(error.errno or errno.EAGAIN)
+        else:
+            self.children[child], number = ended, child.pid
+        for descriptor in sockets:
+            os.close(descriptor)
+        self.link.sendall(NUMBER.pack(number))
+
+    def _be_child(self, started: MutableSequence[int], descriptors: list[int], server_pid: int) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self.link, self.wakeup, self.waker):
+            end.close()
+        *sockets, ended = descriptors
+        for descriptor in (ended, *self.children.values()):
+            os.close(descriptor)
+        die_with_parent(server_pid)
+        if (numpy := sys.modules.get("numpy.random")) is not None:
+            numpy.seed()  # Python reseeds its own generator after a fork
+        sync, async_, control = (socket.socket(fileno=each) for each in sockets)
+        main.main(self.options, None, sync, async_, control, started, self.worker_pid)
+
+    def _reap(self) -> None:
+        for child in [each for each in self.children if each.exitcode is not None]:
+            ended = self.children.pop(child)
+            with suppress(BrokenPipeError):
+                os.write(ended, NUMBER.pack(child.exitcode))
+            os.close(ended)
+            child.close()
+
+
+def counters(memory: Any, slot: int) -> MutableSequence[int]:
+    """Return the numbers of one child in shared memory, one per lane: how many tasks it has started."""
+    numbers: Any = memoryview(memory).cast("B").cast("Q")[slot * len(LANES) : (slot + 1) * len(LANES)]
+    return numbers  # type: ignore[no-any-return]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
 import os
 import socket
 import threading
 import traceback
 from collections.abc import MutableSequence
-from typing import Any
 
 from horsies_django.worker.child import bootstrap
 from horsies_django.worker.ipc.channel import SocketChannel, send_all
@@ -21,16 +19,16 @@ logger = logging.getLogger("horsies.worker")
 
 def main(
     options: WorkerOptions,
-    modules: list[str],
+    modules: list[str] | None,
     sync: socket.socket,
     async_: socket.socket,
     control: socket.socket,
     started: MutableSequence[int],
     worker_pid: int,
 ) -> None:
-    """Run as a child of the worker ``worker_pid``. Its first message is "ready", "unsafe" or "failed", with the reason.
+    """Run as a child of the worker ``worker_pid``. Its first message is "ready" or "failed", with the reason.
 
-    ``modules`` are the other modules whose tasks the worker knows.
+    ``modules`` are the other modules whose tasks the worker knows, for a fresh interpreter; None: the project is loaded.
     """
     channel = SocketChannel(sync)
     bootstrap.keep_out_of_the_way()
@@ -47,45 +45,27 @@ def main(
     from horsies_django.worker.child.interrupts import listen_for_interrupts
 
     listen_for_interrupts()
-    may_have_children()
-    Executor(
-        channel,
-        SocketChannel(async_),
-        SocketChannel(control),
-        options.threads,
-        started,
-        give_up,
-        options.max_memory_per_child_mb,
-    ).run()
+    lanes = (channel, SocketChannel(async_), SocketChannel(control))
+    Executor(*lanes, options.threads, started, give_up, options.max_memory_per_child_mb).run()
     timer = end_in_time("a receiver of child_stopping has not returned")
     lifecycle.stopping(worker_pid)
     timer.cancel()
     end_in_time("tasks left threads or processes behind that do not end")
 
 
-def prepare(options: WorkerOptions, modules: list[str], worker_pid: int) -> tuple[str, str]:
+def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) -> tuple[str, str]:
     """Make this process fit to run tasks and return its first message; with "ready" comes its memory, where that is limited."""
     from horsies_django.worker.process.logs import configure_logging
     from horsies_django.worker.process.memory import own_memory_mb
 
-    if options.start_method == "forkserver":
-        if bootstrap.state.pid is None or bootstrap.state.pid == os.getpid():
-            return (
-                "failed",
-                "the fork server started without loading the project: start the worker with --start-method=spawn",
-            )
-        bootstrap.die_with_parent(bootstrap.state.pid)
-        if bootstrap.state.problem:
-            return "failed", bootstrap.state.problem
-        if bootstrap.state.unsafe:
-            return "unsafe", bootstrap.state.unsafe
-    else:
+    failed = []
+    if modules is not None:
         bootstrap.die_with_parent(worker_pid)
-        bootstrap.load_project()
+        failed = bootstrap.load_project(modules)
     from horsies_django.worker.child import lifecycle, middleware
 
     configure_logging(options.loglevel)
-    for module, error in bootstrap.load_others(modules):
+    for module, error in failed:
         logger.error(
             "the module %s cannot be imported by this child, but by the worker: its tasks fail here with "
             "WORKER_RESOLUTION_ERROR: %r", module, error,
@@ -96,12 +76,6 @@ def prepare(options: WorkerOptions, modules: list[str], worker_pid: int) -> tupl
         return "ready", ""
     gc.collect()
     return "ready", str(own_memory_mb())
-
-
-def may_have_children() -> None:
-    """Let tasks use ``multiprocessing``, which refuses to start processes of a daemon; to the worker this one stays a daemon."""
-    current: Any = multiprocessing.current_process()
-    current._config["daemon"] = False
 
 
 def end_in_time(obstacle: str) -> threading.Timer:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +35,7 @@ from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
+from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.memory import memory_mb
 
 logger = logging.getLogger("horsies.worker")
@@ -103,8 +104,7 @@ class HeartbeatSender:
         pid: int,
         engine: Engine,
         interval_seconds: float,
-        trust_seconds: float,
-        rearm: Callable[[float], None],
+        kill_timer: KillTimer,
         watch: StuckWatch,
         snapshot_seconds: float = 30.0,
     ) -> None:
@@ -115,8 +115,7 @@ class HeartbeatSender:
         self.fresh = timedelta(seconds=2 * interval_seconds)
         self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
         self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
-        self.trust_seconds = trust_seconds  # how long after a heartbeat no other worker can declare this one dead
-        self.rearm = rearm
+        self.kill_timer = kill_timer
         self.watch = watch
         self.snapshots = Snapshots(worker, pid, snapshot_seconds)
         self.unbroken_since: float | None = None  # since when every heartbeat was sent in time, by the monotonic clock
@@ -146,8 +145,8 @@ class HeartbeatSender:
         self.engine.elect(beaten.place if status.listens else 0)
         if status.prefetched:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.lease or timedelta())
-        self.rearm(now)
-        self.engine.trust(now + self.trust_seconds)
+        self.kill_timer.rearm(now)
+        self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
         if self.unbroken_since is None:
             self.unbroken_since = now
             self.engine.outage.hasten()

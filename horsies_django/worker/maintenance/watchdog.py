@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from horsies_django.store.notify import shut_down
@@ -41,7 +40,6 @@ class Watchdog(threading.Thread):
         engine: Engine,
         maintenance: MaintenanceThread,
         kill_timer: KillTimer,
-        rearm: Callable[[float], None],
         *,
         kill: bool,
     ) -> None:
@@ -49,7 +47,6 @@ class Watchdog(threading.Thread):
         self.engine = engine
         self.maintenance = maintenance
         self.kill_timer = kill_timer
-        self.rearm = rearm
         self.kill = kill
         self.ended = threading.Event()
         self.given_up: Any = None  # the connection that was closed last
@@ -61,7 +58,7 @@ class Watchdog(threading.Thread):
             now = time.monotonic()
             late = now > self.kill_timer.deadline - self.kill_timer.seconds * LATE_SHARE
             if late and self.maintenance.heartbeat.cut_off_for(look) and not (self.kill and self.busy()):
-                self.rearm(now)
+                self.kill_timer.rearm(now)
             self.close_silent_connections(now)
 
     def busy(self) -> bool:

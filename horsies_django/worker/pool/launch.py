@@ -1,177 +1,194 @@
-"""Starts children: forked from the fork server, or as fresh interpreters.
+"""Starts children: forked by the fork server, or as fresh interpreters.
 
-``multiprocessing`` runs the main module of the parent again in every process that it starts, so that functions defined there
+``multiprocessing`` runs the main module of a process again in every interpreter that it starts, so that functions defined there
 can be unpickled. If that is a manage.py without the ``__main__`` guard, or a script that calls ``call_command``, each child
-would start a worker of its own. Our children need nothing of the main module, so it is not passed on.
-
-``multiprocessing`` also creates the socket of the fork server in a temporary directory, which a killed worker would leave
-behind. Here the socket is reached by a descriptor, and the directory is removed before the first child starts.
+would start a worker of its own. Our children need nothing of the main module, so an empty one is passed on.
 """
 
 from __future__ import annotations
 
-import itertools
+import logging
 import os
 import signal
-import tempfile
+import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing import connection, forkserver, spawn
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any
 
-from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.errors import HorsiesError, WorkerStartError
+from horsies_django.core.queues import LANES
+from horsies_django.tasks import registry
 from horsies_django.worker.child import fork_server
+from horsies_django.worker.child.fork_server import NUMBER, REQUEST
+from horsies_django.worker.child.process_state import flush_output
+from horsies_django.worker.ipc.channel import wait_readable
+from horsies_django.worker.process.kill_timer import NEVER
+from horsies_django.worker.process.options import WorkerOptions
 
+logger = logging.getLogger("horsies.worker")
+
+PATIENCE = 2.0  # seconds that a fork server may take to tell how a child ended
+SPARE = 10  # children that end beside as many as --processes, see ``recycling``
 TRIES = 5  # fork servers in a row that may end before one has started a child
-DESCRIPTORS = "/proc/self/fd"
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only its owner can open the directory in it
-
-_patching = threading.Lock()
-_numbers = itertools.count()
-_hidden: list[int] = []  # the descriptor of the socket
-_server: Any = forkserver._forkserver
 
 
-def spawn_child(child: BaseProcess) -> None:
-    """Start a child as a fresh interpreter."""
-    with main_module_left_out():
-        child.start()
+class CannotFork(HorsiesError):
+    """The project opens something when it is imported that a fork would share or lose, or cannot be imported again."""
 
 
-def fork_child(child: BaseProcess, modules: list[str], deadline_file: str | None) -> None:
-    """Start a child by the fork server, which is started if there is none, and again if it ends meanwhile.
-
-    A fork server imports ``modules`` besides those that each worker imports.
-
-    Raises EOFError or ConnectionError if ``TRIES`` fork servers in a row end.
-    """
-    forkserver.set_forkserver_preload([fork_server.__name__])
-    ordered = fork_server.order(os.getpid(), modules, deadline_file)
-    with main_module_left_out(), environment(ordered):
-        for tries_left in reversed(range(TRIES)):
-            with short_lived_directory() as directory:
-                forkserver.ensure_running()  # does not wait until the fork server has loaded the project
-                hide_socket(directory)
-            try:
-                child.start()
-                return
-            except (EOFError, ConnectionError):
-                if not tries_left:
-                    raise
-                end_fork_server()
+class TemplateKilled(HorsiesError):
+    """The process that forks the fork servers has ended, so the worker cannot have children any more."""
 
 
-def fork_server_pid() -> int | None:
-    pid: int | None = _server._forkserver_pid
-    return pid
+class Forker:
+    """The fork server as the worker sees it. Only ``arm`` may be called in any thread."""
 
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+        self.template: socket.socket | None = None
+        self.link: socket.socket | None = None  # to the present fork server
+        self.slots = list(range(2 * options.processes + SPARE))  # those that are free
+        self.memory: Any = None
+        self.deadline = NEVER
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], object]] = []  # how the template is ended
 
-def kill_fork_server() -> bool:
-    if (pid := fork_server_pid()) is None:
-        return False
-    os.kill(pid, signal.SIGKILL)
-    return True
+    def prepare(self, forget: Callable[[], None] = lambda: None) -> None:
+        """Fork the template, which calls ``forget``; load the project in a fresh one if this process cannot be forked.
 
-
-def end_fork_server() -> None:
-    """Kill the fork server, if there is one, and wait until it is dead and its sockets are closed."""
-    if kill_fork_server():
-        if str(_server._forkserver_address).startswith(DESCRIPTORS):
-            _server._forkserver_address = "\0"  # an abstract name, so that _stop() removes no file
-        _server._stop()
-
-
-@contextmanager
-def patched(module: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Replace a function of ``multiprocessing`` during the block, only for this thread: others may be using it."""
-    before, thread = getattr(module, name), threading.get_ident()
-    ours = make(before)
-
-    def choose(*args: Any) -> Any:
-        return (ours if threading.get_ident() == thread else before)(*args)
-
-    setattr(module, name, choose)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-@contextmanager
-def main_module_left_out() -> Iterator[None]:
-    """During the block, do not pass the main module to processes that this thread starts."""
-
-    def without_main(before: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        return lambda name: {key: value for key, value in before(name).items() if not key.startswith("init_main_")}
-
-    with _patching, patched(spawn, "get_preparation_data", without_main):
-        yield
-
-
-@contextmanager
-def short_lived_directory() -> Iterator[str | None]:
-    """Provide a directory for the socket of a fork server started in the block; None if the socket must keep its name.
-
-    It is reached by a descriptor, because the path of a socket has at most 107 bytes. Raises WorkerStartError if nothing can be
-    written anywhere.
-    """
-    if not os.path.isdir(DESCRIPTORS):
-        yield None
-        return
-    with temporary_directory() as place:
-        descriptor = os.open(place, os.O_PATH | os.O_DIRECTORY)
-        directory = f"{DESCRIPTORS}/{descriptor}"
-
-        def address(family: str) -> str:
-            return f"{directory}/{next(_numbers)}"
-
-        try:
-            with patched(connection, "arbitrary_address", lambda before: address):
-                yield directory
-        finally:
-            os.close(descriptor)
-
-
-def temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    """Create a directory in that of the system, or in shared memory if the system has none that can be written to."""
-    try:
-        return tempfile.TemporaryDirectory(prefix="horsies-worker-")
-    except OSError as error:
-        try:
-            return tempfile.TemporaryDirectory(prefix="horsies-worker-", dir=SHARED_MEMORY)
-        except OSError:
-            raise WorkerStartError(
-                f"it needs a temporary directory to start its child processes, and none can be written to ({error}): set TMPDIR "
-                "to one, mount one, or start it with --start-method=spawn"
-            ) from error
-
-
-def hide_socket(directory: str | None) -> None:
-    """Reach the fork server by a descriptor if its socket is in ``directory``, which will be removed."""
-    with _server._lock:
-        address = _server._forkserver_address
-        if directory is None or not str(address).startswith(directory):
+        Raises CannotFork if that one cannot be forked either.
+        """
+        if self.template is not None:
             return
-        descriptor = os.open(address, os.O_PATH)
-        os.unlink(address)
-        _server._forkserver_address = f"{DESCRIPTORS}/{descriptor}"
-    while _hidden:
-        os.close(_hidden.pop())
-    _hidden.append(descriptor)
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables during the block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
+        self.memory = get_context("spawn").RawArray("Q", len(self.slots) * len(LANES))
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if (holds := fork_server.open_things()) is None:
+                self._fork_template(ours, theirs, forget)
             else:
-                os.environ[name] = value
+                logger.warning(
+                    "this process cannot be forked, because it holds %s: the project is loaded again, in a fresh process", holds
+                )  # fmt: skip
+                self._load_again(ours, theirs)
+        self.template = ours
+
+    def _fork_template(self, ours: socket.socket, theirs: socket.socket, forget: Callable[[], None]) -> None:
+        flush_output()
+        worker_pid = os.getpid()
+        if (pid := os.fork()) == 0:
+            try:
+                ours.close()
+                forget()
+                fork_server.be_template(theirs, self.options, self.memory, worker_pid)
+            finally:
+                os._exit(1)
+        self._ends = [partial(os.kill, pid, signal.SIGKILL), partial(os.waitpid, pid, 0)]
+
+    def _load_again(self, ours: socket.socket, theirs: socket.socket) -> None:
+        arguments = (theirs, self.options, self.memory, os.getpid(), registry.other_modules())
+        process = get_context("spawn").Process(target=fork_server.fresh_template, args=arguments)
+        start_interpreter(process)
+        theirs.close()
+        self._ends = [process.kill, process.join]
+        if (first := ours.recv(1)) != fork_server.LOADED:
+            with ours.makefile("rb") as rest:
+                raise CannotFork((first + rest.read()).decode() or "a fresh process that imports it is killed")
+
+    def start(self, slot: int, descriptors: list[int]) -> int:
+        """Return the pid of a new child that gets ``descriptors``, from another fork server if one ends meanwhile.
+
+        The last one is for the exit code. Raises WorkerStartError if that cannot be, TemplateKilled.
+        """
+        for _ in range(TRIES):
+            with suppress(EOFError, ConnectionError):
+                link = self.link or self._start_server()
+                with self._lock:
+                    socket.send_fds(link, [REQUEST.pack(fork_server.FORK, slot, 0.0)], descriptors)
+                if not (reply := link.recv(NUMBER.size, socket.MSG_WAITALL)):
+                    raise EOFError
+                (pid,) = NUMBER.unpack(reply)
+                if pid < 0:
+                    raise WorkerStartError(f"its fork server cannot fork: {os.strerror(-pid)}")
+                return int(pid)
+            self._lose_server()
+        raise WorkerStartError(f"{TRIES} fork servers in a row ended before they could start a child")
+
+    def arm(self, deadline: float) -> None:
+        """Set the deadline of the kill timer in this fork server and the next ones, by ``time.monotonic()``."""
+        self.deadline = deadline
+        with self._lock, suppress(OSError):  # it has ended, or it was stopped for long
+            if self.link is not None:
+                self.link.send(REQUEST.pack(fork_server.DEADLINE, 0, deadline), socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        """End the template and the fork server, and with them the children that are left."""
+        self._lose_server()
+        if self.template is not None:
+            self.template.close()
+            self.template = None
+        while self._ends:
+            self._ends.pop(0)()
+
+    def _start_server(self) -> socket.socket:
+        assert self.template is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self.template, [b"s"], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise TemplateKilled("the template of its children was killed") from error
+        with self._lock:
+            self.link = ours
+        self.arm(self.deadline)
+        return ours
+
+    def _lose_server(self) -> None:
+        with self._lock:
+            if self.link is not None:
+                self.link.close()
+                self.link = None
+
+
+class ForkedProcess:
+    """A child of the fork server, with what the pool uses of ``multiprocessing.Process``."""
+
+    def __init__(self, forker: Forker, sockets: list[socket.socket]) -> None:
+        self.forker = forker
+        self.exitcode: int | None = None
+        forker.prepare()
+        self.slot = forker.slots.pop()
+        self.started = fork_server.counters(forker.memory, self.slot)
+        for lane in range(len(LANES)):
+            self.started[lane] = 0
+        self.sentinel, ended = os.pipe()
+        try:
+            self.pid = forker.start(self.slot, [*(each.fileno() for each in sockets), ended])
+        finally:
+            os.close(ended)
+
+    def join(self) -> None:
+        """Learn how the process ended, which it has: from its fork server, if that has not ended."""
+        if self.exitcode is None and wait_readable([self.sentinel], PATIENCE):
+            code = os.read(self.sentinel, NUMBER.size)
+            self.exitcode = NUMBER.unpack(code)[0] if code else None
+
+    def close(self) -> None:
+        os.close(self.sentinel)
+        self.forker.slots.append(self.slot)
+
+
+def start_interpreter(process: BaseProcess) -> None:
+    """Start a process of the method spawn, without the main module: an empty one is in its place meanwhile."""
+    own = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = own

@@ -12,17 +12,15 @@ import selectors
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.worker.pool.launch import TRIES, kill_fork_server
+from horsies_django.worker.pool.launch import Forker
 from horsies_django.worker.pool.process import Child, InProcess, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.timeouts import NO_LIMITS, TimeLimits, Timeouts
-from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.task_log import named
 
@@ -39,14 +37,14 @@ class Pool:
         self,
         options: WorkerOptions,
         selector: selectors.BaseSelector,
-        kill_timer: KillTimer | None = None,
+        forker: Forker | None = None,
         limits: TimeLimits = NO_LIMITS,
         prefetch: int = 0,
         owner: str = "",
     ) -> None:
         self.options = options
         self.owner = owner
-        self.kill_timer = kill_timer
+        self.forker = forker or Forker(options)
         self.selector = selector
         self.members: list[PoolProcess] = []
         self.run_ahead = RunAhead(prefetch, options.sync_slots)
@@ -67,12 +65,7 @@ class Pool:
             self._add_child()
 
     def _add_child(self) -> None:
-        try:
-            self._add(Child(self.options, self.kill_timer, self.recycling.lifetime()))
-        except (EOFError, ConnectionError, BrokenPipeError) as error:
-            raise WorkerStartError(
-                f"{TRIES} fork servers in a row ended before they could start a child: {error!r}"
-            ) from error
+        self._add(Child(self.options, self.forker if self.options.forks else None, self.recycling.lifetime()))
 
     def _add(self, member: PoolProcess) -> None:
         member.run_ahead = self.run_ahead
@@ -190,21 +183,8 @@ class Pool:
             self.deaths_before_ready = 0
             self.ready = self.ready or all(one.ready for one in self.members)
             self.recycling.compare(float(text or 0))
-        elif kind == "unsafe":
-            member.dismissed = True
-            if self.options.start_method == "forkserver":
-                self._do_without_fork_server(text)
         elif kind == "failed":
             raise WorkerStartError(f"a process of the pool cannot run tasks:\n{text.rstrip()}")
-
-    def _do_without_fork_server(self, holds: str) -> None:
-        logger.warning(
-            "the project cannot be forked: importing it opened %s. Children start as fresh interpreters instead (slower, "
-            "more memory); open such things at first use, not at import",
-            holds,
-        )
-        self.options = replace(self.options, start_method="spawn")
-        kill_fork_server()  # it would keep open what the project opened
 
     def _reap(self, member: Child) -> None:
         if member not in self.members:
@@ -262,9 +242,9 @@ class Pool:
         deadline = time.monotonic() + STOP_SECONDS
         for member in list(self.members):
             if isinstance(member, Child):
-                member.process.join(max(0.0, deadline - time.monotonic()))
+                member.join(max(0.0, deadline - time.monotonic()))
                 member.kill()
-                member.process.join()
+                member.join()
             else:
                 assert isinstance(member, InProcess)
                 member.thread.join(max(0.0, deadline - time.monotonic()))
@@ -279,7 +259,7 @@ class Pool:
                 member.kill()
         for member in list(self.members):
             if isinstance(member, Child):
-                member.process.join()
+                member.join()
                 for lane in LANES:
                     self._hear_out(member, lane)
                 self._forget(member)

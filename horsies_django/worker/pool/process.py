@@ -23,9 +23,8 @@ import time
 from collections.abc import Iterable, MutableSequence
 from contextlib import suppress
 from multiprocessing import get_context
+from typing import Any
 from uuid import uuid4
-
-import psutil
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.metadata import has_metadata
@@ -40,9 +39,8 @@ from horsies_django.worker.child.run_task import (
     cancelled,
     failed,
 )
-from horsies_django.worker.ipc.channel import Channel, SocketChannel, memory_pair
-from horsies_django.worker.pool import launch
-from horsies_django.worker.process.kill_timer import KillTimer
+from horsies_django.worker.ipc.channel import Channel, SocketChannel, memory_pair, wait_readable
+from horsies_django.worker.pool.launch import ForkedProcess, Forker, start_interpreter
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import send_or_end
 
@@ -200,33 +198,22 @@ class PoolProcess:
 
 
 class Child(PoolProcess):
-    """A child process, forked or started as a fresh interpreter; ``kill_timer`` kills it if the worker is stopped."""
+    """A child process, forked by the fork server or started as a fresh interpreter; ``lifetime``: how many tasks it may take."""
 
-    def __init__(self, options: WorkerOptions, kill_timer: KillTimer | None = None, lifetime: float = math.inf) -> None:
+    def __init__(self, options: WorkerOptions, forker: Forker | None, lifetime: float = math.inf) -> None:
         super().__init__(options)
         self.lifetime = lifetime
-        context = get_context(options.start_method)
-        started = context.RawArray("Q", len(LANES))
         pairs = [socket.socketpair() for _ in (*LANES, "control")]
         theirs = [pair[1] for pair in pairs]
-        modules = registry.other_modules()
-        self.process = context.Process(  # type: ignore[attr-defined]
-            target=main.main, args=(options, modules, *theirs, started, os.getpid()), name="horsies-child", daemon=True
-        )
-        if options.start_method == "forkserver":
-            launch.fork_child(self.process, modules, kill_timer.path if kill_timer else None)
-        else:
-            launch.spawn_child(self.process)
-        if kill_timer is not None:
-            kill_timer.apply(options)
+        self.process: Any = spawned(options, theirs) if forker is None else ForkedProcess(forker, theirs)
         for end in theirs:
             end.close()
         self.pid = self.process.pid
-        self.fork_server = launch.fork_server_pid() if options.start_method == "forkserver" else None
-        self.started = started
+        self.started = self.process.started
         self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=False)}
         self.control = SocketChannel(pairs[-1][0])
         self.death = self._watch()
+        self.exit_code: int | None = None
 
     def _watch(self) -> int:
         """Return a descriptor that becomes readable when the child dies, even if another process holds its pipes open."""
@@ -242,12 +229,10 @@ class Child(PoolProcess):
 
     def how_it_ended(self) -> str:
         """Return how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
-        self.process.join(2)
-        code = self.process.exitcode
-        if code is None or code == 255:  # 255 is also what multiprocessing returns if the fork server is gone
-            if self.fork_server is not None and is_over(self.fork_server):
-                return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
-            return "ended with an unknown exit code"
+        self.process.join()
+        code = self.exit_code = self.process.exitcode
+        if code is None:
+            return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     def was_killed(self, worker_started: bool) -> bool:
@@ -255,9 +240,12 @@ class Child(PoolProcess):
 
         A child killed while the worker starts may have run out of memory, so the project may be the cause.
         """
-        if self.fork_server is not None and is_over(self.fork_server):
-            return True
-        return worker_started and self.process.exitcode == -signal.SIGKILL
+        return self.exit_code is None or (worker_started and self.exit_code == -signal.SIGKILL)
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until the child has ended, or for some seconds."""
+        if wait_readable([self.death], seconds):
+            self.process.join()
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -268,7 +256,18 @@ class Child(PoolProcess):
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
-        self.process.join(0)
+        self.process.close()
+
+
+def spawned(options: WorkerOptions, sockets: list[socket.socket]) -> Any:
+    """Start a fresh interpreter as a child."""
+    context = get_context("spawn")
+    started = context.RawArray("Q", len(LANES))
+    arguments = (options, registry.other_modules(), *sockets, started, os.getpid())
+    process: Any = context.Process(target=main.main, args=arguments, name="horsies-child")
+    start_interpreter(process)
+    process.started = started
+    return process
 
 
 class InProcess(PoolProcess):
@@ -312,11 +311,3 @@ def killed_for(reason: str) -> Reply:
             OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; it did not end when told to, and was killed with its process"
         )
     return cancelled(f"{STOPPED_ITSELF}; it did not end when told to, and was killed with its process")
-
-
-def is_over(pid: int) -> bool:
-    """Return whether a process has ended, reaped or not."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 from horsies_django.core.errors import WorkerStartError
 
 START_METHODS = ("forkserver", "spawn")
+START_METHOD = "spawn" if sys.platform == "darwin" else "forkserver"  # libraries of macOS do not survive a fork
 MAX_TASKS_PER_CHILD = 100  # of a child that is a minute old, unless the command line says otherwise
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LEAST = {
@@ -36,7 +38,7 @@ class WorkerOptions:
     async_concurrency: int = 100
     until_empty: bool = False
     shutdown_timeout: float = 300.0
-    start_method: str = "forkserver"
+    start_method: str = START_METHOD
     loglevel: str = "INFO"
     max_claim_batch: int = 0
     max_claim_per_worker: int = 0
@@ -45,6 +47,11 @@ class WorkerOptions:
     with_scheduler: bool = False
     health_port: int | None = None
     health_host: str = "127.0.0.1"
+
+    @property
+    def forks(self) -> bool:
+        """Whether the children are forked by the fork server."""
+        return self.processes > 0 and self.start_method == "forkserver"
 
     @property
     def sync_slots(self) -> int:

@@ -57,8 +57,7 @@ class Shutdown:
         self.bell, self.ringer = socket.socketpair()
         for end in (self.wakeup, self.waker, self.ringer):
             end.setblocking(False)
-        self.thread = threading.Thread(target=self._wait_for_the_end, name="horsies-last-resort", daemon=True)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
         self.handlers = take(self._note)
         self.wakeup_before = signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
         return self
@@ -71,8 +70,20 @@ class Shutdown:
         for number, handler in self.handlers.items():
             signal.signal(number, signal.SIG_IGN if self.ends_process else handler)
         self.ringer.close()
-        self.thread.join()
+        if self.thread is not None:
+            self.thread.join()
         for end in (self.wakeup, self.waker, self.bell):
+            end.close()
+
+    def end_if_it_hangs(self) -> None:
+        """Start the thread that ends this process if it does not stop; after the fork, which copies no threads."""
+        self.thread = threading.Thread(target=self._wait_for_the_end, name="horsies-last-resort", daemon=True)
+        self.thread.start()
+
+    def forget(self) -> None:
+        """Release what belongs to the original, in a forked copy."""
+        signal.set_wakeup_fd(-1)
+        for end in (self.wakeup, self.waker, self.bell, self.ringer):
             end.close()
 
     @contextmanager

@@ -7,14 +7,7 @@ import os
 import sys
 import threading
 
-from horsies_django.worker.child import bootstrap
-
-if multiprocessing.parent_process() is not None:
-    here = "child"
-elif bootstrap.state.pid is not None:
-    here = "fork server"
-else:
-    here = "worker"
+here = "worker" if multiprocessing.parent_process() is None else "child"
 gate = os.environ.get("SLOW_WHILE")
 if here == os.environ.get("SLOW_IMPORT") and (gate is None or os.path.exists(gate)):
     print(f"importing in the {here}", file=sys.stderr, flush=True)

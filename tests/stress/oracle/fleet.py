@@ -90,16 +90,14 @@ class Member:
             return []
 
     def runners(self) -> list[psutil.Process]:
-        """Return the processes that run tasks: of a fork server its children, else the spawned ones."""
-        found = []
-        for one in self.family()[:-1]:
-            try:
-                text = " ".join(one.cmdline())
-                if "spawn_main" in text or ("forkserver" in text and "forkserver" in " ".join(one.parent().cmdline())):
-                    found.append(one)
-            except (psutil.Error, AttributeError):
-                continue
-        return found
+        """Return the processes that run tasks: those below a template and its fork server, else the spawned ones."""
+        try:
+            direct = psutil.Process(self.process.pid).children()
+            spawned = [one for one in direct if "spawn_main" in " ".join(one.cmdline())]
+            servers = [server for template in direct for server in template.children()]
+            return spawned or [child for server in servers for child in server.children()]
+        except psutil.Error:
+            return []
 
     def kill(self, *, group: bool) -> None:
         """End it by SIGKILL, with its processes or alone."""

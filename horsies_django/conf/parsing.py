@@ -43,6 +43,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         task_timeout_ms=top.integer_or_none("TASK_TIMEOUT_MS"),
         report_running_after_ms=top.integer_or_none("REPORT_RUNNING_AFTER_MS", default.report_running_after_ms),
         kill_grace_ms=top.integer("KILL_GRACE_MS", default.kill_grace_ms),
+        child_conn_max_age=top.integer("CHILD_CONN_MAX_AGE", default.child_conn_max_age),
         unknown_task_grace_ms=top.integer("UNKNOWN_TASK_GRACE_MS", default.unknown_task_grace_ms),
         exception_mapper=_exception_mapper(top),
         recovery=replace(_numbers(recovery, default.recovery), on_cut_off=_on_cut_off(recovery, default.recovery)),

@@ -44,6 +44,7 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "REPORT_RUNNING_AFTER_MS": (1_000, HUNDRED_YEARS_MS),
         "TASK_TIMEOUT_MS": (100, 30 * 24 * 60 * 60 * 1_000),
         "KILL_GRACE_MS": (0, 3_600_000),
+        "CHILD_CONN_MAX_AGE": (0, 86_400),
         "UNKNOWN_TASK_GRACE_MS": (0, 7 * 24 * 60 * 60 * 1_000),
         "WORKER_STATE_SNAPSHOT_INTERVAL_MS": (1_000, 300_000),
         "TERMINAL_RECORD_RETENTION_HOURS": (1, 43_800),
@@ -137,7 +138,8 @@ class Config:
     """The settings; each key of ``settings.HORSIES`` is the upper-case name of a field. Mappings are read-only.
 
     ``task_timeout_ms`` applies to tasks without a timeout of their own; None means no timeout. The process of a task that is
-    still running ``kill_grace_ms`` after its timeout, or after its termination was requested, is killed. For
+    still running ``kill_grace_ms`` after its timeout, or after its termination was requested, is killed. Children keep
+    connections for ``child_conn_max_age`` seconds, or longer if the project says so. For
     ``unknown_task_grace_ms`` after a task became due, a worker that does not know the task leaves it to others. The keys of
     ``exception_mapper`` are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts at once.
     ``durable_claims``: whether the commit of a pass that only claims or starts tasks waits for the disk.
@@ -158,6 +160,7 @@ class Config:
     forget_overrides_after_ms: int | None = 7 * 24 * 60 * 60 * 1_000
     task_timeout_ms: int | None = None
     kill_grace_ms: int = 5_000
+    child_conn_max_age: int = 60
     unknown_task_grace_ms: int = 300_000
     report_running_after_ms: int | None = 60 * 60 * 1_000
     exception_mapper: Mapper = field(default_factory=lambda: EMPTY)

@@ -31,7 +31,7 @@ from horsies_django.models import Task, WorkflowRun
 from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child.run_task import Refused, resolve
-from horsies_django.worker.startup import refuse_unready_project
+from horsies_django.worker.startup import refuse_unready_tasks
 from tests.apps.project import tasks
 
 pytestmark = pytest.mark.django_db
@@ -354,7 +354,7 @@ def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCapture
     depot(views=OWN.format(name="remind"))
     import_module("depot.views")
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
-        refuse_unready_project(config())
+        refuse_unready_tasks(config())
     assert "no worker is sure to import depot.views (depot.views.remind): move them" in caplog.text
     assert '"MODULES": ["depot.views"]' in caplog.text
 

@@ -18,13 +18,14 @@ from tests.support.workers import Start, WorkerProcess, held_by, let_go
 POOL = pytest.param(
     "pool", marks=pytest.mark.skipif(importlib.util.find_spec("psycopg_pool") is None, reason="needs psycopg[pool]")
 )
-KEPT = pytest.mark.parametrize("kept", ["0", "600", POOL])
+KEPT = pytest.mark.parametrize("kept", ["default", "0", POOL])
 
 
 def start(worker: Start, kept: str, *options: str) -> WorkerProcess:
     """Start a worker whose connections are kept so many seconds, or in a pool."""
     options = options or ("--processes=1",)
-    return worker(*options, DJANGO_SETTINGS_MODULE="tests.settings.traps", HORSIES_TEST_KEPT=kept).ready()
+    closed = {"HORSIES_TEST_CONN_AGE": "0"} if kept == "0" else {}
+    return worker(*options, DJANGO_SETTINGS_MODULE="tests.settings.traps", HORSIES_TEST_KEPT=kept, **closed).ready()
 
 
 @KEPT

@@ -39,8 +39,8 @@ EDITS = (
         1,
         "the memory limit is ignored whenever --max-tasks-per-child is not 0",
         "horsies_django/worker/child/main.py",
-        "        options.max_memory_per_child_mb,\n",
-        "        None if options.max_tasks_per_child else options.max_memory_per_child_mb,\n",
+        "give_up, options.max_memory_per_child_mb)",
+        "give_up, None if options.max_tasks_per_child else options.max_memory_per_child_mb)",
         ("tests/e2e/test_recycling.py::test_of_two_limits_the_one_that_is_reached_first_counts",),
     ),
     Edit(

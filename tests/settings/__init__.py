@@ -45,6 +45,7 @@ DATABASES = {"default": environ.Env().db_url("DATABASE_URL", default="postgresql
 HORSIES: dict[str, Any] = {
     "TASK_TIMEOUT_MS": int(os.environ.get("HORSIES_TEST_TIMEOUT_MS", "0")) or None,
     "KILL_GRACE_MS": int(os.environ.get("HORSIES_TEST_KILL_GRACE_MS", "5000")),
+    "CHILD_CONN_MAX_AGE": int(os.environ.get("HORSIES_TEST_CONN_AGE", "60")),
     "UNKNOWN_TASK_GRACE_MS": int(os.environ.get("HORSIES_TEST_GRACE_MS", "300000")),
     "REPORT_RUNNING_AFTER_MS": int(os.environ.get("HORSIES_TEST_REPORT_MS", "3600000")),
     "RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": int(os.environ.get("HORSIES_TEST_POLL_MS", "1000"))},

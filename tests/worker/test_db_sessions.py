@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, connections
+from django.db import ConnectionHandler, connection, connections
 from django.db.transaction import TransactionManagementError
 
 from horsies_django.worker.child import db_sessions
@@ -112,6 +112,31 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(orm
     with pytest.raises(LookupError):
         orm.submit(fails_later).result(30)
     assert orm.connected
+
+
+def test_a_child_keeps_connections_to_postgresql_and_a_longer_age_or_a_pool_of_the_project_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Naive: a pool refuses an age, or a connection that is kept for ever is closed after a minute."""
+    given = {
+        "short": {"CONN_MAX_AGE": 0},
+        "long": {"CONN_MAX_AGE": 600},
+        "endless": {"CONN_MAX_AGE": None},
+        "pooled": {"CONN_MAX_AGE": 0, "OPTIONS": {"pool": True}},
+        "file": {"CONN_MAX_AGE": 0, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+    }
+    default = {**connections.settings["default"], "CONN_HEALTH_CHECKS": False, "OPTIONS": {}}
+    handler = ConnectionHandler({"default": default} | {alias: default | own for alias, own in given.items()})
+    monkeypatch.setattr(db_sessions, "connections", handler)
+    db_sessions.keep_connections(0)
+    assert handler.settings["short"]["CONN_MAX_AGE"] == 0
+    db_sessions.keep_connections(60)
+    found = {
+        alias: (handler.settings[alias]["CONN_MAX_AGE"], handler.settings[alias]["CONN_HEALTH_CHECKS"])
+        for alias in given
+    }
+    others = {"long": (600, False), "endless": (None, False), "pooled": (0, False), "file": (0, False)}
+    assert found == {"short": (60, True), **others}
 
 
 @pytest.mark.parametrize("threshold", [0, 2])

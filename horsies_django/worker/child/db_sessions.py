@@ -9,7 +9,9 @@ ends, Django checks a kept connection, but misses a ``BEGIN`` sent by hand, an `
   too, because projects set ``search_path`` or a tenant in its receivers. This takes one or two round trips, a hundredth of the
   time of a new connection. Looking for changes first would cost as much and miss some: PostgreSQL has no list of custom
   settings, which row-level security often uses.
-- Without ``CONN_MAX_AGE``, the default, Django closes the connection.
+- With ``CONN_MAX_AGE`` 0 and ``CHILD_CONN_MAX_AGE`` 0, Django closes the connection.
+
+Children keep connections by default: Django's default is made for requests, and a new connection takes longer than many tasks.
 
 Whether a thread holds a connection is read from Django's wrappers. The signal ``connection_created`` is not sufficient: Django
 stores a new connection, sets it up, and sends the signal last. If the server dies in between, or a receiver raises, a wrapper
@@ -87,6 +89,16 @@ def may_be_open(wrappers: Iterable[Any]) -> bool:
         except AttributeError:  # not a wrapper: asgiref keeps other values there for coroutines
             continue
     return False
+
+
+def keep_connections(seconds: int) -> None:
+    """Let Django keep connections to PostgreSQL for ``seconds``, or a longer ``CONN_MAX_AGE``, and check them before use."""
+    for wrapper in connections.all():
+        options = wrapper.settings_dict
+        if wrapper.vendor != "postgresql" or options["OPTIONS"].get("pool") or options["CONN_MAX_AGE"] is None:
+            continue
+        if options["CONN_MAX_AGE"] < seconds:
+            options.update(CONN_MAX_AGE=seconds, CONN_HEALTH_CHECKS=True)
 
 
 def before_task() -> None:

@@ -62,7 +62,9 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
     if modules is not None:
         bootstrap.die_with_parent(worker_pid)
         failed = bootstrap.load_project(modules)
+    from horsies_django.conf import config
     from horsies_django.worker.child import lifecycle, middleware
+    from horsies_django.worker.child.db_sessions import keep_connections
 
     configure_logging(options.loglevel)
     for module, error in failed:
@@ -70,6 +72,7 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
             "the module %s cannot be imported by this child, but by the worker: its tasks fail here with "
             "WORKER_RESOLUTION_ERROR: %r", module, error,
         )  # fmt: skip
+    keep_connections(config().child_conn_max_age)
     middleware.load()
     lifecycle.started(worker_pid)
     if options.max_memory_per_child_mb is None:

@@ -6,10 +6,10 @@ both lanes and are idle, and their memory is read when it no longer changes.
 
 - *parent*: the process that claims and dispatches, of a worker of five processes.
 - *further child*: the sum over all processes of a worker of five, minus that of a worker of one, over four. Pages that
-  children share with the fork server are in neither.
+  children share with the worker are in neither.
 - *coroutines*: one child in which 10,000 async tasks sleep. Its growth since it was idle is given beside.
 
-What the figures do not say: the measured project consists of the queue. What an application imports adds to the fork server,
+What the figures do not say: the measured project consists of the queue. What an application imports adds to the worker,
 and to each child what it writes to. The benchmark shares the interpreter's files with the worker, which takes a few MB off
 the parent; resident memory (RSS), which most tools show, counts all shared pages in full.
 """

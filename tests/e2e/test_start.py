@@ -113,10 +113,13 @@ def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_t
     assert process.stop() == 0
 
 
-def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Start) -> None:
+def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Start, tmp_path: Path) -> None:
     """Naive: numpy's generator is copied, so that all children draw the same numbers."""
+    left = tmp_path / "left"
     one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's library starts threads when it is loaded
-    process = worker("--processes=3", DJANGO_SETTINGS_MODULE="tests.settings.forked", **one_thread).ready()
+    process = worker(
+        "--processes=3", DJANGO_SETTINGS_MODULE="tests.settings.forked", LEFT=str(left), **one_thread
+    ).ready()
     assert "cannot be forked" not in process.log
     from tests.apps.forked.tasks import look  # which opens files
 
@@ -128,6 +131,7 @@ def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Sta
         assert (each["told"], each["answer"], each["signals"], each["main"]) == ([each["pid"]], 42, True, None)
     assert "a line of" in process.log
     assert process.stop() == 0
+    assert left.read_text() == f"{process.process.pid} left\n"  # what runs at exit runs in the worker alone
 
 
 def test_a_worker_started_from_another_directory_forks_from_a_loaded_server(worker: Start, tmp_path: Path) -> None:

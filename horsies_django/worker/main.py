@@ -26,7 +26,6 @@ from horsies_django.worker.scheduler.scheduler import SchedulerLoop
 from horsies_django.worker.startup import (
     Start,
     refuse_main_module,
-    refuse_settings_without_module,
     refuse_unready_database,
     refuse_unready_tasks,
 )
@@ -51,7 +50,6 @@ def work(stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | N
     refuse_impossible(options)
     configure_logging(options.loglevel)
     if options.processes:
-        refuse_settings_without_module()
         refuse_main_module()
     forker = Forker(options)
     try:

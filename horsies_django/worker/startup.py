@@ -7,13 +7,11 @@ RESILIENCE says. If the database can be reached but is not usable, the process e
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
 import psycopg
-from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 
@@ -118,16 +116,6 @@ def durable_behind_pooler(engine: Engine) -> None:
             "the database %r is reached through a connection pooler, so claims are durable in spite of "
             "HORSIES['DURABLE_CLAIMS'] = False", outbox.alias,
         )  # fmt: skip
-
-
-def refuse_settings_without_module() -> None:
-    """Raise WorkerStartError if the settings were made by ``settings.configure()``: child processes cannot load them."""
-    if getattr(settings, "SETTINGS_MODULE") is None and not os.environ.get("DJANGO_SETTINGS_MODULE"):  # noqa: B009 - stubs say str
-        raise WorkerStartError(
-            "the settings were made by settings.configure() in this process, and its child processes cannot load them: "
-            "put the settings into a module and name it in DJANGO_SETTINGS_MODULE, or run tasks in this "
-            "process with --processes=0"
-        )
 
 
 def refuse_main_module() -> None:

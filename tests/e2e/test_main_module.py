@@ -99,15 +99,13 @@ call_command("horsies_worker", *sys.argv[1:])
 """
 
 
-def test_settings_without_a_module_are_refused_before_a_child_misses_them_and_good_for_a_worker_without_children(
+def test_settings_without_a_module_are_those_of_forks_and_a_fresh_interpreter_says_that_it_has_none(
     script: Start,
 ) -> None:
-    for method in METHODS:
-        refused = script(BY_HAND, "--processes=1", f"--start-method={method}")
-        assert refused.wait() == 1
-        assert "the settings were made by settings.configure()" in refused.log
-        assert "DJANGO_SETTINGS_MODULE" in refused.log
-        assert "child" not in refused.log.partition("made by settings.configure()")[0]
-    process = script(BY_HAND, "--processes=0").ready()
-    assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
-    assert process.stop() == 0
+    for options in (("--processes=1",), ("--processes=0",)):
+        process = script(BY_HAND, *options).ready()
+        assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+        assert process.stop() == 0
+    refused = script(BY_HAND, "--processes=1", "--start-method=spawn")
+    assert refused.wait() == 1
+    assert "settings are not configured. You must either define the environment variable" in refused.log

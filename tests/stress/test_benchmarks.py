@@ -27,8 +27,13 @@ COSTS = {"parent CPU, us/task", "children CPU, us/task", "statements/task", "WAL
 FLEET = {
     "workers' CPU, ms/send", "server CPU with heartbeats, ms/send", "idle server, CPU %", "idle workers, CPU %", "workers",
 }  # fmt: skip
-# The reading that is compared, where the first is a difference of two, which may be negative in a short run.
-COMPARED = {"fleet": "fleet of 1, commit to user code, p50"}
+# The reading that is compared, where the first may be negative in a short run: a difference of two, or the time to a start that
+# the sender hears of before its own commit.
+COMPARED = {
+    "bare": "bare lone task, commit to result, p50",
+    "fleet": "fleet of 1, commit to user code, p99",
+    "latency": "latency idle, commit to result, p50",
+}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

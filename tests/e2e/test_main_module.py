@@ -55,6 +55,23 @@ def test_a_task_of_such_a_worker_may_use_processes_of_its_own(script: Start, tmp
     assert (tmp_path / "runs").read_text().split() == [str(process.process.pid)]
 
 
+CHANGED = {
+    "gevent": "import gevent.monkey\ngevent.monkey.patch_all()\n",
+    "uvloop": "import asyncio, uvloop\nasyncio.set_event_loop_policy(uvloop.EventLoopPolicy())\n",
+}
+
+
+@pytest.mark.parametrize("library", CHANGED)
+def test_a_process_that_gevent_or_uvloop_changed_is_forked_and_runs_tasks_of_both_kinds(
+    script: Start, library: str
+) -> None:
+    process = script(CHANGED[library] + SCRIPTS["manage.py without a guard"], "--processes=2").ready()
+    assert "cannot be forked" not in process.log
+    assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+    assert tasks.anoop.send().get(timeout_ms=60_000).is_ok()
+    assert process.stop() == 0
+
+
 IN_MAIN = """
 import sys, django
 django.setup()

@@ -57,7 +57,8 @@ with own_server() as url, ExitStack() as stack:
     shapes = workflow.SHAPES if kind == "workflow" else drain.SHAPES
     shape = next(shape for shape in shapes if shape.name == name)
     if kind == "workflow":
-        task, options, environment = None, workflow.DEFAULTS, workflow.KEPT
+        # A base from before children kept connections by themselves shall keep them, too.
+        task, options, environment = None, workflow.DEFAULTS, {"BENCH_CONN_MAX_AGE": "3600"}
     else:
         task, options, environment = tasks.noop if shape.lane == "sync" else tasks.anoop, shape.options, shape.environment
     if kind == "caps":

@@ -30,7 +30,6 @@ SLEEPERS, SIGNALS, RUNS, SENDERS = 10_000, 10_000, 10, 8
 CHUNK = 1_000
 READY_SECONDS = 5.0  # for the worker to start before the timers end
 OPTIONS = ("--processes=4",)
-KEPT = {"BENCH_CONN_MAX_AGE": "3600"}  # seconds
 
 WAKE, LONGEST = "workflow wake of 10,000 runs", "workflow wake of 10,000 runs, longest pass"
 IDLE, IDLE_EMPTY = "workflow idle tick with 10,000 sleeping runs", "workflow idle tick with none"
@@ -77,7 +76,7 @@ def wake(n: int) -> list[Reading]:
                 flow.send()
     asked("VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks")
     asleep = buffers()
-    with worker(*OPTIONS, wait=False, **KEPT) as process:
+    with worker(*OPTIONS, wait=False) as process:
         counted = forget()
         (due,) = asked(END_TIMERS, timedelta(seconds=READY_SECONDS))
         wait_for(PROMOTED, n, process=process)
@@ -111,7 +110,7 @@ def signals(n: int) -> list[Reading]:
     length = n // (RUNS * SENDERS)
     handles = [chains(length) for _ in range(RUNS)]
     asked("VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks")
-    with worker(*OPTIONS, wait=False, **KEPT) as process:
+    with worker(*OPTIONS, wait=False) as process:
         threads = [threading.Thread(target=send, args=(handles, sender, length)) for sender in range(SENDERS)]
         for thread in threads:
             thread.start()

@@ -2,8 +2,7 @@
 
 Four shapes are drained by a worker with ``--processes=4``: 100 runs of 1 to 100 to 1 with values passed on, 1,000 runs of ten
 nodes with conditions and joins, one run in which each of 100 nodes waits for each of 100 others, and a map of 100,000. Each takes
-turns with the same number of tasks in chains, in which the code of a task sends the next: the baseline. With Django's default,
-CONN_MAX_AGE = 0, each of these would connect anew, which takes longer than all the rest; so children keep their connections. Time
+turns with the same number of tasks in chains, in which the code of a task sends the next: the baseline. Time
 counts from the first start to the last end, of tasks and runs, by the server's clock.
 
 The runs of ten nodes are drained by two workers as well. Meanwhile the server logs every wait for a lock of 50 ms, and every
@@ -42,7 +41,6 @@ from horsies_django import Workflow
 WIDTH, ELEMENTS, BLOCKS = 100, 100_000, 1_000
 CHAIN, TURNS, PINNED_SECONDS = 200, 5, 60.0
 DEFAULTS, TWO = ("--processes=4",), ("--processes=2", "--processes=2")  # of one worker, of two
-KEPT = {"BENCH_CONN_MAX_AGE": "3600"}  # seconds
 PATIENCE_MS = 600_000
 
 RUNS_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_workflows WHERE finished_at IS NULL)"
@@ -178,7 +176,7 @@ def drain(shape: Shape, scale: float, name: str | None = None, workers: Sequence
         counted = shape is MAP and forget_statements()
         n = sum(sent(shape, scale) for _ in range(runs(shape, scale)))
         tidy_up()
-        processes = [stack.enter_context(worker(options, wait=False, **KEPT)) for options in workers]
+        processes = [stack.enter_context(worker(options, wait=False)) for options in workers]
         wait_for(RUNS_ENDED, process=processes[0])
         slowest = asked(SLOWEST)[0] if counted else None
         lines = lock_lines()
@@ -213,7 +211,7 @@ def baseline(shape: Shape, scale: float) -> list[Reading]:
     empty_tables()
     tasks.relay.send_many([{"left": n // count + (place < n % count) - 1} for place in range(count)])
     tidy_up()
-    with worker(*DEFAULTS, wait=False, **KEPT) as process:
+    with worker(*DEFAULTS, wait=False) as process:
         set_seqscan("off")
         wait_for(CHAINS_ENDED, process=process)
         set_seqscan("on")
@@ -223,7 +221,7 @@ def baseline(shape: Shape, scale: float) -> list[Reading]:
 def chain(length: int, pinned_seconds: float) -> list[Reading]:
     """Measure the hop beside the plain latency, in turns, and once more at the end of a time with an old transaction."""
     empty_tables()
-    with worker(*DEFAULTS, wait=False, **KEPT):
+    with worker(*DEFAULTS, wait=False):
         hop(length), plain(length)  # the first ones wait for the worker's start
         turns = [(hop(length), plain(length)) for _ in range(TURNS)]
         with pinned():

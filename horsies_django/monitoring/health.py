@@ -155,7 +155,7 @@ def _of_database(database: DatabaseHealth) -> Iterator[Problem]:
         yield Problem(
             ProblemCode.CONNECTIONS,
             f"{database.connections} of {database.max_connections} connections are in use: soon workers and sites "
-            "cannot connect. Lower --threads and CONN_MAX_AGE, pool connections, or raise max_connections",
+            "cannot connect. Lower --threads, CONN_MAX_AGE and CHILD_CONN_MAX_AGE, pool connections, or raise max_connections",
         )
     for holder in database.xmin_holders:
         if _holds_too_long(holder):

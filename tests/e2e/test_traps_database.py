@@ -24,8 +24,7 @@ KEPT = pytest.mark.parametrize("kept", ["default", "0", POOL])
 def start(worker: Start, kept: str, *options: str) -> WorkerProcess:
     """Start a worker whose connections are kept so many seconds, or in a pool."""
     options = options or ("--processes=1",)
-    closed = {"HORSIES_TEST_CONN_AGE": "0"} if kept == "0" else {}
-    return worker(*options, DJANGO_SETTINGS_MODULE="tests.settings.traps", HORSIES_TEST_KEPT=kept, **closed).ready()
+    return worker(*options, DJANGO_SETTINGS_MODULE="tests.settings.traps", HORSIES_TEST_KEPT=kept).ready()
 
 
 @KEPT

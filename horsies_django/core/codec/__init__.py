@@ -2,7 +2,7 @@
 
 The JSON never names a class, so that users who can write to the table can choose values but not code. ``arguments`` and
 ``envelopes`` are the two codecs, ``plain`` those of functions without annotations; ``annotations`` turns an annotation into a
-shape; the other modules contain the shapes.
+shape, ``jsondata`` checks plain data and writes its text; the other modules contain the shapes.
 """
 
 from __future__ import annotations

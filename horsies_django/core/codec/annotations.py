@@ -29,12 +29,12 @@ from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.codec.jsondata import MAX_DEPTH, too_deep
 from horsies_django.core.codec.models import (
     checked_shape,
+    has_constraints,
     has_discriminator,
-    is_checked,
-    is_known,
     is_pydantic,
+    is_pydantic_type,
     model_shape,
-    text_shape,
+    pydantic_text_shape,
 )
 from horsies_django.core.codec.objects import Fields, TypedFields
 from horsies_django.core.codec.scalars import SCALARS, path_shape
@@ -108,12 +108,11 @@ class Compiler:
         origin, args = get_origin(annotation), get_args(annotation)
         if origin is Annotated and has_discriminator(args[1:]):
             return self._by_pydantic(model_shape, annotation, where)
-        if origin is Annotated and is_checked(args[1:]):
+        if origin is Annotated and has_constraints(args[1:]):
             inner = self.shape(args[0], where)
             return self._by_pydantic(lambda each, _: checked_shape(each, inner), annotation, where)
-        if (
-            origin in (Annotated, Final, Required, NotRequired) or getattr(origin, "_name", "") == "ReadOnly"
-        ):  # of Python 3.13
+        # ReadOnly is new in Python 3.13, and typing_extensions has its own before
+        if origin in (Annotated, Final, Required, NotRequired) or getattr(origin, "_name", "") == "ReadOnly":
             return self.shape(args[0], where)
         if origin is Union or origin is UnionType:
             return self._union(args, where)
@@ -141,8 +140,8 @@ class Compiler:
                 return tuple_shape([self.shape(hints.get(each, Any), where) for each in cls._fields], cls)
             if dataclasses.is_dataclass(cls) or is_typeddict(cls):
                 return self._record(annotation, cls, where)
-            if is_known(cls):
-                return self._by_pydantic(text_shape, annotation, where)
+            if is_pydantic_type(cls):
+                return self._by_pydantic(pydantic_text_shape, annotation, where)
         raise refused(where, name_of(annotation), *advice(annotation, origin, args))
 
     def judge_unions(self) -> None:

@@ -47,19 +47,18 @@ class ResultCodec(Compiled):
 
     def encode_ok(self, value: Any) -> str:
         """Return the envelope of a success. Raises CodecError."""
-        return of_result(lambda: f'{{"ok":{write_json(at("", self._made().dump, value))}}}')
+        return of_result(lambda given: f'{{"ok":{write_json(self._made().dump(given))}}}', value)
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the result in an envelope. Raises CodecError if it does not fit the current annotation."""
-        found = opened(envelope)
         return of_result(
-            lambda: at("", lambda stored: read_outcome(stored, self._made() if "ok" in stored else None), found)
+            lambda stored: read_outcome(stored, self._made() if "ok" in stored else None), opened(envelope)
         )
 
     @staticmethod
     def decode_error(envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the error in an envelope, whose format does not depend on the function. Raises CodecError."""
-        return of_result(lambda: read_outcome(opened(envelope), None))
+        return of_result(lambda stored: read_outcome(stored, None), opened(envelope))
 
     def _made(self) -> Shape:
         if self._shape is None:
@@ -68,14 +67,15 @@ class ResultCodec(Compiled):
         return self._shape
 
 
-def of_result(convert: Callable[[], R]) -> R:
-    """Return ``convert()``, whose CodecError is about a result."""
+def of_result(convert: Callable[[Any], R], value: Any) -> R:
+    """Return ``convert(value)``. Raises its CodecError as one about a result."""
     try:
-        return convert()
+        found: R = at("", convert, value)
     except CodecError as error:
         if error.subject == "argument":
             error.subject, error.path = "result", error.path.removeprefix(".")
         raise
+    return found
 
 
 def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:

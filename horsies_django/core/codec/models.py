@@ -33,16 +33,14 @@ def has_discriminator(metadata: Iterable[Any]) -> bool:
     )
 
 
-def is_checked(metadata: Iterable[Any]) -> bool:
+def has_constraints(metadata: Iterable[Any]) -> bool:
     """Return whether the metadata of Annotated[...] contains constraints that pydantic checks, such as Field(gt=0) or Len(1)."""
     return any(type(item).__module__.partition(".")[0] in ("pydantic", "annotated_types") for item in metadata)
 
 
-def is_known(cls: type) -> bool:
-    """Return whether a class is one of pydantic, or says how pydantic handles it."""
-    return hasattr(cls, "__get_pydantic_core_schema__") or cls.__module__.startswith(
-        "pydantic_core."
-    )  # its Url, before 2.10
+def is_pydantic_type(cls: type) -> bool:
+    """Return whether a class is one of pydantic (as its Url before 2.10), or says how pydantic handles it."""
+    return hasattr(cls, "__get_pydantic_core_schema__") or cls.__module__.startswith("pydantic_core.")
 
 
 def checked_shape(annotation: Any, inner: Shape) -> Shape:
@@ -60,7 +58,7 @@ def checked_shape(annotation: Any, inner: Shape) -> Shape:
     return replace(inner, dump=dump, load=lambda stored: check(inner.load(stored)), plain=False)
 
 
-def text_shape(annotation: Any, name: str) -> Shape:
+def pydantic_text_shape(annotation: Any, name: str) -> Shape:
     """Return the shape of a type that pydantic writes as text, such as a URL. Raises ValueError if it does not."""
     adapter = Adapter(annotation, name)
     schema = adapter.schema()

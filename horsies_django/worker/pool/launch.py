@@ -67,16 +67,15 @@ class Forker:
         if self.template is not None:
             return
         self.memory = get_context("spawn").RawArray("Q", len(self.slots) * len(LANES))
-        ours, theirs = socket.socketpair()
+        self.template, theirs = socket.socketpair()
         with theirs:
             if (holds := fork_server.open_things()) is None:
-                self._fork_template(ours, theirs, forget)
+                self._fork_template(self.template, theirs, forget)
             else:
                 logger.warning(
                     "this process cannot be forked, because it holds %s: the project is loaded again, in a fresh process", holds
                 )  # fmt: skip
-                self._load_again(ours, theirs)
-        self.template = ours
+                self._load_again(self.template, theirs)
 
     def _fork_template(self, ours: socket.socket, theirs: socket.socket, forget: Callable[[], None]) -> None:
         flush_output()

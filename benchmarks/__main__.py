@@ -36,6 +36,7 @@ SCENARIOS = (
     "xmin",
     "rtt",
     "memory",
+    "projects",
     "mixed",
     "schedule",
     "workflow",

@@ -125,14 +125,16 @@ def worker(*options: str, wait: bool = False, **environment: str) -> AbstractCon
 
 
 @contextmanager
-def running(*command: str, wait: bool = False, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of our commands meanwhile; with ``wait`` until it ends by itself.
+def running(
+    *command: str, wait: bool = False, program: str = "django", **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of a program meanwhile; with ``wait`` until it ends by itself.
 
     Raises RuntimeError when it fails, and adds its log to any.
     """
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "django", *command],
+            [sys.executable, "-m", program, *command],
             cwd=ROOT,
             env={**os.environ, **environment},
             stdout=log,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from django.contrib.auth.models import User
+
 from horsies_django import task
 
 
@@ -21,6 +23,12 @@ async def anoop(n: int) -> None:
 @task
 def same(n: int) -> int:
     return n
+
+
+@task
+def users(n: int) -> int:
+    """Ask the database through Django's ORM."""
+    return User.objects.count()
 
 
 @task

@@ -17,7 +17,7 @@ from horsies_django import Workflow, schedules
 from horsies_django.admin.base import refusals
 from horsies_django.models import AuditEntry, Task
 from tests.apps.project import tasks
-from tests.e2e.test_roles import CONTROLLING, FLOWING, OPERATING, SENDING, as_role, grant
+from tests.e2e.test_roles import CONTROLLING, FLOWING, OPERATING, SENDING, as_role, grant, own
 from tests.e2e.test_roles import roles as roles
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
 
@@ -71,7 +71,7 @@ def grant_site(*pages: Any) -> None:
     """Give the role of the site what Django needs and what these parts of the page about roles list."""
     grant(SENDING, *pages)
     with connection.cursor() as cursor:
-        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {OF_DJANGO} TO site")
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {OF_DJANGO} TO {own('site')}")
 
 
 def act(client: Client, action: str, *rows: Task, **answer: Any) -> list[tuple[str, str]]:
@@ -235,7 +235,7 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Cl
         )
     ]  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(f"REVOKE SELECT ON {table} FROM site")
+        cursor.execute(f"REVOKE SELECT ON {table} FROM {own('site')}")
     as_role("site")
     answers = {address: boss.get(address) for address in addresses}
     as_role(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -37,9 +38,15 @@ SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, PURGING, FLOWING, CONTRO
 )
 
 
+def own(role: str) -> str:
+    """Return a role's name in this process of the tests: roles belong to the server, which other processes use, too."""
+    return f"{role}_{os.getpid()}"
+
+
 def grants(page: Path) -> list[str]:
-    """Return the blocks of the page, in the order of the constants above."""
-    return re.findall(r"<!-- runs -->\n```sql\n(.*?)```", page.read_text(), re.DOTALL)
+    """Return the blocks of the page, in the order of the constants above, for the roles of this process."""
+    blocks = re.findall(r"<!-- runs -->\n```sql\n(.*?)```", page.read_text(), re.DOTALL)
+    return [re.sub(rf"\b({'|'.join(ROLES)})\b(?=[;,'])", lambda found: own(found[1]), block) for block in blocks]
 
 
 def as_role(role: str | None) -> None:
@@ -48,19 +55,19 @@ def as_role(role: str | None) -> None:
     if role is None:
         connection.settings_dict["OPTIONS"].pop("assume_role", None)
     else:
-        connection.settings_dict["OPTIONS"]["assume_role"] = role
+        connection.settings_dict["OPTIONS"]["assume_role"] = own(role)
 
 
 @pytest.fixture
 def roles(transactional_db: None) -> Iterator[None]:
     """Two roles that own nothing and may do nothing yet."""
     with connection.cursor() as cursor:
-        for role in ROLES:
+        for role in map(own, ROLES):
             cursor.execute(f"CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD '{role}'")
     yield
     as_role(None)
     with connection.cursor() as cursor:
-        for role in ROLES:
+        for role in map(own, ROLES):
             cursor.execute(f"DROP OWNED BY {role}")
             cursor.execute(f"DROP ROLE {role}")
 
@@ -81,14 +88,15 @@ def refused(action: Callable[[], Any]) -> None:
 
 def url_of(role: str) -> str:
     parts = urlsplit(database_url())
-    return urlunsplit(parts._replace(netloc=f"{role}:{role}@{parts.netloc.rpartition('@')[2]}"))
+    return urlunsplit(parts._replace(netloc=f"{own(role)}:{own(role)}@{parts.netloc.rpartition('@')[2]}"))
 
 
 def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(roles: None, worker: Start) -> None:
     grant(SENDING, WORKING)
     with connection.cursor() as cursor:  # what the tasks of this test do themselves
         cursor.execute(
-            "GRANT SELECT, INSERT, DELETE ON auth_group TO worker; GRANT USAGE ON auth_group_id_seq TO worker"
+            f"GRANT SELECT, INSERT, DELETE ON auth_group TO {own('worker')};"
+            f"GRANT USAGE ON auth_group_id_seq TO {own('worker')}"
         )
     limit("default", max_concurrency=1)
     limit("mail", partition_by_args=["to"], partition_max_concurrency=1)
@@ -241,7 +249,7 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
     """Give a function that connects as a role without any grant."""
     opened = []
     with connection.cursor() as cursor:
-        cursor.execute("CREATE ROLE stranger LOGIN NOSUPERUSER PASSWORD 'stranger'")
+        cursor.execute(f"CREATE ROLE {own('stranger')} LOGIN NOSUPERUSER PASSWORD '{own('stranger')}'")
 
     def connect_() -> psycopg.Connection[Any]:
         opened.append(psycopg.connect(url_of("stranger"), autocommit=True))
@@ -251,7 +259,7 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
     for item in opened:
         item.close()
     with connection.cursor() as cursor:
-        cursor.execute("DROP OWNED BY stranger; DROP ROLE stranger")
+        cursor.execute(f"DROP OWNED BY {own('stranger')}; DROP ROLE {own('stranger')}")
 
 
 # The caps of the queue "default" are counted under it; see functions/caps/horsies_lock_caps.sql.
@@ -276,7 +284,7 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
     grant(SENDING, WORKING)
     limit("default", max_concurrency=2)
     someone, conn = stranger(), connect()
-    conn.execute("SET ROLE worker")
+    conn.execute(f"SET ROLE {own('worker')}")
     conn.execute("SET statement_timeout = '500ms'")
     worker_ = Claimer(conn)
     put(3)

@@ -71,6 +71,7 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("elected", "elected killed: the oldest, next start", "ms", {"workers"}, 6, 5),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
         ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
+        ("projects", "projects, the queue only, start", "s", set(), 8, 0),
         ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),
         ("schedule", "schedule fire time to start of its task, p50", "ms", {"fire times"}, 6, 2),
         ("steps", "steps bare transaction", "us", set(), 3, 1),
@@ -92,7 +93,7 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
     names = [line["name"] for line in lines]
     assert (names[0], lines[0]["unit"], len(names)) == (first, unit, readings)
     assert lines[0]["details"].keys() - {"server CPU, us/task"} == details
-    assert {name_.split()[0] for name_ in names} == {name}
+    assert {name_.replace(",", "").split()[0] for name_ in names} == {name}
     assert [(found["name"], found["unit"]) for found in saved["readings"]] == [
         (line["name"], line["unit"]) for line in lines
     ]

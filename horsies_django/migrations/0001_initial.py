@@ -204,7 +204,7 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "task_id", "attempt", blank=True, editable=False, primary_key=True, serialize=False
+                        "task_id", "claim_generation", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("task_id", models.UUIDField(verbose_name="task")),

@@ -6,7 +6,7 @@ from django.db import migrations
 
 from horsies_django.store.base import load
 
-TYPES = ("horsies_wanted", "horsies_caps")
+TYPES = ("horsies_passed", "horsies_wanted", "horsies_caps")
 
 # In the order in which they need each other: PostgreSQL looks into those in SQL when they are made.
 FUNCTIONS = (
@@ -23,7 +23,6 @@ FUNCTIONS = (
     "partitions/horsies_partition_usage",
     "partitions/horsies_partitions_in_use",
     "caps/horsies_workers_serving",
-    "caps/horsies_count_workers_serving",
     "caps/horsies_lock_caps",
     "claim/horsies_forbidding",
     "partitions/horsies_unpark",
@@ -38,7 +37,6 @@ FUNCTIONS = (
     "partitions/horsies_partition_capacity",
     "claim/horsies_allot",
     "settle/horsies_notify_finished",
-    "claim/horsies_has_waiting_task",
     "claim/horsies_waiting_queues",
     "caps/horsies_notify_capacity",
     "claim/horsies_claim",
@@ -48,9 +46,8 @@ FUNCTIONS = (
     "settle/horsies_notify_requeued",
     "recover/horsies_release_expired_leases",
     "claim/horsies_claimable_queues",
-    "claim/horsies_missed",
+    "claim/horsies_whole_pass",
     "claim/horsies_pass",
-    "claim/horsies_short_pass",
     "claim/horsies_count_due",
     "claim/horsies_pass_on",
     "monitoring/horsies_worker_state",

@@ -125,9 +125,9 @@ class Task(ReadOnlyRow):
 
 
 class TaskAttempt(ReadOnlyRow):
-    """One finished attempt of a task. Written by the statement that settles it, never updated."""
+    """One finished attempt of a task, of the claim that it ended. Written by the statement that settles it, never updated."""
 
-    pk = models.CompositePrimaryKey("task_id", "attempt")
+    pk = models.CompositePrimaryKey("task_id", "claim_generation")
     task_id = models.UUIDField(_("task"))
     attempt = models.SmallIntegerField(_("attempt"))
     claim_generation = models.IntegerField(_("claim generation"))

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.records import Claim, Outcome
-
-
-class PassRow(NamedTuple):
-    """The row that the pass returns; arrays are None if empty. See ``horsies_pass``."""
-
-    missed: list[uuid.UUID] | None
-    decided: str | None
-    started: list[uuid.UUID] | None
-    returned: list[uuid.UUID] | None
-    expired: list[uuid.UUID] | None
-    verdicts: list[str] | None
-    ids: list[uuid.UUID] | None
-    generations: list[int] | None
-    lanes: list[str] | None
-    task_names: list[str] | None
-    kwargs: list[str] | None
-    attempts: list[int] | None
-    options: list[str | None] | None
-    queue_names: list[str] | None
-    due_in: float | None
-    limited: bool
-    again: bool
-    dead: bool
-    firsts: list[str] | None
-    held: str | None
-    looked_at: float | None
-    in_runs: list[list[uuid.UUID]] | None
-
-    def claims(self) -> Iterator[tuple[str, Claim]]:
-        """Return the tasks that the pass found, each with its verdict: "start", "prefetch" or "late"."""
-        fields = (
-            self.ids, self.generations, self.lanes, self.task_names, self.kwargs, self.attempts, self.options, self.queue_names,
-        )  # fmt: skip
-        return zip(self.verdicts or (), claims_of(fields), strict=True)
 
 
 @dataclass(slots=True)
@@ -54,9 +22,9 @@ class Passed:
     ``horsies_settle``). ``claims`` are running, ``prefetched`` ones wait for a start. ``started``, ``returned`` (no room: pending
     again) and ``expired`` tasks; ``late``: the expired ones that the claim found. ``due_in``: seconds until the next task is due.
     ``again``: the pass ended early, run another one at once. ``limited``: a cap or the total left tasks behind. ``dead``: this
-    worker was declared dead. ``firsts`` and ``held`` are for the next cursors: JSON texts of where the scans found their first
-    tasks, at the epoch ``now``, and of when the tasks in flight were claimed. ``short``: it was a short pass, which reads one
-    queue and does not return when the next task becomes due. ``in_runs``: finished tasks of workflows, each after its run.
+    worker was declared dead. ``firsts`` and ``held`` are for the next cursors: where the scans found their first tasks, at the
+    epoch ``now``, and when the tasks in flight were claimed. ``short``: it was a short pass, which reads one queue and does not
+    return when the next task becomes due. ``in_runs``: finished tasks of workflows, each after its run.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -71,40 +39,56 @@ class Passed:
     again: bool = False
     limited: bool = False
     dead: bool = False
-    firsts: list[str] = field(default_factory=list)
-    held: str | None = None
+    firsts: list[Mapping[str, Any]] = field(default_factory=list)
+    held: Mapping[str, Any] = field(default_factory=dict)
     now: float = 0.0
     short: bool = False
-    in_runs: list[list[uuid.UUID]] = field(default_factory=list)
+    in_runs: list[tuple[uuid.UUID, uuid.UUID]] = field(default_factory=list)
 
 
-def passed_of(row: PassRow, written: set[uuid.UUID]) -> Passed:
-    """Return the result in the row of a pass; ``written`` are the outcomes and releases that it was to write."""
+SAID = ("kind", "due_in", "limited", "again", "dead", "report")
+
+
+@functools.cache
+def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], tuple[Any, ...]], ...]:
+    """Return what takes by name, from a row of ``horsies_passed``: what a pass says of itself, and the fields of a claim."""
+    names = [column.decode() for column in columns]
+    return itemgetter(*map(names.index, SAID)), itemgetter(*map(names.index, Claim._fields))
+
+
+def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
+    """Return the result of the pass that a cursor has run; ``written`` are the outcomes and releases that it was to write."""
+    result = cursor.pgresult
+    said, claim = reading(*map(result.fname, range(result.nfields)))
+    *rows, last = cursor.fetchall()
+    found: dict[str, list[Claim]] = {"start": [], "prefetch": [], "late": [], "again": []}
+    for row in rows:
+        found[said(row)[0]].append(Claim._make(claim(row)))
+    kind, due_in, limited, again, dead, report = said(last)
     passed = Passed(
-        landed=written.difference(row.missed or ()),
-        decided=json.loads(row.decided) if row.decided else {},
-        started=row.started or [],
-        returned=row.returned or [],
-        expired=row.expired or [],
-        due_in=None if row.due_in is None else max(row.due_in, 0.0),
-        again=row.again,
-        limited=row.limited,
-        dead=row.dead,
-        firsts=row.firsts or [],
-        held=row.held,
-        now=row.looked_at or 0.0,
-        in_runs=row.in_runs or [],
-    )
-    kinds = {"start": passed.claims, "prefetch": passed.prefetched, "late": passed.late}
-    for verdict, claim in row.claims():
-        kinds[verdict].append(claim)
-    passed.expired += [claim.id for claim in passed.late]
+        written, claims=found["start"], prefetched=found["prefetch"], expired=[late.id for late in found["late"]],
+        late=found["late"], due_in=None if due_in is None else max(due_in, 0.0), again=bool(again or found["again"]),
+        limited=bool(limited), dead=bool(dead), short=kind == "short",
+    )  # fmt: skip
+    if report is not None:
+        add_report(passed, json.loads(report))
     return passed
 
 
-def claims_of(arrays: Iterable[Iterable[Any] | None]) -> list[Claim]:
-    """Return the claims whose fields are in parallel arrays; the arrays are None if there are no claims."""
-    return [Claim(*fields) for fields in zip(*(array or () for array in arrays), strict=True)]
+def add_report(passed: Passed, told: Mapping[str, Any]) -> None:
+    """Take over what was unusual."""
+    passed.landed = passed.landed.difference(ids(told, "missed"))
+    passed.decided = told.get("decided") or {}
+    passed.started, passed.returned = ids(told, "started"), ids(told, "returned")
+    passed.expired = ids(told, "expired") + passed.expired
+    passed.firsts = [firsts for firsts in (told.get("idle"), told.get("firsts")) if firsts]
+    passed.held = told.get("held") or {}
+    passed.now = told.get("looked_at", 0.0)
+    passed.in_runs = [(uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()]
+
+
+def ids(told: Mapping[str, Any], name: str) -> list[uuid.UUID]:
+    return [uuid.UUID(text) for text in told.get(name) or ()]
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> str:

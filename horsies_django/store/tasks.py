@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
 from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Connection, Cursor, execute, executed, run
-from horsies_django.store.passes import Passed, PassRow, claims_json, claims_of, outcomes_json, passed_of
+from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
 NOTHING = Wanted()
 
@@ -124,7 +124,9 @@ class TaskStore:
 
     def waits(self, lane: str, queues: Sequence[str]) -> bool:
         """Return whether a task of a lane of these queues is due and waits."""
-        return bool(run(self.connection, "tasks/waits", {"lane": lane, "queues": list(queues)})[0][0])
+        params = {"queues": list(queues), "lanes": [lane], "most": 1, "cursors": None, "behind": None}
+        ((due,),) = run(self.connection, "horsies_count_due", params)
+        return bool(due)
 
     def announce(self, queue_name: str, table: int) -> None:
         """Wake the workers of a queue; ``table`` is the OID of its table of tasks."""
@@ -136,6 +138,7 @@ class TaskStore:
         channel: str,
         served: Served,
         wanted: Wanted = NOTHING,
+        news: str | None = None,
         *,
         outcomes: Sequence[Outcome] = (),
         releases: Sequence[Claim] = (),
@@ -147,62 +150,29 @@ class TaskStore:
     ) -> Passed:
         """Settle ``outcomes``, release ``releases``, start ``starts``, then claim what is wanted, in one transaction.
 
+        ``news`` is the only queue that may have due tasks, None for any: where nothing has a limit, only it is looked into.
         ``expired_leases`` also releases claims of any worker whose lease ended. A task that ended ``max_crashes`` processes is
         poison and not retried (0: never). With ``grace``, unknown tasks that have been due for less are not claimed. ``cursors``
         is a JSON text of where to scan, see ``worker/engine/scan_cursors.py``; None: everywhere.
         """
-        rows = run(
-            self.connection,
-            "tasks/pass",
-            {
-                "worker": worker,
-                "channel": channel,
-                "outcomes": outcomes_json(outcomes) if outcomes else None,
-                "releases": claims_json(releases) if releases else None,
-                "starts": claims_json(starts) if starts else None,
-                "queues": served.queues_array,
-                "expired_leases": expired_leases,
-                "max_crashes": max_crashes,
-                "grace": grace,
-                "cursors": cursors,
-                "now": self.now,
-                **wanted._asdict(),
-                "durable": wanted.durable or bool(outcomes or releases or expired_leases),
-            },
-        )
-        return passed_of(PassRow(*rows[0]), {outcome.id for outcome in outcomes} | {claim.id for claim in releases})
-
-    def run_short_pass(
-        self,
-        worker: uuid.UUID,
-        channel: str,
-        queue: str | None,
-        wanted: Wanted,
-        outcomes: Sequence[Outcome],
-    ) -> Passed | None:
-        """Settle ``outcomes``, none of them a failure, and claim for the free slots from ``queue``, in one transaction.
-
-        Does nothing and returns None if ``queue``, the queue of one of the outcomes or the cluster has a limit, or the worker was
-        declared dead. ``again`` is set if it found tasks past their ``good_until``.
-        """
-        rows = run(
-            self.connection,
-            "tasks/short_pass",
-            {
-                "worker": worker,
-                "channel": channel,
-                "outcomes": outcomes_json(outcomes) if outcomes else None,
-                "queue": queue,
-                "sync": wanted.sync if queue else 0,
-                "async_": wanted.async_ if queue else 0,
-                "durable": wanted.durable or bool(outcomes),
-            },
-        )
-        fit, again, missed, in_runs, *claims = rows[0]
-        if not fit:
-            return None
-        landed = {outcome.id for outcome in outcomes}.difference(missed or ())
-        return Passed(landed, claims=claims_of(claims), again=again, short=True, in_runs=in_runs or [])
+        params = {
+            "worker": worker,
+            "channel": channel,
+            "outcomes": outcomes_json(outcomes) if outcomes else None,
+            "releases": claims_json(releases) if releases else None,
+            "starts": claims_json(starts) if starts else None,
+            "queues": served.queues_array,
+            "news": news,
+            "expired_leases": expired_leases,
+            "max_crashes": max_crashes,
+            "grace": grace,
+            "cursors": cursors,
+            "now": self.now,
+            **wanted._asdict(),
+            "durable": wanted.durable or bool(outcomes or releases or expired_leases),
+        }
+        with executed(self.connection, "tasks/pass", params) as cursor:
+            return passed_of(cursor, {outcome.id for outcome in outcomes} | {claim.id for claim in releases})
 
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
         """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
@@ -10,67 +11,73 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from horsies_django.core.errors import TaskCancelled, WorkflowError
 from horsies_django.core.metadata import read_metadata
-from horsies_django.core.records import Fence
+from horsies_django.core.records import Claim, Fence
 from horsies_django.tasks.steps import Steps
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+NO_CLAIM = Claim(uuid.UUID(int=0), 0, "", "", "")  # of code that runs outside a worker
+
+
 class CurrentTask:
     """The running attempt of a task.
 
-    It has ``name``, ``queue_name`` and ``attempt`` (counted from 1). ``cancel_requested`` becomes True if the task is cancelled
-    while it runs; long-running code should check it regularly, or call ``raise_if_cancelled``. Outside a worker, ``task_id`` is
-    None and ``cancel_requested`` stays False.
+    ``cancel_requested`` becomes True if the task is cancelled while it runs; long-running code should check it regularly, or call
+    ``raise_if_cancelled``. Outside a worker, ``task_id`` and ``sent_at`` are None and ``cancel_requested`` stays False.
     """
 
-    __slots__ = (
-        "_claim", "_id", "_metadata", "_options", "_steps", "attempt", "cancel_requested", "name", "queue_name", "workflow_cache",
-    )  # fmt: skip
+    __slots__ = ("_claim", "_metadata", "_steps", "_worker", "cancel_requested", "workflow_cache")
 
-    def __init__(
-        self,
-        task_id: str | None = None,
-        name: str = "",
-        attempt: int = 1,
-        queue_name: str = "",
-        worker: str = "",
-        generation: int = 0,
-        options: str | None = None,
-    ) -> None:
-        self._id = task_id
-        self._claim = (worker, generation)
-        self._options = options  # JSON, if they contain metadata
+    def __init__(self, claim: Claim | None = None, worker: str = "") -> None:
+        self._claim = claim or NO_CLAIM
+        self._worker = worker
         self._metadata: Mapping[str, Any] | None = None
         self._steps: Steps | None = None
-        self.name = name
-        self.attempt = attempt
-        self.queue_name = queue_name
         self.cancel_requested = False
         self.workflow_cache: Any = None
 
     @property
     def task_id(self) -> uuid.UUID | None:
         """The id of the task, None outside a worker."""
-        return None if self._id is None else uuid.UUID(self._id)
+        return None if self._claim is NO_CLAIM else self._claim.id
+
+    @property
+    def name(self) -> str:
+        """The name of the task, "" outside a worker."""
+        return self._claim.task_name
+
+    @property
+    def queue_name(self) -> str:
+        return self._claim.queue_name
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the task this is, counted from 1."""
+        return self._claim.attempt
+
+    @property
+    def sent_at(self) -> dt.datetime | None:
+        """When the task was sent, by the database's clock; None outside a worker."""
+        return None if self._claim is NO_CLAIM else dt.datetime.fromtimestamp(self._claim.sent_at, dt.UTC)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """What was sent with the task beside its arguments, read-only; empty without any and outside a worker."""
         if self._metadata is None:
-            self._metadata = read_metadata(self._options)
+            self._metadata = read_metadata(self._claim.options)
         return self._metadata
 
     @property
     def worker_id(self) -> str:
         """The id of the worker that runs the task, "" outside a worker."""
-        return self._claim[0]
+        return self._worker
 
     def about(self) -> dict[str, str | int]:
         """Return the attributes for log records."""
         return {
-            "task_id": self._id or "-",
+            "task_id": "-" if self._claim is NO_CLAIM else str(self._claim.id),
             "task_name": self.name,
             "queue_name": self.queue_name,
             "attempt": self.attempt,
@@ -79,7 +86,7 @@ class CurrentTask:
     @property
     def workflow(self) -> Any:
         """The workflow of which this task is a node; its ``add`` and ``map`` add nodes. Raises WorkflowError outside a worker."""
-        if self._id is None or workflow_of is None:
+        if self._claim is NO_CLAIM or workflow_of is None:
             raise WorkflowError("this code does not run in a task of a workflow")
         return workflow_of(self)
 
@@ -117,9 +124,8 @@ class CurrentTask:
 
     def _recorder(self) -> Steps:
         if self._steps is None:
-            worker, generation = self._claim
-            fence = Fence(uuid.UUID(self._id), uuid.UUID(worker), generation) if self._id and worker else None
-            self._steps = Steps(fence)
+            claim = self._claim
+            self._steps = Steps(Fence(claim.id, uuid.UUID(self._worker), claim.generation) if self._worker else None)
         return self._steps
 
     def raise_if_cancelled(self) -> None:
@@ -128,7 +134,9 @@ class CurrentTask:
             raise TaskCancelled("the task was cancelled while it ran, and stopped itself")
 
     def __repr__(self) -> str:
-        return f"<current task {self.name or 'none'}{f' {self._id}' if self._id else ''}, attempt {self.attempt}>"
+        return (
+            f"<current task {self.name or 'none'}{f' {self.task_id}' if self.task_id else ''}, attempt {self.attempt}>"
+        )
 
 
 # Returns the workflow of a running task; the package ``workflows``, of a floor above, sets it.

@@ -146,7 +146,10 @@ class TaskHandle(Generic[T]):
             return None
         columns = TaskAttemptInfo._fields
         attempts = (
-            TaskAttempt.objects.using(alias).filter(task_id=self.task_id).order_by("attempt").values_list(*columns)
+            TaskAttempt.objects.using(alias)
+            .filter(task_id=self.task_id)
+            .order_by("attempt", "claim_generation")
+            .values_list(*columns)
         )
         return TaskInfo(
             task_id=task.id,

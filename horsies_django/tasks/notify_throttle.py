@@ -21,7 +21,7 @@ BURST = 8  # notifying sends of a burst, until others are quiet
 BURST_SECONDS = 0.015  # the longest pause between two of them
 QUIET_SECONDS = 0.005  # after a notifying send
 SLOW_SECONDS = 0.01
-LOOK_SECONDS = 0.04  # less than each of worker.engine.wakeups.LATER_SECONDS
+LOOK_SECONDS = 0.04  # less than each of "burst" in worker.engine.wakeups.AFTER
 
 
 class Notified(NamedTuple):

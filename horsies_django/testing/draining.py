@@ -327,8 +327,7 @@ async def run_together(runs: list[tuple[Claim, Run]]) -> list[Reply]:
 
 def run_of(claim: Claim, worker: uuid.UUID) -> Run:
     """Return the run of a claim of ``worker``, which is never interrupted here."""
-    about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, str(worker), claim.generation)
-    return Run(CurrentTask(*about, claim.options))
+    return Run(CurrentTask(claim, str(worker)))
 
 
 @contextmanager

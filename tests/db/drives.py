@@ -207,7 +207,7 @@ class Drive:
     def grow(self, claim: Claim, place: Place) -> Iterator[None]:
         """Let a task add its nodes, one at a time."""
         path, number, index = place
-        current = CurrentTask(str(claim.id), claim.task_name, claim.attempt)
+        current = CurrentTask(claim)
         made: dict[int, Node] = {}
         plan = self.plan(place)
         for spot in plan.grows:

@@ -213,7 +213,7 @@ class Saga:
         if not own:
             return
         claim, spot = self.dice.choice(own)
-        current = CurrentTask(str(claim.id), claim.task_name, claim.attempt)
+        current = CurrentTask(claim)
         undo = flows.unact.with_options(retry_policy=AGAIN)
         node = workflow_of(current).add(flows.act, 1, name=f"g{len(self.done)}", undo=undo)
         self.below[spot.number].add(node.number)

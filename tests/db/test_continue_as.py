@@ -115,7 +115,7 @@ def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_i
     hand.take()
     claim = hand.claims["adder"]
     for _ in range(2):
-        workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt)).continue_as(second())
+        workflow_of(CurrentTask(claim)).continue_as(second())
     hand.engine.advancer.find(hand.engine.workflows, None, 9)
     hand.engine.advance()
     assert (handle.status(), statuses(handle)["continue"]) == ("RUNNING", "PENDING")

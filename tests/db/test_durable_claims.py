@@ -61,8 +61,9 @@ class Noted:
         return self.claimer.run_pass(wanted=Wanted(durable=False), **owed)
 
     def short_pass(self, *outcomes: Any, durable: bool = False) -> Any:
-        worker, wanted = self.claimer, Wanted(1, durable=durable)
-        return worker.store.run_short_pass(worker.id, worker.channel, "default", wanted, list(outcomes))
+        passed = self.claimer.run_pass(wanted=Wanted(1, durable=durable), news="default", outcomes=list(outcomes))
+        assert passed.short
+        return passed
 
 
 @pytest.fixture

@@ -79,9 +79,9 @@ def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_
     claims = worker.run_pass(sync=3).claims
     assert {claim.id: claim.generation for claim in claims} == {worn: 1, before: LAST, good: 1}
     assert len(worker.run_pass(outcomes=[*map(done, claims)]).landed) == 3
-    short = worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(sync=1), [])
+    short = worker.run_pass(sync=1, news="default")
     prefetched = worker.run_pass(wanted=Wanted(prefetch=1, lease=dt.timedelta(seconds=60))).prefetched
-    assert short is not None
+    assert short.short
     assert [(claim.id, claim.generation) for claim in short.claims + prefetched] == [(shortly, 1), (ahead, 1)]
 
 

@@ -80,8 +80,7 @@ def settle(worker: Claimer) -> Iterator[None]:
 def settle_and_claim_shortly(worker: Claimer) -> Iterator[None]:
     ends = [*outcomes(rows(worker), "COMPLETED"), *outcomes(rows(worker), "CANCELLED", error_code="TASK_CANCELLED")]
     yield
-    wanted = Wanted(sync=9)
-    assert worker.store.run_short_pass(worker.id, worker.channel, "default", wanted, ends)
+    assert worker.run_pass(sync=9, news="default", outcomes=ends).short
 
 
 def release(worker: Claimer) -> Iterator[None]:

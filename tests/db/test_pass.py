@@ -13,7 +13,7 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Held
 from tests.conftest import put
 from tests.db.conftest import Claimers, Connect, heard, impatient
-from tests.support.factories import TaskFactory
+from tests.support.factories import TaskAttemptFactory, TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,7 +31,8 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     (id_,) = put(kwargs=['{"a": 1}'])
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
-    assert claim == Claim(id_, 1, "sync", "tests.nothing", '{"a": 1}', queue_name="default")
+    sent_at = Task.objects.get().sent_at.timestamp()
+    assert claim == Claim(id_, 1, "sync", "tests.nothing", '{"a": 1}', queue_name="default", sent_at=sent_at)
     task = Task.objects.get(pk=id_)
     assert (task.status, task.claimed_by, task.claim_generation) == ("RUNNING", worker.id, 1)
     assert task.claimed_at == task.started_at is not None
@@ -46,6 +47,15 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     assert moments == sorted(moments)
     assert abs((timezone.now() - task.finished_at).total_seconds()) < 60
     assert worker.store.held(worker.id) == []
+
+
+def test_attempts_belong_to_claims_so_that_two_claims_may_run_the_same_attempt(claimer: Claimers) -> None:
+    put()
+    worker = claimer()
+    (claim,) = worker.run_pass(sync=1).claims
+    TaskAttemptFactory(task_id=claim.id, attempt=1, claim_generation=claim.generation + 7)
+    assert worker.run_pass(outcomes=[done(claim)]).landed == {claim.id}
+    assert sorted(TaskAttempt.objects.values_list("attempt", "claim_generation")) == [(1, 1), (1, 8)]
 
 
 @pytest.mark.promise("S0.35", "S0.37", "S1.42", "S2.7")

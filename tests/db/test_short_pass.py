@@ -1,4 +1,4 @@
-"""The short pass does what the pass does, or nothing: it is held against the pass, on the same rows."""
+"""The short pass does what the whole one does: it is held against it, on the same rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies_django.core.records import Outcome, Wanted
+from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.passes import Passed
 from tests.conftest import Claimer, limit, put
@@ -28,8 +28,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def short_pass(
     worker: Claimer, queue: str | None = "default", sync: int = 0, async_: int = 0, *outcomes: Outcome
 ) -> Any:
-    """Run a short pass; None when it takes a whole one."""
-    return worker.store.run_short_pass(worker.id, worker.channel, queue, Wanted(sync, async_), list(outcomes))
+    """Run a pass that is short if it can be."""
+    return worker.run_pass(sync, async_, news=queue, outcomes=list(outcomes))
+
+
+def is_short(worker: Claimer, *asked: Any) -> bool:
+    """Return whether such a pass is short, and undo it."""
+    with worker.conn.transaction(force_rollback=True):
+        return bool(short_pass(worker, *asked).short)
 
 
 TASKS = st.lists(
@@ -43,6 +49,7 @@ TASKS = st.lists(
     }), max_size=12,
 )  # fmt: skip
 ENDS = st.lists(st.sampled_from(["COMPLETED", "CANCELLED", "an older claim's", "nobody's"]), max_size=6)
+NOBODYS = Claim(uuid.uuid4(), 1, "sync", "t", "{}")  # who gives something back takes a whole pass
 LOOK = """
 SELECT id, status, claimed_by, claim_generation, claimed_at > now(), started_at > now(), finished_at > now(), result, error_code,
        parked, ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid, a.worker_id,
@@ -97,7 +104,8 @@ def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) ->
     @given(tasks=TASKS, ends=ENDS, slots=st.tuples(st.integers(0, 4), st.integers(0, 4)))
     def compare(tasks: list[dict[str, Any]], ends: list[str], slots: tuple[int, int]) -> None:
         outcomes = ending(build(worker.conn, tasks, worker.id), ends)
-        whole = after(lambda: worker.run_pass(*slots, outcomes=outcomes))
+        whole = after(lambda: worker.run_pass(*slots, outcomes=outcomes, releases=[NOBODYS]))
+        assert is_short(worker, "default", *slots, *outcomes)
         assert after(lambda: short_pass(worker, "default", *slots, *outcomes)) == whole
 
     compare()
@@ -134,22 +142,30 @@ def test_what_is_past_its_time_does_not_run_and_has_a_whole_one_come_round(claim
         {"partition_by_args": ["a"], "partition_local_limit": 5},
     ],
 )
-def test_with_a_limit_of_a_queue_that_it_touches_it_does_nothing(claimer: Claimers, limits: dict[str, Any]) -> None:
+def test_a_limit_of_a_queue_that_it_touches_makes_it_a_whole_one(claimer: Claimers, limits: dict[str, Any]) -> None:
     worker = claimer(default=100, mail=50)
     put(2)
     put(queue="mail")
     (claim,) = worker.run_pass(sync=1).claims
     assert claim.queue_name == "mail"
     limit("mail", **limits)
-    assert short_pass(worker, "default", 1, 0, done(claim)) is None
-    assert short_pass(worker, None, 0, 0, done(claim)) is None
-    assert short_pass(worker, "mail", 1) is None
-    assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "PENDING", "RUNNING"]
-    (other,) = short_pass(worker, "default", 1).claims
-    assert short_pass(worker, "default", 0, 0, done(other)).landed == {other.id}, "it does not touch the other queue"
+    assert not is_short(worker, "default", 1, 0, done(claim))
+    assert not is_short(worker, None, 0, 0, done(claim))
+    assert not is_short(worker, "mail", 1)
+    passed = short_pass(worker, "default", 1)
+    assert passed.short
+    (other,) = passed.claims
+    assert is_short(worker, "default", 0, 0, done(other)), "it does not touch the other queue"
     limit("mail", **dict.fromkeys(limits))
     passed = short_pass(worker, "default", 1, 0, done(claim))
-    assert (len(passed.claims), passed.landed) == (1, {claim.id})
+    assert (passed.short, len(passed.claims), passed.landed) == (True, 1, {claim.id})
+
+
+@pytest.mark.parametrize("bound", [{"prefetch": 1, "lease": dt.timedelta(minutes=1)}, {"batch": 1}, {"total": 1}])
+def test_a_buffer_or_a_bound_of_claims_makes_it_a_whole_one(claimer: Claimers, bound: dict[str, Any]) -> None:
+    put(3)
+    passed = claimer().run_pass(wanted=Wanted(sync=2, **bound), news="default")
+    assert (passed.short, len(passed.claims)) == (False, 2 if "prefetch" in bound else 1)
 
 
 OBSTACLES = {
@@ -160,14 +176,14 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_it_does_nothing_after(claimer: Claimers, connect: Connect, obstacle: str) -> None:
+def test_it_becomes_a_whole_one_after(claimer: Claimers, connect: Connect, obstacle: str) -> None:
     worker = register(claimer())
     put(2)
     (claim,) = worker.run_pass(sync=1).claims
     connect().execute(OBSTACLES[obstacle].encode())
-    assert short_pass(worker, "default", 1, 0, done(claim)) is None
-    assert short_pass(worker, "default", 1) is None
-    assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "RUNNING"]
+    assert not is_short(worker, "default", 1, 0, done(claim))
+    passed = short_pass(worker, "default", 1)
+    assert (passed.short, len(passed.claims)) == (False, 1 if "cap" in obstacle else 0)
 
 
 def test_rows_that_somebody_holds_are_left_out_without_waiting(claimer: Claimers, connect: Connect) -> None:
@@ -199,8 +215,7 @@ def test_eight_claimers_by_both_kinds_get_each_task_once_and_leave_none(claimer:
 
 
 def test_one_that_neither_settles_nor_claims_fits(claimer: Claimers) -> None:
-    """Else the worker would run no short pass for a while after it."""
-    assert short_pass(claimer(), None) is not None
+    assert short_pass(claimer(), None).short
 
 
 @pytest.mark.parametrize("settling", [False, True])
@@ -216,8 +231,8 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
         passing = aside(short_pass, worker, "default", 1, 0, *outcomes)
         wait_for_waiting(looker, worker.conn)
         changer.execute("UPDATE horsies_limits SET max_concurrency = 0 WHERE queue_name = 'default'")
-    assert passing.result(30) is None
-    assert sorted(Task.objects.values_list("status", flat=True)) == ["PENDING", "RUNNING"]
+    passed = passing.result(30)
+    assert (passed.short, passed.claims, len(passed.landed)) == (False, [], len(outcomes))
 
 
 def test_no_limit_appears_between_what_it_settles_and_what_it_claims(claimer: Claimers, connect: Connect) -> None:

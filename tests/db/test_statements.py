@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.base import discard, load
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
@@ -119,10 +119,10 @@ def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it
         worker = claimer()
         notices = explained(worker)
         claims = worker.run_pass(sync=4, async_=4).claims or [Claim(uuid.uuid4(), 1, "sync", "gone", "{}")]
-        worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(4, 4), complete(claims))
+        assert worker.run_pass(sync=4, async_=4, news="default", outcomes=complete(claims)).short
         settling, claiming = (
             next(text.partition("plan:")[2] for text in notices if f"{name} AS MATERIALIZED" in text)
-            for name in ("fitting", "found")
+            for name in ("held", "found")
         )
         assert settling.count("using horsies_tasks_pkey") == 2, state
         assert claiming.count("using horsies_tasks_claim") == 1, state

@@ -31,8 +31,7 @@ AGAIN = RetryPolicy.fixed([0] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=Fal
 
 def code_of(worker: Claimer, claim: Claim) -> CurrentTask:
     """Return what the code of a claimed task gets as current_task()."""
-    about = str(claim.id), claim.task_name, claim.attempt, claim.queue_name
-    return CurrentTask(*about, str(worker.id), claim.generation)
+    return CurrentTask(claim, str(worker.id))
 
 
 def claimed(worker: Claimer) -> Claim:

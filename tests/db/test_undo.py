@@ -74,7 +74,7 @@ def failed(hand: Hand, *names: str) -> WorkflowHandle:
 def workflow_in(hand: Hand, name: str) -> Workflow:
     """Return the workflow of the current task, as a task that runs sees it."""
     claim = hand.claims[name]
-    return workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt))
+    return workflow_of(CurrentTask(claim))
 
 
 # what is undone, and with what

@@ -38,8 +38,8 @@ def whole(worker: Claimer) -> list[Claim]:
 
 
 def short(worker: Claimer) -> list[Claim]:
-    passed = worker.store.run_short_pass(worker.id, worker.channel, "default", Wanted(9), [])
-    assert passed is not None
+    passed = worker.run_pass(sync=9, news="default")
+    assert passed.short
     return list(passed.claims)
 
 

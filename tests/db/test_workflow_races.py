@@ -46,7 +46,7 @@ Engines = Callable[[], Engine]
 
 def inside(claim: Claim) -> RunningWorkflow:
     """Return the workflow as the code of a claimed task sees it."""
-    return workflow_of(CurrentTask(str(claim.id), claim.task_name, claim.attempt))
+    return workflow_of(CurrentTask(claim))
 
 
 def miscounted() -> list[Any]:

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import uuid
 from code import InteractiveConsole
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -26,7 +27,7 @@ import horsies_django
 from horsies_django import TaskDefinitionError, task
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendError
-from horsies_django.core.records import Reply
+from horsies_django.core.records import Claim, Reply
 from horsies_django.models import Task, WorkflowRun
 from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.context import CurrentTask
@@ -361,7 +362,7 @@ def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCapture
 
 def test_the_error_of_an_unknown_task_says_what_makes_workers_import_it() -> None:
     with pytest.raises(Refused) as caught:
-        resolve(CurrentTask(name="depot.jobs.tidy"), "{}")
+        resolve(CurrentTask(Claim(uuid.uuid4(), 1, "sync", "depot.jobs.tidy", "{}")), "{}")
     reply: Reply = caught.value.reply
     assert reply.error_code == "WORKER_RESOLUTION_ERROR"
     assert '"MODULES": ["depot.jobs"] to the OPTIONS of a HorsiesBackend in TASKS' in str(reply.error_message)

@@ -44,7 +44,7 @@ def burst(clock: Clock) -> NotifyThrottle:
 
 
 def test_workers_look_again_later_than_the_last_quiet_send_may_return() -> None:
-    assert min(wakeups.LATER_SECONDS) > LOOK_SECONDS > QUIET_SECONDS
+    assert min(wakeups.AFTER["burst"]) > LOOK_SECONDS > QUIET_SECONDS
     assert wakeups.BURST_SECONDS > BURST_SECONDS + SLOW_SECONDS
 
 

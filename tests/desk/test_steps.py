@@ -17,6 +17,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from horsies_django import CurrentTask, StepError
+from horsies_django.core.records import Claim
 from horsies_django.models import Task, TaskStep
 from horsies_django.tasks.operations import retry
 from horsies_django.testing import drain
@@ -50,7 +51,7 @@ def attempt(generation: int = 1, task: Task | None = None) -> CurrentTask:
     """Return the attempt of a running task under its newest claim, which has that number."""
     task = task or TaskFactory(status="RUNNING")
     Task.objects.filter(pk=task.pk).update(claim_generation=generation)
-    return CurrentTask(str(task.pk), "shop.tasks.pay", generation, "default", str(task.claimed_by), generation)
+    return CurrentTask(Claim(task.pk, generation, "sync", "shop.tasks.pay", "{}", generation), str(task.claimed_by))
 
 
 def make(name: str) -> str:

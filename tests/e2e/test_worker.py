@@ -12,7 +12,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from horsies_django import TaskResult, get_handle
+from horsies_django import TaskResult, current_task, get_handle
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.apps.project import tasks, unspeakable
 from tests.conftest import put, wait_until
@@ -149,6 +149,14 @@ def test_async_tasks_run_together_in_one_process_beside_a_busy_sync_lane(shared_
     pids = {handle.get().ok_value for handle in handles}
     let_go("busy")
     assert {busy.get().ok_value} == pids
+
+
+def test_code_is_told_of_the_claim_that_it_runs_under(shared_worker: WorkerProcess) -> None:
+    handle = tasks.of_me.send()
+    told = handle.get(timeout_ms=30_000).ok_value
+    sent_at = Task.objects.get(pk=handle.task_id).sent_at
+    assert told == [str(handle.task_id), tasks.of_me.name, "default", "1", sent_at.isoformat()]
+    assert current_task().sent_at is None, "no task runs here"
 
 
 @pytest.mark.promise("S1.8")

@@ -151,7 +151,7 @@ def test_the_time_of_a_task_does_not_run_while_it_stands_in_line_and_runs_everyw
 
 
 def a_run() -> SyncRun:
-    return SyncRun(CurrentTask("1", "tests.nothing"))
+    return SyncRun(CurrentTask(Claim(uuid.uuid4(), 1, "sync", "tests.nothing", "{}")))
 
 
 def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> None:
@@ -262,7 +262,7 @@ def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_se
     (ours, theirs), (_, control) = memory_pair(), memory_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
     kwargs = '{"a": 1}' if name == "add" else "{}"
-    ours.send([(1, kwargs, ("0", f"tests.apps.project.tasks.{name}", 1, "default", "", 1, None))])
+    ours.send([(1, Claim(uuid.uuid4(), 1, "sync", f"tests.apps.project.tasks.{name}", kwargs).packed(), "")])
     ours.send(None)
     with ThreadPoolExecutor(1) as thread:
         thread.submit(full.serve).result(30)

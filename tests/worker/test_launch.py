@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from horsies_django.core.records import Claim
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.ipc.channel import HEADER, Channel, SocketChannel, memory_pair, send_all, wait_receive
@@ -114,7 +116,7 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: in
         for _, there in pairs:
             there.close()
         try:
-            jobs = pickle.dumps([(1, "{}", ("0", "endless", 1, "default", "", 1))])
+            jobs = pickle.dumps([(1, Claim(uuid.uuid4(), 1, "sync", "endless", "{}").packed(), "")])
             pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
             assert child.stdout is not None
             assert child.stdout.readline() == b"it runs\n"

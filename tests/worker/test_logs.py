@@ -366,7 +366,7 @@ def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_
     def attributes(record: Any) -> tuple[Any, ...]:
         return record.task_id, record.task_name, record.queue_name, record.attempt
 
-    token = running.set(CurrentTask(ID, "shop.tasks.pack", 2, "mail"))
+    token = running.set(CurrentTask(Claim(uuid.UUID(ID), 1, "sync", "shop.tasks.pack", "{}", 2, None, "mail")))
     try:
         inside = filtered()
     finally:

@@ -280,8 +280,8 @@ class CutAfter:
         self.left -= 1
         self.shared.execute(*statement)
 
-    def fetchall(self) -> list[Any]:
-        return self.shared.fetchall()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.shared, name)
 
     def close(self) -> None:
         self.connection.close()

@@ -24,13 +24,9 @@ from horsies_django.worker.engine.scan_cursors import (
     ranges,
 )
 from horsies_django.worker.engine.wakeups import (
+    AFTER,
     BURST_SECONDS,
-    FULL_SECONDS,
-    LATER_SECONDS,
     LONG_SECONDS,
-    NONE_FREE_SECONDS,
-    UNFIT_SECONDS,
-    WOKEN_SECONDS,
     Wakeups,
 )
 
@@ -60,7 +56,7 @@ def dry() -> Wakeups:
 def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_only(dry: Wakeups) -> None:
     dry.tell(["mail"], "async")
     assert dry.lanes_with_work == {"async"}
-    assert dry.short_pass(0.0, Wanted(0, 3)) == (True, "mail")
+    assert dry.news(0.0, Wanted(0, 3)) == "mail"
     learn(dry, Passed(claims=claims("async", 1), short=True), {"sync": 0, "async": 3}, Wanted(0, 3))
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
 
@@ -74,23 +70,22 @@ def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_as
     learn(dry, Passed(limited=True), {"sync": 0, "async": 7}, Wanted(0, 7, total=0))
     assert dry.lanes_with_work == set()
     assert dry.limited
-    assert dry.short_pass(0.0, Wanted()) == (False, None), "where caps left tasks behind it takes whole passes"
+    assert dry.news(0.0, Wanted()) is None, "where caps left tasks behind it looks everywhere"
 
 
 def test_after_news_of_two_queues_it_takes_a_whole_pass(dry: Wakeups) -> None:
     dry.tell(["mail"], "async")
     dry.tell(["default"], "async")
-    assert dry.short_pass(0.0, Wanted(0, 3)) == (False, None)
-    assert dry.short_pass(0.0, Wanted()) == (True, None), "to write what is finished a short one will do"
+    assert dry.news(0.0, Wanted(0, 3)) is None
 
 
 def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_one(dry: Wakeups) -> None:
     dry.tell(["mail"])
     assert dry.lanes_with_work == {"sync", "async"}
-    assert dry.short_pass(0.0, WANTED) == (True, "mail")
+    assert dry.news(0.0, WANTED) == "mail"
     learn(dry, Passed(claims=claims("sync", 1), short=True))
     assert dry.lanes_with_work == {"sync", "async"}
-    assert dry.short_pass(0.0, WANTED) == (False, None)
+    assert dry.news(0.0, WANTED) is None
     learn(dry, Passed(due_in=7.0))
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
     assert dry.due_at == pytest.approx(107.0, abs=0.01)
@@ -109,43 +104,34 @@ def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everyw
     assert dry.whole_next
 
 
-@pytest.mark.parametrize("wanted", [Wanted(2, 3, prefetch=1), Wanted(2, 3, batch=1), Wanted(2, 3, total=4)])
-def test_a_short_pass_knows_no_buffer_and_no_bounds_of_claims(dry: Wakeups, wanted: Wanted) -> None:
-    dry.tell(["mail"], "sync")
-    assert dry.short_pass(0.0, wanted) == (False, None)
-
-
 def test_tasks_past_their_time_are_left_to_a_whole_pass_at_once(dry: Wakeups) -> None:
     dry.tell(["mail"], "sync")
     learn(dry, Passed(short=True, again=True), {"sync": 2, "async": 0}, Wanted(2, 0))
-    assert (dry.lanes_with_work, dry.short_pass(0.0, Wanted(2, 0))) == ({"sync"}, (False, None))
+    assert (dry.lanes_with_work, dry.news(0.0, Wanted(2, 0))) == ({"sync"}, None)
     learn(dry, Passed(expired=[uuid.uuid4()]), {"sync": 2, "async": 0}, Wanted(2, 0))
-    assert dry.short_pass(0.0, Wanted(2, 0)) == (True, "mail")
+    assert dry.news(0.0, Wanted(2, 0)) == "mail"
 
 
-@pytest.mark.parametrize(
-    ("took", "fit", "rests"), [(LONG_SECONDS, True, SHARE * LONG_SECONDS), (0.001, False, UNFIT_SECONDS)]
-)
-def test_a_slow_short_pass_and_one_that_met_limits_rest_for_a_while(
-    dry: Wakeups, took: float, fit: bool, rests: float
-) -> None:
-    dry.note_short_pass(5.0, took, fit=fit, scanned=True)
-    assert dry.short_pass(4.9 + rests, Wanted()) == (False, None)
-    assert dry.short_pass(5.1 + rests, Wanted()) == (True, None)
+def test_a_slow_short_pass_is_followed_by_whole_ones_for_a_while(dry: Wakeups) -> None:
+    dry.tell(["mail"], "sync")
+    dry.note_short_pass(5.0, LONG_SECONDS, scanned=True)
+    assert dry.news(4.9 + SHARE * LONG_SECONDS, WANTED) is None
+    assert dry.news(5.1 + SHARE * LONG_SECONDS, WANTED) == "mail"
 
 
 def test_short_passes_that_took_long_rest_only_when_many_in_a_row_did(dry: Wakeups) -> None:
     """Naive: every second pass only settles, is fast, and starts the count again."""
+    dry.tell(["mail"], "sync")
     for _ in range(3):
         for _ in range(SLOW_OFTEN):
-            dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
-            assert dry.short_pass(5.0, Wanted()) == (True, None)
-        dry.note_short_pass(5.0, WORTH_SECONDS / 2, fit=True, scanned=True)
+            dry.note_short_pass(5.0, WORTH_SECONDS, scanned=True)
+            assert dry.news(5.0, WANTED) == "mail"
+        dry.note_short_pass(5.0, WORTH_SECONDS / 2, scanned=True)
     for _ in range(SLOW_OFTEN + 1):
-        dry.note_short_pass(5.0, WORTH_SECONDS / 9, fit=True, scanned=False)
-        dry.note_short_pass(5.0, WORTH_SECONDS, fit=True, scanned=True)
-    assert dry.short_pass(4.99 + SHARE * WORTH_SECONDS, Wanted()) == (False, None)
-    assert dry.short_pass(5.01 + SHARE * WORTH_SECONDS, Wanted()) == (True, None)
+        dry.note_short_pass(5.0, WORTH_SECONDS / 9, scanned=False)
+        dry.note_short_pass(5.0, WORTH_SECONDS, scanned=True)
+    assert dry.news(4.99 + SHARE * WORTH_SECONDS, WANTED) is None
+    assert dry.news(5.01 + SHARE * WORTH_SECONDS, WANTED) == "mail"
 
 
 @pytest.fixture
@@ -176,7 +162,7 @@ def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
     return moment[0] - began
 
 
-@pytest.mark.parametrize(("place", "after"), [*enumerate((0.0, *LATER_SECONDS[1:]))])
+@pytest.mark.parametrize(("place", "after"), [*enumerate(AFTER["sent"][:3])])
 def test_the_elected_look_one_after_another(dry_at: Wakeups, moment: list[float], place: int, after: float) -> None:
     dry_at.place = place
     dry_at.hear(["mail"], "sync")
@@ -196,11 +182,11 @@ def test_the_first_looks_again_behind_several_notifications_that_others_may_foll
         dry_at.hear(["mail"], "sync")
         moment[0] += BURST_SECONDS / 2
     assert looks_at(dry_at, moment) == 0.0
-    assert looks_at(dry_at, moment) == pytest.approx(LATER_SECONDS[0] - BURST_SECONDS / 2)
+    assert looks_at(dry_at, moment) == pytest.approx(AFTER["burst"][0] - BURST_SECONDS / 2)
     assert dry_at.next_at == 10_000.0
     dry_at.start_over()
     assert looks_at(dry_at, moment) == 0.0
-    assert looks_at(dry_at, moment) == pytest.approx(LATER_SECONDS[0])
+    assert looks_at(dry_at, moment) == pytest.approx(AFTER["burst"][0])
 
 
 @pytest.mark.parametrize("place", [1, 2])
@@ -211,11 +197,11 @@ def test_a_look_later_is_no_later_for_those_after_it_and_is_followed_by_one_for_
     for _ in range(3):
         dry_at.hear(["mail"], "sync")
         heard.append(moment[0])
-        moment[0] += LATER_SECONDS[place] / 4
+        moment[0] += AFTER["burst"][place] / 4
     looks_at(dry_at, moment)
-    assert moment[0] == pytest.approx(heard[0] + LATER_SECONDS[place])
+    assert moment[0] == pytest.approx(heard[0] + AFTER["burst"][place])
     looks_at(dry_at, moment)
-    assert moment[0] == pytest.approx(heard[-1] + LATER_SECONDS[place])
+    assert moment[0] == pytest.approx(heard[-1] + AFTER["burst"][place])
 
 
 def full(*lanes: str) -> Callable[[str], int]:
@@ -233,7 +219,7 @@ def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(dry_at: Wakeups
     assert dry_at.pass_on_at == math.inf
 
 
-@pytest.mark.parametrize(("woken", "again"), [(2, WOKEN_SECONDS), (0, NONE_FREE_SECONDS), (None, None)])
+@pytest.mark.parametrize(("woken", "again"), [(2, AFTER["woken"][0]), (0, AFTER["none free"][0]), (None, None)])
 def test_it_passes_on_until_no_task_waits(
     dry_at: Wakeups, moment: list[float], woken: int | None, again: float | None
 ) -> None:
@@ -252,7 +238,7 @@ def test_who_is_not_elected_passes_on_what_was_passed_on_to_it_and_gives_up_when
     assert dry_at.pass_on_at == math.inf, "its polls are its own"
     dry_at.handlers()["now sync mail"](0.0)
     dry_at.lane_to_pass_on(moment[0], full("sync"))
-    assert dry_at.pass_on_at == pytest.approx(moment[0] + FULL_SECONDS)
+    assert dry_at.pass_on_at == pytest.approx(moment[0] + AFTER["full"][0])
     dry_at.passed_on(0, 0.0)
     dry_at.lane_to_pass_on(moment[0], full("sync"))
     assert dry_at.pass_on_at == math.inf
@@ -280,7 +266,7 @@ def cursors() -> ScanCursors:
 def passed(**firsts: Any) -> Passed:
     """Return what a pass says that found ``firsts`` in the sync lane of the default queue: moments by "p" and the priority."""
     lane = {name.removeprefix("p"): since for name, since in firsts.items()}
-    return Passed(firsts=[json.dumps({"default": {"sync": lane}})], now=NOW)
+    return Passed(firsts=[{"default": {"sync": lane}}], now=NOW)
 
 
 def lane(cursors: ScanCursors, now: float = 0.0) -> Any:

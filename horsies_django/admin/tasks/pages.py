@@ -121,7 +121,9 @@ class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin)
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the attempts, their messages only if the payload is visible, the steps, and why the task is not running."""
-        attempts = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt")
+        attempts = (
+            TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt", "-claim_generation")
+        )
         visible = self.has_view_payload_permission(request)
         if not visible:
             attempts = attempts.defer("error_message", "traceback")

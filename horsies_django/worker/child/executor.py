@@ -3,7 +3,7 @@
 Each lane has its own channel, so no thread passes messages on to another: a sync task is received by the thread that runs it,
 the event loop reads its own socket, and a long sync task does not delay async tasks.
 
-Jobs arrive in lists of (number, JSON arguments, what CurrentTask takes); ``None`` ends a lane. The sync lane replies ``("ran",
+Jobs arrive in lists of (number, packed claim, id of the worker); ``None`` ends a lane. The sync lane replies ``("ran",
 (number, reply, seconds))``, the async lane ``("done", [(number, reply, seconds), ...])``. ``("back", [number, ...])`` returns
 tasks that have not begun, at the request of the worker; ``("full", megabytes)`` reports that the process exceeds its memory
 limit, before the reply, after which another task may come, and ``("altered", None)`` that a task changed state that others
@@ -38,6 +38,7 @@ from typing import Any
 
 from django.db import connections
 
+from horsies_django.core.records import Claim
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import db_sessions, fork_guard
 from horsies_django.worker.child.interrupts import AsyncRun, Control, SyncRun
@@ -62,7 +63,7 @@ logger = logging.getLogger("horsies.worker")
 LOOK_SECONDS = 1.0
 SYNC, ASYNC = 0, 1
 PORTION = 64  # replies per message: the engine settles these while further tasks run
-Job = tuple[int, str, tuple[str, str, int, str, str, int, str | None]]
+Job = tuple[int, tuple[Any, ...], str]
 
 
 class LaneLoop:
@@ -168,14 +169,14 @@ class SyncLane:
     def serve(self) -> None:
         """Run jobs in this thread until the lane ends. Raises EOFError if the parent is gone."""
         while (job := self._next()) is not None:
-            number, kwargs, about = job
-            task_id, name = about[:2]
+            number, fields, worker = job
+            claim = Claim.unpacked(fields)
             began = time.monotonic()
             self.process_state.enter()
-            run = SyncRun(CurrentTask(*about))
+            run = SyncRun(CurrentTask(claim, worker))
             self.control.enter("sync", number, run)
-            reply = contextvars.copy_context().run(run_sync, run, kwargs)
-            altered = self.process_state.leave(name, task_id, reply)
+            reply = contextvars.copy_context().run(run_sync, run, claim.kwargs)
+            altered = self.process_state.leave(claim.task_name, claim.id, reply)
             del self.control.runs["sync", number]
             with self.replying:
                 if full := self.gauge.full():
@@ -274,14 +275,15 @@ class AsyncLane:
         task.add_done_callback(self._over)
 
     async def _run(self, job: Job) -> None:
-        number, kwargs, about = job
+        number, fields, worker = job
+        claim = Claim.unpacked(fields)
         began = time.monotonic()
         own_decimals()
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.before_task)
-        run = AsyncRun(CurrentTask(*about), self.lane_loop.loop)
+        run = AsyncRun(CurrentTask(claim, worker), self.lane_loop.loop)
         self.control.enter("async", number, run)
-        reply = await run_async(run, kwargs)
+        reply = await run_async(run, claim.kwargs)
         del self.control.runs["async", number]
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.after_task)
@@ -307,7 +309,8 @@ class AsyncLane:
             del self.running[task]
             self._start(job)
         else:
-            logger.error("%s %s could not be run", shown_name(job[2][1]), job[2][0], exc_info=task.exception())
+            claim = Claim.unpacked(job[1])
+            logger.error("%s %s could not be run", shown_name(claim.task_name), claim.id, exc_info=task.exception())
             self._answer(task, job[0], untold(task.exception()), 0.0)
 
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:

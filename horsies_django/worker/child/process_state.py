@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 from horsies_django.worker.child import db_sessions, fork_guard, interrupts
 from horsies_django.worker.child.run_task import Reply
@@ -60,7 +61,7 @@ class ProcessState:
         with self.lock:
             self.inside += 1
 
-    def leave(self, task: str, task_id: str, reply: Reply) -> bool:
+    def leave(self, task: str, task_id: UUID, reply: Reply) -> bool:
         """Restore the state after a task in this thread; return whether it had changed. A forked copy exits here."""
         fork_guard.end_if_copy(reply.status == "COMPLETED")
         db_sessions.after_task()

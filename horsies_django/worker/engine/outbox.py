@@ -9,7 +9,6 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -34,7 +33,6 @@ LOCKED_RETRY_SECONDS = 0.1
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
-FEW = 50  # outcomes: with more, the whole pass is as fast as the short one
 LONG_SECONDS = 5.0  # a pass that failed after this time may have been too large, too
 REFUSED_RETRY_SECONDS = 30.0  # until an outcome that the database refused even as a failure is tried again
 
@@ -109,15 +107,7 @@ class Outbox:
             self.connection.close()
             self.connection = None
 
-    def run_pass(
-        self,
-        wanted: Wanted = NOTHING,
-        starts: Sequence[Claim] = (),
-        *,
-        expired_leases: bool = False,
-        grace: timedelta | None = None,
-        cursors: str | None = None,
-    ) -> Passed:
+    def run_pass(self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), **asked: Any) -> Passed:
         """Settle outcomes, release claims, start ``starts``, and claim what is wanted; see ``TaskStore.run_pass``.
 
         A start that is missing in the reply is looked up: an earlier pass may have started it and the reply was lost, its row may
@@ -127,35 +117,15 @@ class Outbox:
         began = time.monotonic()
         self.retry_locked(began)
         outcomes, releases = self._batch(), list(self.releases)
-        asked: dict[str, Any] = {"starts": starts, "expired_leases": expired_leases, "grace": grace, "cursors": cursors}
         try:
-            passed = self._pass(wanted, outcomes=outcomes, releases=releases, **asked)
+            passed = self._pass(wanted, starts=starts, outcomes=outcomes, releases=releases, **asked)
         except psycopg.Error as error:
             self._settle_refused_batch(outcomes, error, began)
             outcomes, releases = [], []
-            passed = self._pass(wanted, **asked)
-        self._written(outcomes, releases, passed)
+            passed = self._pass(wanted, starts=starts, **asked)
+        self.most = min(BATCH, self.most * 2)
+        self._remove_written(outcomes, releases, passed)
         self._look_into_starts(starts, passed)
-        return passed
-
-    def suits_short_pass(self, now: float) -> bool:
-        self.retry_locked(now)
-        outcomes = self._batch()
-        return not self.releases and len(outcomes) <= FEW and not any(one.status == "FAILED" for one in outcomes)
-
-    def run_short_pass(self, wanted: Wanted, queue: str | None) -> Passed | None:
-        """Settle outcomes and claim for the free slots from one queue. None: nothing was done, a whole pass is needed.
-
-        Raises psycopg.Error; then the outbox keeps everything.
-        """
-        began, outcomes = time.monotonic(), self._batch()
-        try:
-            passed = self.store.run_short_pass(self.worker, self.channel, queue, wanted, outcomes)
-        except psycopg.Error as error:
-            self._settle_refused_batch(outcomes, error, began)
-            return None
-        if passed is not None:
-            self._written(outcomes, [], passed)
         return passed
 
     def started(self, claims: list[Claim]) -> list[Claim]:
@@ -193,10 +163,6 @@ class Outbox:
             raise error
         logger.error("a batch of %s outcomes was refused; settling them one by one: %s", len(outcomes), said(error))
         self._settle_singly(outcomes)
-
-    def _written(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
-        self.most = min(BATCH, self.most * 2)
-        self._remove_written(outcomes, releases, passed)
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
         """Return the connection. Raises psycopg.OperationalError when there is none."""

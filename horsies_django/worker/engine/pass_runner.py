@@ -1,4 +1,4 @@
-"""The pass runner: chooses when the next pass may begin and whether a short one is enough, and learns from its result.
+"""The pass runner: chooses when the next pass may begin and what it is asked, and learns from its result.
 
 The outbox knows nothing of queues. The runner knows which queues may have due tasks, where the next scan starts, and which tasks
 are left to other workers.
@@ -57,21 +57,22 @@ class PassRunner:
         ``expired_leases`` also releases claims whose lease ended. ``notified``: whether notifications arrive; without them
         scan cursors are not used. Raises psycopg.Error.
         """
-        now = time.monotonic()
-        grace = self.unknown_tasks.grace_at(now)
-        plain = not (starts or expired_leases or grace is not None or (notified and self.cursors.worthwhile))
-        passed = self._run_short_pass(now, wanted) if plain else None
-        if passed is None:
-            began = time.monotonic()
-            cursors = self.cursors.text(began) if notified else None
-            passed = self.outbox.run_pass(wanted, starts, expired_leases=expired_leases, grace=grace, cursors=cursors)
-            if notified:
-                scanned = bool(wanted.sync or wanted.async_ or wanted.prefetch)
-                self.cursors.learn(passed, began, time.monotonic() - began, scanned=scanned)
+        began = time.monotonic()
+        grace = self.unknown_tasks.grace_at(began)
+        cursors = self.cursors.text(began) if notified else None
+        news = self.wakeups.news(began, wanted)
+        passed = self.outbox.run_pass(
+            wanted, starts, news=news, expired_leases=expired_leases, grace=grace, cursors=cursors
+        )
+        self.ended = time.monotonic()
+        scanned = bool(wanted.sync or wanted.async_ or wanted.prefetch)
+        if passed.short:
+            self.wakeups.note_short_pass(self.ended, self.ended - began, scanned=scanned)
+        elif notified:
+            self.cursors.learn(passed, began, self.ended - began, scanned=scanned)
         tell_expired(passed.late)
         if grace is None:
             self._release_unknown_tasks(passed)
-        self.ended = time.monotonic()
         self.started = len(passed.claims) + len(passed.started)
         self.wakeups.learn(slots, wanted, passed, self.ended)
         if grace is not None:
@@ -96,16 +97,6 @@ class PassRunner:
             queues = self.wakeups.fresh[lane]
             woken = self.outbox.store.pass_on(self.outbox.worker, self.outbox.channel, lane, sorted(queues))
             self.wakeups.passed_on(woken, time.monotonic() - now)
-
-    def _run_short_pass(self, now: float, wanted: Wanted) -> Passed | None:
-        """Return the result of a short pass, or None if none was possible and nothing was done."""
-        suits, queue = self.wakeups.short_pass(now, wanted)
-        if not suits or not self.outbox.suits_short_pass(now):
-            return None
-        passed = self.outbox.run_short_pass(wanted, queue)
-        ended = time.monotonic()
-        self.wakeups.note_short_pass(ended, ended - now, fit=passed is not None, scanned=queue is not None)
-        return passed
 
     def _release_unknown_tasks(self, passed: Passed) -> None:
         """Release unknown tasks and run another pass, which leaves such tasks to other workers."""

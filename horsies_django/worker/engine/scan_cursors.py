@@ -110,10 +110,9 @@ class ScanCursors:
         if self.forgetful and scanned:
             self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
             self.forget_at = began + spacing(self.every, took)
-        if passed.held:
-            self.held.update(json.loads(passed.held))
-        for text in passed.firsts:
-            for queue, lanes in json.loads(text).items():
+        self.held.update(passed.held)
+        for found in passed.firsts:
+            for queue, lanes in found.items():
                 for lane, firsts in lanes.items():
                     self._learn_lane(self.waiting.setdefault((queue, lane), {}), firsts, passed.now)
 

@@ -1,8 +1,8 @@
 """Wakeups: which queues may have due tasks, according to notifications, and when to scan without one.
 
-A pass that finds fewer tasks than slots has taken all due tasks: the lane has no work until a wakeup. A short pass is enough if
-the wakeup is for one queue and all of its tasks are due. Only a whole pass returns when the next task becomes due: if that is not
-known, a whole pass follows a short pass that found too few tasks.
+A pass that finds fewer tasks than slots has taken all due tasks: the lane has no work until a wakeup. If the wakeups are for one
+queue only, the pass is told: without limits there, it is a short one. Only a whole pass says when the next task becomes due: if
+that is not known, a whole pass follows a short one that found too few.
 
 Three workers of a team, the elected, are told of new tasks: the first looks at once, the others a moment later, in case it is
 stopped, dead or cut off. Whoever has no free slot wakes others. See "Waking workers" in docs/explanation/architecture.md.
@@ -24,13 +24,20 @@ from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS,
 
 Look = tuple[str | None, str]  # a lane, None for both, and a queue
 
-UNFIT_SECONDS = 5.0  # without short passes, after one that found limits
+NOW, NEVER = 0.0, math.inf
+# What happened -> in how many seconds places 0, 1 and 2 of the elected act, and who is not elected. Looks are apart: who looks
+# later finds nothing if who looked before lives. Quiet sends (tasks/notify_throttle.py) end in less than any but the first.
+AFTER = {
+    "sent": (NOW, 0.05, 0.09, NEVER),  # a notification of new tasks: look there
+    "burst": (0.05, 0.05, 0.09, 0.05),  # several: look again, because tasks may have followed the last one without one
+    "due": (NOW, 0.05, 0.09, NEVER),  # a task becomes due: look everywhere
+    "missed": (0.05, 0.05, 0.05, 0.05),  # notifications were missed: look everywhere again
+    "full": (0.003, 0.003, 0.003, 0.003),  # no slot is free: wake others; short tasks end before
+    "woken": (0.01, 0.01, 0.01, 0.01),  # others were woken: wake more of them
+    "none free": (0.05, 0.05, 0.05, 0.05),  # nobody has a free slot: try to wake others again
+}
+BURST_SECONDS = 0.03  # between two notifications of a burst, at most
 LONG_SECONDS = 0.03  # only a long scan takes this long, not a busy machine
-LATER_SECONDS = (0.05, 0.05, 0.09)  # after a notification, when each of the elected looks again, or for the first time
-BURST_SECONDS = 0.03  # between two notifications: then tasks may follow without one, see tasks/notify_throttle.py
-FULL_SECONDS = 0.003  # without a free slot, until others are woken: short tasks end before
-WOKEN_SECONDS = 0.01  # after others were woken, until more are
-NONE_FREE_SECONDS = 0.05  # after nobody had a free slot, until others are woken
 
 
 class Wakeups:
@@ -74,15 +81,19 @@ class Wakeups:
         self.tell(queues, lane)
         self.passes_on = True
 
+    def after(self, event: str) -> float:
+        """Return in how many seconds this worker acts after an event."""
+        return AFTER[event][-1 if self.place is None else self.place]
+
     def hear(self, queues: Iterable[str], lane: str | None = None) -> None:
         """All workers were told of new tasks: look now or later, by the place of this worker."""
-        place, now = self.place, self.clock()
+        now, first = self.clock(), self.after("sent")
         burst, self.heard_at = now - self.heard_at < BURST_SECONDS, now
-        if place == 0:
+        if first == NOW:
             self.tell(queues, lane)
-        if place or (place == 0 and burst):
+        if NOW < first < NEVER or (first == NOW and burst):
             self.later.update(((lane, queue), now) for queue in queues)
-            self.later_at = min(self.later_at, now + LATER_SECONDS[place])
+            self.later_at = min(self.later_at, now + self.after("burst"))
 
     def tell(self, queues: Iterable[str], lane: str | None = None) -> None:
         """These queues have new tasks, due now or later; with a ``lane`` they are all due, and in that lane."""
@@ -96,7 +107,7 @@ class Wakeups:
         """Look everywhere, now and a moment later: notifications may have been missed."""
         self.tell(self.queues)
         self.later.update(((None, queue), self.clock()) for queue in self.queues)
-        self.later_at = self.clock() + LATER_SECONDS[0]
+        self.later_at = self.clock() + self.after("missed")
 
     def look_everywhere(self) -> None:
         """Any queue may have due tasks."""
@@ -107,8 +118,7 @@ class Wakeups:
     @property
     def _everywhere_at(self) -> float:
         """Workers that are not elected leave tasks that become due to the others."""
-        due_at = math.inf if self.place is None else self.due_at + (LATER_SECONDS[self.place] if self.place else 0.0)
-        return min(self.poll_at, due_at)
+        return min(self.poll_at, self.due_at + self.after("due"))
 
     @property
     def next_at(self) -> float:
@@ -121,7 +131,7 @@ class Wakeups:
         """
         taken: dict[str | None, set[str]] = {}
         if now >= self.later_at:
-            seconds = LATER_SECONDS[self.place or 0]
+            seconds = self.after("burst")
             for lane, queue in self.later:
                 taken.setdefault(lane, set()).add(queue)
             self.later = {key: heard for key, heard in self.later.items() if heard + seconds > now}
@@ -143,34 +153,31 @@ class Wakeups:
         if not lanes:
             self.pass_on_at = math.inf
         elif self.pass_on_at == math.inf:
-            self.pass_on_at = max(now + FULL_SECONDS, self.rest_until)
+            self.pass_on_at = max(now + self.after("full"), self.rest_until)
         return random.choice(lanes) if now >= self.pass_on_at else None
 
     def passed_on(self, woken: int | None, took: float) -> None:
         """Record that so many workers were woken, None if no task waits, and set when to do it again."""
         self.passes_on = woken is not None and (woken > 0 or self.place is not None)
-        self.rest_until = self.pass_on_at = self.clock() + spacing(WOKEN_SECONDS if woken else NONE_FREE_SECONDS, took)
+        self.rest_until = self.pass_on_at = self.clock() + spacing(self.after("woken" if woken else "none free"), took)
 
-    def short_pass(self, now: float, wanted: Wanted) -> tuple[bool, str | None]:
-        """Return whether a short pass is enough, and the queue to claim from (None: claim nothing)."""
-        if self.whole_next or self.limited or now < self.short_from or wanted.prefetch or wanted.batch:
-            return False, None
-        asked = [lane for lane, name in FIELDS.items() if getattr(wanted, name)]
-        queues = set().union(*(self.fresh[lane] for lane in asked))
-        if len(queues) == 1 and wanted.sync + wanted.async_ <= wanted.total:
-            return True, next(iter(queues))
-        return not asked, None
+    def news(self, now: float, wanted: Wanted) -> str | None:
+        """Return the only queue that may have due tasks for what is wanted; None if more than that is to be looked into."""
+        if self.whole_next or self.limited or now < self.short_from:
+            return None
+        queues = set().union(*(self.fresh[lane] for lane, name in FIELDS.items() if getattr(wanted, name)))
+        return next(iter(queues)) if len(queues) == 1 else None
 
-    def note_short_pass(self, now: float, took: float, *, fit: bool, scanned: bool) -> None:
-        """Avoid short passes for a while after one that was not ``fit``, was very slow, or was one of many slow ones.
+    def note_short_pass(self, now: float, took: float, *, scanned: bool) -> None:
+        """Avoid short passes for a while after one that was very slow, or was one of many slow ones.
 
         Its scan may walk over future tasks or dead entries, which a whole pass skips. On a busy machine single passes are slow,
         too, but whole ones would be slower. How long a pass takes says nothing of scans if it did not scan.
         """
         if scanned:
             self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
-        too_slow = took >= LONG_SECONDS or self.slow > SLOW_OFTEN
-        self.short_from = now + ((spacing(0.0, took) if too_slow else 0.0) if fit else UNFIT_SECONDS)
+            if took >= LONG_SECONDS or self.slow > SLOW_OFTEN:
+                self.short_from = now + spacing(0.0, took)
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:
         """Record which lanes with free ``slots`` have no more work, and when the next task becomes due."""

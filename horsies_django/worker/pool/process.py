@@ -27,7 +27,6 @@ from typing import Any
 from uuid import uuid4
 
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
-from horsies_django.core.metadata import has_metadata
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.tasks import registry
@@ -140,9 +139,7 @@ class PoolProcess:
         held, since = self.held[lane], self.since[lane]
         for number, claim in enumerate(claims, self.numbers[lane] + 1):
             held[number], since[number] = claim, now
-            options = claim.options if has_metadata(claim.options) else None
-            about = (str(claim.id), claim.task_name, claim.attempt, claim.queue_name, self.owner, claim.generation)
-            jobs.append((number, claim.kwargs, (*about, options)))
+            jobs.append((number, claim.packed(), self.owner))
         self.numbers[lane] += len(jobs)
         self.taken += len(jobs)
         self.channels[lane].send(jobs)

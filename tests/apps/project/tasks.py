@@ -187,12 +187,20 @@ def linger_after_commit(path: str) -> int:
 
 
 @task
+def of_me() -> list[str]:
+    """Return what the code is told of its task."""
+    running = current_task()
+    assert running.sent_at is not None
+    return [str(running.task_id), running.name, running.queue_name, str(running.attempt), running.sent_at.isoformat()]
+
+
+@task
 def notes_its_claim(path: str, seconds: float) -> None:
     """Write a line when it begins and one when it ends, each with its claim and its process."""
     running = current_task()
     for word in ("began", "ended"):
         with open(path, "a") as file:
-            file.write(f"{word} {running.task_id} {running.worker_id} {running._claim[1]} {os.getpid()}\n")
+            file.write(f"{word} {running.task_id} {running.worker_id} {running._claim.generation} {os.getpid()}\n")
         time.sleep(seconds)
 
 

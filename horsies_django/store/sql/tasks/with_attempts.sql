@@ -7,4 +7,4 @@ SELECT task.task_name, task.queue_name, task.priority, task.kwargs::text, task.o
        attempt.traceback
 FROM horsies_tasks task LEFT JOIN horsies_task_attempts attempt ON attempt.task_id = task.id
 WHERE task.id = %(id)s::uuid AND task.codec = 'plain'
-ORDER BY attempt.attempt
+ORDER BY attempt.attempt, attempt.claim_generation

@@ -11,8 +11,8 @@ BEGIN
   END IF;
   IF p_caps.cluster IS NOT NULL THEN  -- other workers' queues use the same permits
     IF cardinality(p_freed) > cardinality(p_used)
-      AND EXISTS (SELECT FROM unnest(horsies_waiting_queues(ARRAY(SELECT l.queue_name::text FROM horsies_limits l WHERE l.queue_name <> '*')))
-                    AS q (name) WHERE horsies_has_waiting_task(p_wanted, q.name))
+      AND horsies_count_due(ARRAY(SELECT l.queue_name::text FROM horsies_limits l WHERE l.queue_name <> '*'), '{sync,async}', 1,
+                            p_wanted.cursors, p_wanted.behind) > 0
     THEN
       PERFORM pg_notify(p_wanted.channel || '_new', '0 *');
     END IF;
@@ -22,7 +22,7 @@ BEGIN
     IF v_limit.max_concurrency > 0 OR v_limit.partition_max_concurrency IS NOT NULL THEN
       v_freed := cardinality(array_positions(p_freed, v_limit.queue_name::text));
       IF v_freed > cardinality(array_positions(p_used, v_limit.queue_name::text))
-        AND horsies_has_waiting_task(p_wanted, v_limit.queue_name)
+        AND horsies_count_due(ARRAY[v_limit.queue_name], '{sync,async}', 1, p_wanted.cursors, p_wanted.behind) > 0
       THEN
         PERFORM pg_notify(p_wanted.channel || '_new', '0 ' || v_limit.queue_name);
       END IF;

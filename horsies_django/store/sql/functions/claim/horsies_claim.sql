@@ -4,13 +4,13 @@
 -- Queues come in order of their priority; the tasks of queues with the same priority share one order. Each priority is read in rounds,
 -- because refused candidates may hide others beyond the end of a scan. Permits in p_freed that this claim does not use are offered to other
 -- workers.
--- p_rooms: the room of each queue in p_caps. verdicts: 'start', 'prefetch' or 'late'. due: when the next task becomes due. limited: a cap
--- or the total left tasks behind. again: the pass became long, another one should follow. firsts: see horsies_gather_candidates.
+-- p_rooms: the room of each queue in p_caps. claims: of the kinds 'start', 'prefetch' and 'late'; late: whether there are any of these. due:
+-- when the next task becomes due. limited: a cap or the total left tasks behind. again: the pass became long, another one should follow.
+-- firsts: see horsies_gather_candidates.
 -- Locks: the task rows, skipping locked ones; the caller holds the advisory locks. Index: horsies_tasks_claim, then the primary key.
 CREATE FUNCTION horsies_claim(p_wanted horsies_wanted, p_caps horsies_caps, p_rooms int[], p_freed text[],
-                              OUT verdicts text[], OUT ids uuid[], OUT generations int[], OUT lanes text[], OUT task_names text[],
-                              OUT kwargs text[], OUT attempts int[], OUT options text[], OUT queue_names text[],
-                              OUT due timestamptz, OUT limited boolean, OUT again boolean, OUT firsts jsonb)
+                              OUT claims horsies_passed[], OUT late boolean, OUT due timestamptz, OUT limited boolean, OUT again boolean,
+                              OUT firsts jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limits horsies_limits[] := p_caps.queues;
@@ -33,6 +33,7 @@ DECLARE
   v_partitioned boolean;
   v_expired uuid[];
 BEGIN
+  late := false;
   limited := false;
   again := false;
   firsts := '{}';
@@ -95,25 +96,17 @@ BEGIN
             claim_generation = t.claim_generation % 2147483647 + 1
         FROM unnest(v_ids, v_verdicts) WITH ORDINALITY AS v (id, verdict, place)
         WHERE t.id = v.id AND v.verdict IN ('start', 'prefetch') AND t.status = 'PENDING'
-        RETURNING v.place, v.verdict, t.id, t.claim_generation, t.lane::text, t.task_name::text, t.kwargs::text AS call, t.retry_count + 1 AS attempt,
-                  t.options::text AS sent_along, t.queue_name::text
+        RETURNING v.place, v.verdict, t AS task
       )
-      SELECT verdicts || array_agg(c.verdict), ids || array_agg(c.id), generations || array_agg(c.claim_generation), lanes || array_agg(c.lane),
-             task_names || array_agg(c.task_name), kwargs || array_agg(c.call), attempts || array_agg(c.attempt),
-             options || array_agg(c.sent_along), queue_names || array_agg(c.queue_name)
-      INTO verdicts, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names
-      FROM (SELECT * FROM taken ORDER BY taken.place) AS c;
+      SELECT claims || array_agg(r ORDER BY c.place) INTO claims FROM taken c CROSS JOIN LATERAL horsies_claimed(c.verdict, c.task) AS r;
       v_met := v_met + v_count;
 
       IF 'late' = ANY (v_verdicts) THEN
         v_expired := horsies_expire(
-          ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'late'), p_wanted.now);
-        PERFORM horsies_notify_finished(p_wanted.channel, v_expired);
-        SELECT verdicts || array_agg('late'::text), ids || array_agg(t.id), generations || array_agg(t.claim_generation),
-               lanes || array_agg(t.lane::text), task_names || array_agg(t.task_name::text), horsies_claim.kwargs || array_agg('{}'::text),
-               attempts || array_agg(t.retry_count + 1), horsies_claim.options || array_agg(NULL::text), queue_names || array_agg(t.queue_name::text)
-        INTO verdicts, ids, generations, lanes, task_names, kwargs, attempts, options, queue_names
-        FROM horsies_tasks t WHERE t.id = ANY (v_expired);
+          ARRAY(SELECT u.id FROM unnest(v_ids, v_verdicts) AS u (id, verdict) WHERE u.verdict = 'late'), p_wanted.now, p_wanted.channel);
+        late := true;
+        SELECT claims || array_agg(r) INTO claims
+        FROM horsies_tasks t CROSS JOIN LATERAL horsies_claimed('late', t) AS r WHERE t.id = ANY (v_expired);
         IF v_partitioned THEN  -- an expired task may have been unparked for a free permit
           SELECT v_stopped OR coalesce(sum(horsies_unpark(v_limits[e.queue].queue_name, e.keys, e.permits)) > 0, false) INTO v_stopped
           FROM (SELECT k.queue, array_agg(k.key) AS keys, array_agg(k.permits) AS permits

@@ -8,7 +8,7 @@ DECLARE
   v_team uuid[] := ARRAY(
     SELECT other.id FROM horsies_heartbeats own JOIN horsies_heartbeats other ON other.team = own.team
     WHERE own.id = p_worker AND other.id <> p_worker AND other.role = 'claimer' AND other.died_at IS NULL AND other.listens);
-  v_waiting int := CASE WHEN v_team <> '{}' THEN horsies_count_due(p_lane, p_queues, 20) ELSE 0 END;
+  v_waiting int := CASE WHEN v_team <> '{}' THEN horsies_count_due(p_queues, ARRAY[p_lane], 20, NULL, NULL) ELSE 0 END;
 BEGIN
   IF v_waiting = 0 THEN
     RETURN NULL;

@@ -51,8 +51,8 @@ BEGIN
   UPDATE horsies_tasks t SET status = 'RUNNING', started_at = p_wanted.now, claim_expires_at = NULL
   FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE t.id = v.id AND v.verdict = 'start' AND t.status = 'CLAIMED';
   IF 'late' = ANY (v_verdicts) THEN
-    PERFORM horsies_notify_finished(p_wanted.channel, horsies_expire(
-      ARRAY(SELECT v.id FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE v.verdict = 'late'), p_wanted.now));
+    PERFORM horsies_expire(
+      ARRAY(SELECT v.id FROM unnest(v_ids, v_verdicts) AS v (id, verdict) WHERE v.verdict = 'late'), p_wanted.now, p_wanted.channel);
     PERFORM horsies_unpark(v_limits[e.queue].queue_name, array_agg(e.key), array_agg(e.permits))  -- tasks that were parked behind these
     FROM (SELECT v.queue, v.key, count(*)::int AS permits FROM unnest(v_queues, v_keys, v_verdicts) AS v (queue, key, verdict)
           WHERE v.verdict = 'late' AND v.key IS NOT NULL GROUP BY v.queue, v.key) AS e GROUP BY e.queue;

@@ -18,7 +18,7 @@ BEGIN
   FOREACH v_queue IN ARRAY ARRAY(SELECT DISTINCT q.queue FROM unnest(p_queues) AS q (queue)) LOOP
     v_limits := p_limits[v_queue];
     CONTINUE WHEN v_limits.partition_max_concurrency IS NULL AND v_limits.partition_local_limit IS NULL;
-    v_workers := CASE WHEN v_limits.partition_local_limit IS NOT NULL THEN greatest(horsies_count_workers_serving(v_limits.queue_name), 1) END;
+    v_workers := CASE WHEN v_limits.partition_local_limit IS NOT NULL THEN (SELECT greatest(count(*), 1)::int FROM horsies_workers_serving(v_limits.queue_name)) END;
     v_before := cardinality(rooms);
     v_keys := ARRAY(SELECT DISTINCT k.key FROM unnest(p_queues, p_keys) AS k (queue, key) WHERE k.queue = v_queue AND k.key IS NOT NULL);
     SELECT array_agg(l.key),

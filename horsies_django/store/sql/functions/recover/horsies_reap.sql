@@ -58,12 +58,12 @@ BEGIN
       FROM horsies_tasks t WHERE t.id = ANY (v_started) GROUP BY t.claimed_by
     LOOP
       BEGIN
-        SELECT v_failed || s.finals INTO v_failed FROM horsies_settle(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL) AS s;
+        SELECT v_failed || s.finals INTO v_failed FROM horsies_settle(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL, NULL) AS s;
       EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
         FOR v_outcome IN SELECT o.value FROM jsonb_array_elements(v_dead.outcomes) AS o LOOP
           BEGIN
             SELECT v_failed || s.finals INTO v_failed
-            FROM horsies_settle(v_dead.worker, jsonb_build_array(v_outcome), p_max_crashes, p_channel, NULL) AS s;
+            FROM horsies_settle(v_dead.worker, jsonb_build_array(v_outcome), p_max_crashes, p_channel, NULL, NULL) AS s;
           EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
             BEGIN
               UPDATE horsies_tasks t
@@ -71,6 +71,7 @@ BEGIN
                   result = horsies_error_result('WORKER_CRASHED', c_gone || '; its attempt could not be written: ' || SQLERRM)
               WHERE t.id = (v_outcome ->> 'id')::uuid AND t.claimed_by = v_dead.worker AND t.status = 'RUNNING';
               v_failed := v_failed || (v_outcome ->> 'id')::uuid;
+              PERFORM horsies_notify_finished(p_channel, ARRAY[(v_outcome ->> 'id')::uuid]);
             EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
               v_refused := v_refused || (v_outcome ->> 'id')::uuid;
             END;
@@ -96,16 +97,12 @@ BEGIN
     ORDER BY t.good_until LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
   ) AS l;
   IF v_expired IS NOT NULL THEN
-    v_expired := horsies_expire(v_expired, v_now);
+    v_expired := horsies_expire(v_expired, v_now, p_channel);
     RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1, t.queue_name::text, NULL
                  FROM horsies_tasks t WHERE t.id = ANY (v_expired);
   END IF;
   IF v_queues IS NOT NULL THEN  -- one call for all, so that locks are taken in their order
     PERFORM horsies_pass_on_permits(p_channel, v_queues, v_keys);
-  END IF;
-  IF EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now) THEN
-    PERFORM pg_notify(p_channel || '_done', string_agg(d.id::text, ' '))
-    FROM unnest(v_failed || v_expired) WITH ORDINALITY AS d (id, place) GROUP BY (d.place - 1) / 200;
   END IF;
 END
 $$;

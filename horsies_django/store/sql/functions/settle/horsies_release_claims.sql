@@ -1,13 +1,14 @@
 -- Releases tasks whose code never began, fenced by worker and claim generation. No attempt is used. Tasks that were asked to cancel are
 -- cancelled instead.
--- Moves CLAIMED, RUNNING -> PENDING, CANCELLED and wakes the workers of each queue. Returns the ids with their queues and partitions, those
--- that are final, and the earliest due time of the others.
+-- Moves CLAIMED, RUNNING -> PENDING, CANCELLED and wakes the workers of each queue. Returns the queues and partitions of what was
+-- released, the ids that were missed, and the earliest due time of those that wait again.
 -- Locks: the task rows, skipping locked ones. Index: primary key.
 CREATE FUNCTION horsies_release_claims(p_worker uuid, p_claims jsonb, p_channel text,
-                                OUT ids uuid[], OUT queues text[], OUT keys text[], OUT finals uuid[],
-                                OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$
+                                OUT queues text[], OUT keys text[], OUT missed uuid[], OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
+  v_ids uuid[];
+  v_cancelled uuid[];
 BEGIN
   WITH claim AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_claims) AS c (id uuid, generation int)
@@ -31,8 +32,10 @@ BEGIN
   SELECT coalesce(array_agg(r.id), '{}'), coalesce(array_agg(r.queue_name::text), '{}'), coalesce(array_agg(r.partition_key), '{}'),
          coalesce(array_agg(r.id) FILTER (WHERE r.finished_at IS NOT NULL), '{}'),
          min(r.enqueued_at) FILTER (WHERE r.finished_at IS NULL)
-  INTO ids, queues, keys, finals, earliest FROM released r;
+  INTO v_ids, queues, keys, v_cancelled, earliest FROM released r;
+  missed := ARRAY(SELECT c.id FROM jsonb_to_recordset(p_claims) AS c (id uuid) WHERE c.id <> ALL (v_ids));
+  PERFORM horsies_notify_finished(p_channel, v_cancelled);
   PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.enqueued_at)) || ' ' || t.queue_name)
-  FROM horsies_tasks t WHERE t.id = ANY (ids) AND t.status = 'PENDING' GROUP BY t.queue_name;
+  FROM horsies_tasks t WHERE t.id = ANY (v_ids) AND t.status = 'PENDING' GROUP BY t.queue_name;
 END
 $$;

@@ -20,7 +20,7 @@ from django.db import connection
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.machine import empty_tables
 from horsies_django.core.records import Outcome, Wanted
-from horsies_django.store.base import load
+from horsies_django.store.base import load, watching
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.tasks import Served, TaskStore
 
@@ -107,14 +107,11 @@ def claim_times(conn: Any, batch: int, passes: int) -> list[float]:
 
 def buffers(conn: Any, batch: int) -> int:
     """Return how many blocks a claim touches."""
-    store, served = TaskStore(conn), Served(["default"])
-    params = {
-        "worker": uuid.uuid4(), "channel": channel_prefix(conn), "outcomes": None, "releases": None, "starts": None,
-        "queues": served.queues_array, "expired_leases": False, "max_crashes": 0, "grace": None, "cursors": None, "now": None,
-        **Wanted(sync=batch)._asdict(),
-    }  # fmt: skip
+    asked: list[Any] = []
+    with conn.transaction(force_rollback=True), watching(conn, lambda name, params: asked.append(params)):
+        worker, channel = uuid.uuid4(), channel_prefix(conn)
+        TaskStore(conn).run_pass(worker, channel, Served(["default"]), Wanted(sync=batch))  # what a session reads once
     with conn.transaction(force_rollback=True):
-        store.run_pass(params["worker"], params["channel"], served, Wanted(sync=1))  # what a session reads once
         statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
-        plan = conn.execute(statement, params).fetchone()[0][0]["Plan"]
+        plan = conn.execute(statement, asked[-1]).fetchone()[0][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

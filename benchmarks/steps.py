@@ -64,8 +64,7 @@ def running() -> CurrentTask:
     tasks.noop.send(0)
     passed = TaskStore(connection).run_pass(worker, channel_prefix(connection), Served(["default"]), Wanted(1))
     (claim,) = passed.claims
-    about = str(claim.id), claim.task_name, claim.attempt, claim.queue_name
-    return CurrentTask(*about, str(worker), claim.generation)
+    return CurrentTask(claim, str(worker))
 
 
 def write(number: int) -> int:

@@ -125,6 +125,7 @@ def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it
             for name in ("held", "found")
         )
         assert settling.count("using horsies_tasks_pkey") == 2, state
+        assert "Nested Loop" not in settling, state  # of outcomes with outcomes: each with each
         assert claiming.count("using horsies_tasks_claim") == 1, state
         assert claiming.count("using horsies_tasks_pkey") == 1, state
         assert claiming.count("using horsies_workflows_pkey") == 1, state  # not by a call for each row

@@ -8,10 +8,11 @@
 -- plain: nothing that was written, p_news or the cluster has a limit, p_news (NULL: none) has a row, and the worker was not declared dead. A
 -- change of limits locks their table exclusively, and a statement takes its snapshot after its locks, which the transaction keeps: so it is
 -- true for the rest of the transaction. p_now replaces the clock in tests.
+-- Without nested loops: the planner cannot know that the CTEs have a row per outcome, and would compare each with each.
 -- Locks: the task rows, skipping locked ones; the next pass tries these again. Index: primary keys.
 CREATE FUNCTION horsies_settle(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_news text, p_now timestamptz,
                                OUT queues text[], OUT keys text[], OUT finals uuid[], OUT report jsonb, OUT plain boolean)
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET enable_nestloop = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_ids uuid[];

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.core.retry import RetryPolicy
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Held
 from tests.conftest import put
@@ -47,6 +49,20 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     assert moments == sorted(moments)
     assert abs((timezone.now() - task.finished_at).total_seconds()) < 60
     assert worker.store.held(worker.id) == []
+
+
+def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_completed(claimer: Claimers) -> None:
+    """Naive: what is retried is found by its id, when another task of the batch is retried."""
+    options = options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None)
+    put(2, max_retries=1, options=options)
+    worker = claimer()
+    first, second = worker.run_pass(sync=2).claims
+    Task.objects.filter(pk=first.id).update(claim_generation=2)
+    failed = {"error_code": "OH_NO", "error_message": "it broke"}
+    older, newest = done(first, "FAILED", **failed), done(first._replace(generation=2))
+    worker.run_pass(outcomes=[older, newest, done(second, "FAILED", **failed)])
+    assert dict(Task.objects.values_list("id", "status")) == {first.id: "COMPLETED", second.id: "PENDING"}
+    assert sorted(TaskAttempt.objects.values_list("claim_generation", "outcome")) == [(1, "FAILED"), (2, "COMPLETED")]
 
 
 def test_attempts_belong_to_claims_so_that_two_claims_may_run_the_same_attempt(claimer: Claimers) -> None:

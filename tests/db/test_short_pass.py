@@ -161,6 +161,22 @@ def test_a_limit_of_a_queue_that_it_touches_makes_it_a_whole_one(claimer: Claime
     assert (passed.short, len(passed.claims), passed.landed) == (True, 1, {claim.id})
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"releases": [NOBODYS]},
+        {"starts": [NOBODYS]},
+        {"expired_leases": True},
+        {"grace": dt.timedelta(1)},
+        {"cursors": "{}"},
+    ],
+)
+def test_what_only_a_whole_pass_does_makes_it_one(claimer: Claimers, asked: dict[str, Any]) -> None:
+    put()
+    passed = claimer().run_pass(sync=1, news="default", **asked)
+    assert (passed.short, len(passed.claims)) == (False, 1)
+
+
 @pytest.mark.parametrize("bound", [{"prefetch": 1, "lease": dt.timedelta(minutes=1)}, {"batch": 1}, {"total": 1}])
 def test_a_buffer_or_a_bound_of_claims_makes_it_a_whole_one(claimer: Claimers, bound: dict[str, Any]) -> None:
     put(3)

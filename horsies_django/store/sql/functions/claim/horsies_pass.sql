@@ -70,7 +70,7 @@ BEGIN
       END LOOP;
     END IF;
     v_row := v_whole.passed;
-    p_wanted.durable := v_whole.lasting;
+    p_wanted.durable := v_whole.durable;
   END IF;
   RETURN NEXT v_row;
   IF NOT p_wanted.durable THEN

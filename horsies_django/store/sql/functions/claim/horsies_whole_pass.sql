@@ -4,10 +4,10 @@
 -- tasks and of those whose tasks it wrote: a queue in which nothing happens costs nothing.
 -- p_freed, p_keys: queues and partitions of what was settled. passed: the last row of the pass; see horsies_claim for limited and again. The
 -- report adds to p_report: started, returned, expired: what became of p_starts; idle: as firsts, of queues without waiting tasks; held: for
--- the next cursors, like firsts as of the epoch looked_at. lasting: the commit shall wait for the disk.
+-- the next cursors, like firsts as of the epoch looked_at. durable: the commit shall wait for the disk.
 -- Locks: advisory locks of caps with waiting tasks; task rows, skipping locked ones. Index: see the functions that it calls.
 CREATE FUNCTION horsies_whole_pass(p_wanted horsies_wanted, p_releases jsonb, p_starts jsonb, p_expired_leases boolean, p_freed text[],
-                                   p_keys text[], p_report jsonb, OUT passed horsies_passed, OUT claims horsies_passed[], OUT lasting boolean)
+                                   p_keys text[], p_report jsonb, OUT passed horsies_passed, OUT claims horsies_passed[], OUT durable boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_caps horsies_caps;  -- of the queues that the worker serves
@@ -27,7 +27,7 @@ DECLARE
   v_taker horsies_workers;
   v_claimed record;
 BEGIN
-  lasting := p_wanted.durable;
+  durable := p_wanted.durable;
   v_caps.cluster := (SELECT l.max_concurrency FROM horsies_limits l WHERE l.queue_name = '*');
   IF p_releases IS NOT NULL THEN
     v_written := horsies_release_claims(p_wanted.worker, p_releases, p_wanted.channel);
@@ -89,7 +89,7 @@ BEGIN
     END IF;
     IF p_starts IS NOT NULL THEN
       v_written := horsies_start(p_wanted, v_caps, p_starts);
-      lasting := lasting OR v_written.expired IS NOT NULL OR v_written.returned IS NOT NULL;
+      durable := durable OR v_written.expired IS NOT NULL OR v_written.returned IS NOT NULL;
       p_report := p_report || to_jsonb(v_written);
       IF v_capped OR v_bounded THEN  -- some may be pending again
         p_wanted.behind := least(p_wanted.behind, horsies_notify_requeued(
@@ -112,7 +112,7 @@ BEGIN
       v_offered := true;
       v_claimed := horsies_claim(p_wanted, v_claimable, v_rooms.rooms, CASE WHEN v_capped THEN p_freed ELSE '{}' END);
       claims := v_claimed.claims;
-      lasting := lasting OR v_claimed.late;
+      durable := durable OR v_claimed.late;
       passed.due_in := extract(epoch FROM v_claimed.due - clock_timestamp());
       passed.limited := v_claimed.limited;
       passed.again := v_claimed.again;

@@ -52,7 +52,9 @@ BEGIN
     SET status = e.status, finished_at = v_now, next_retry_at = NULL, error_code = CASE WHEN e.poison THEN 'POISON' ELSE e.error_code END,
         result = CASE WHEN e.poison THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || e.error_message)::text
                    ELSE e.result END::horsies_json
-    FROM ended e WHERE t.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL)) AND e.id = t.id
+    FROM ended e
+    WHERE t.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL)) AND e.id = t.id
+      AND t.claim_generation = e.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
   ), attempt AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
                                        error_code, error_message, exception_class, traceback, worker_id, child_pid)
@@ -82,8 +84,9 @@ BEGIN
         UPDATE horsies_tasks t
         SET status = 'PENDING', retry_count = t.retry_count + 1, next_retry_at = o.due_at, enqueued_at = o.due_at,
             claimed_by = NULL, claimed_at = NULL, started_at = NULL
-        FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, due_at timestamptz)
+        FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, due_at timestamptz)
         WHERE t.id = ANY (v_ids) AND o.id = t.id AND o.due_at IS NOT NULL
+          AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
         RETURNING t.id, t.queue_name, t.retry_count, t.max_retries, t.next_retry_at
       ), woken AS (
         SELECT pg_notify(p_channel || '_new', extract(epoch FROM min(r.next_retry_at)) || ' ' || r.queue_name) FROM retried r GROUP BY r.queue_name

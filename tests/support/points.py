@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from django.db import transaction
+from django.db.models.functions import Now
 
 from horsies_django import TaskHandle
 from horsies_django.models import Task, TaskAttempt
@@ -81,12 +82,17 @@ class Walker:
 
 
 def send_walkers(folder: Path) -> list[Walker]:
-    """Send one task that may run twice and one that may not, in one transaction: a worker with two slots claims both at once."""
+    """Send one task that may run twice and one that may not, in one transaction: a worker with two slots claims both at once.
+
+    Both become due at one time: the clock of a pass that has just begun cannot lie between them.
+    """
     with transaction.atomic():
-        return [
+        walkers = [
             Walker(folder / "once", points.walks.send(str(folder / "once"))),
             Walker(folder / "again", points.walks_again.send(str(folder / "again"))),
         ]
+        Task.objects.filter(pk__in=[walker.handle.task_id for walker in walkers]).update(enqueued_at=Now())
+    return walkers
 
 
 class Gate:

@@ -61,13 +61,13 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
     result = cursor.pgresult
     said, claim = reading(*map(result.fname, range(result.nfields)))
     *rows, last = cursor.fetchall()
-    found: dict[str, list[Claim]] = {"start": [], "prefetch": [], "late": [], "again": []}
+    found: dict[str, list[Claim]] = {"start": [], "prefetch": [], "late": []}
     for row in rows:
         found[said(row)[0]].append(Claim._make(claim(row)))
     kind, due_in, limited, again, dead, report = said(last)
     passed = Passed(
         written, claims=found["start"], prefetched=found["prefetch"], expired=[late.id for late in found["late"]],
-        late=found["late"], due_in=None if due_in is None else max(due_in, 0.0), again=bool(again or found["again"]),
+        late=found["late"], due_in=None if due_in is None else max(due_in, 0.0), again=bool(again),
         limited=bool(limited), dead=bool(dead), short=kind == "short",
     )  # fmt: skip
     if report is not None:

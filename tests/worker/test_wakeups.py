@@ -104,14 +104,6 @@ def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everyw
     assert dry.whole_next
 
 
-def test_tasks_past_their_time_are_left_to_a_whole_pass_at_once(dry: Wakeups) -> None:
-    dry.tell(["mail"], "sync")
-    learn(dry, Passed(short=True, again=True), {"sync": 2, "async": 0}, Wanted(2, 0))
-    assert (dry.lanes_with_work, dry.news(0.0, Wanted(2, 0))) == ({"sync"}, None)
-    learn(dry, Passed(expired=[uuid.uuid4()]), {"sync": 2, "async": 0}, Wanted(2, 0))
-    assert dry.news(0.0, Wanted(2, 0)) == "mail"
-
-
 def test_a_slow_short_pass_is_followed_by_whole_ones_for_a_while(dry: Wakeups) -> None:
     dry.tell(["mail"], "sync")
     dry.note_short_pass(5.0, LONG_SECONDS, scanned=True)

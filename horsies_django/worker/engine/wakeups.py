@@ -183,7 +183,7 @@ class Wakeups:
         """Record which lanes with free ``slots`` have no more work, and when the next task becomes due."""
         cut = wanted.batch or len(passed.claims) + len(passed.prefetched) >= wanted.total
         batched = cut and passed.claims
-        self.whole_next = passed.short and passed.again
+        self.whole_next = False
         for lane, asked in slots.items():
             got = sum(claim.lane == lane for claim in passed.claims)
             if not asked or passed.expired or passed.again or batched or got >= getattr(wanted, FIELDS[lane]):

@@ -1,6 +1,6 @@
--- A row that a pass returns: a task that it claimed, of the kind 'start' or 'prefetch', or found 'late' ('again': the next pass shall find
--- it); and last, of the kind 'short' or 'whole', what the pass says of itself: seconds until the next task becomes due, whether a cap or the
--- total left tasks behind, whether another pass should follow, whether the worker was declared dead, and the report of what is unusual.
+-- A row that a pass returns: a task that it claimed, of the kind 'start' or 'prefetch', or found 'late'; and last, of the kind 'short' or
+-- 'whole', what the pass says of itself: seconds until the next task becomes due, whether a cap or the total left tasks behind, whether
+-- another pass should follow, whether the worker was declared dead, and the report of what is unusual.
 -- id to sent_at (an epoch) are the columns of a claim. No other text lists them: Python reads them by name into a Claim (core/records.py).
 -- Locks: none. Index: none.
 CREATE TYPE horsies_passed AS (

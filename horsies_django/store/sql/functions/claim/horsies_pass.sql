@@ -1,6 +1,6 @@
 -- The pass: settles, releases, starts and claims, in one round trip and one transaction; see docs/explanation/the-pass.md. It is short if
 -- nothing that it touches has a limit, and it claims from p_wanted.news alone or not at all: that claim is one statement, which walks over
--- tasks that are due in the future or that their run does not let start, and leaves late ones to the next pass ('again').
+-- tasks that are due in the future, that their run does not let start, or that are late.
 -- p_expired_leases: also release claims whose lease ended. The report has by name what horsies_settle and horsies_whole_pass say.
 -- With cold CPU caches each statement, call and expression is slow: nothing is evaluated without need.
 -- Locks: task rows, skipping locked ones; see horsies_whole_pass. Index: horsies_tasks_claim, then the primary key.
@@ -37,10 +37,10 @@ BEGIN
       v_now := coalesce(p_wanted.now, clock_timestamp());
       RETURN QUERY
         WITH found AS MATERIALIZED (
-          SELECT f.id, f.late FROM (VALUES ('sync', p_wanted.sync), ('async', p_wanted.async)) AS l (lane, slots) CROSS JOIN LATERAL (
-            SELECT t.id, t.good_until <= v_now AS late FROM horsies_tasks t
+          SELECT f.id FROM (VALUES ('sync', p_wanted.sync), ('async', p_wanted.async)) AS l (lane, slots) CROSS JOIN LATERAL (
+            SELECT t.id FROM horsies_tasks t
             WHERE t.queue_name = p_wanted.news AND t.lane = l.lane AND t.enqueued_at <= v_now
-              AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+              AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked AND (t.good_until IS NULL OR t.good_until > v_now)
               AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
             ORDER BY t.priority, t.enqueued_at, t.id LIMIT l.slots FOR NO KEY UPDATE SKIP LOCKED) AS f
           WHERE l.slots > 0
@@ -48,13 +48,10 @@ BEGIN
           UPDATE horsies_tasks t
           SET status = 'RUNNING', claimed_by = p_wanted.worker, claimed_at = v_now, started_at = v_now,
               claim_generation = t.claim_generation % 2147483647 + 1
-          WHERE t.id = ANY (ARRAY(SELECT f.id FROM found f WHERE f.late IS NOT TRUE)) AND t.status = 'PENDING'
-          RETURNING t.priority, t.enqueued_at, t.id, t AS task
+          WHERE t.id = ANY (ARRAY(SELECT found.id FROM found)) AND t.status = 'PENDING'
+          RETURNING t.*
         )
-        SELECT r.* FROM (SELECT c.task FROM claimed c ORDER BY c.priority, c.enqueued_at, c.id) AS c
-        CROSS JOIN LATERAL horsies_claimed('start', c.task) AS r
-        UNION ALL
-        SELECT r.* FROM horsies_claimed('again', NULL) AS r WHERE EXISTS (SELECT FROM found f WHERE f.late);
+        SELECT r.* FROM (SELECT * FROM claimed ORDER BY priority, enqueued_at, id) AS c CROSS JOIN LATERAL horsies_claimed('start', c) AS r;
     END IF;
     v_row.kind := 'short';
   ELSE

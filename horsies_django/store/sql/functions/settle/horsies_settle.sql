@@ -18,6 +18,7 @@ DECLARE
   v_ids uuid[];
   v_decided jsonb;
   v_in_runs uuid[];
+  v_waited boolean;  -- whether a process waits for results
 BEGIN
   IF p_outcomes @> '[{"status": "FAILED"}]' THEN
     SELECT jsonb_agg(o.value || coalesce(d.decision, '{}')) INTO p_outcomes
@@ -61,23 +62,21 @@ BEGIN
     SELECT e.id, e.retry_count + 1, e.generation, CASE WHEN e.crashed THEN 'WORKER_FAILURE' ELSE e.status END, e.due_at IS NOT NULL,
            coalesce(e.started_at, v_now), v_now, e.error_code, e.error_message, e.exception_class, e.traceback, p_worker, e.child_pid
     FROM ended e
-  ), told AS (  -- 200 ids of 36 characters fit into the 8,000 bytes of a payload
-    SELECT pg_notify(p_channel || '_done', string_agg(n.id::text, ' '))
-    FROM (SELECT e.id, (row_number() OVER () - 1) / 200 AS part FROM ended e
-          WHERE e.due_at IS NULL AND EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now)) AS n
-    GROUP BY n.part
   )
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),
          coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
          jsonb_object_agg(e.id, '{"code": "POISON"}'::jsonb) FILTER (WHERE e.poison),
          array_agg(ARRAY[e.workflow_id, e.id]) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
-         (SELECT count(*) FROM told) >= 0  -- every notification is sent
-           AND NOT EXISTS (SELECT FROM horsies_limits l
-                           WHERE l.queue_name = ANY (ARRAY(SELECT held.queue_name::text FROM held) || ARRAY[p_news, '*'])
-                             AND NOT ((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL))
+         EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
+         NOT EXISTS (SELECT FROM horsies_limits l
+                     WHERE l.queue_name = ANY (ARRAY(SELECT held.queue_name::text FROM held) || ARRAY[p_news, '*'])
+                       AND NOT ((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL))
            AND (p_news IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_news))
            AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL)
-  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, plain FROM ended e;
+  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_waited, plain FROM ended e;
+  IF v_waited THEN
+    PERFORM horsies_notify_finished(p_channel, finals);
+  END IF;
   IF v_decided IS NOT NULL OR v_in_runs IS NOT NULL OR cardinality(finals) < jsonb_array_length(p_outcomes) THEN
     IF cardinality(finals) < cardinality(v_ids) THEN
       WITH retried AS (

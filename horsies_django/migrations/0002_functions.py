@@ -6,7 +6,7 @@ from django.db import migrations
 
 from horsies_django.store.base import load
 
-TYPES = ("horsies_passed", "horsies_wanted", "horsies_caps")
+TYPES = ("horsies_passed", "horsies_wanted", "horsies_candidate")
 
 # In the order in which they need each other: PostgreSQL looks into those in SQL when they are made.
 FUNCTIONS = (
@@ -14,38 +14,28 @@ FUNCTIONS = (
     "audit/horsies_lost",
     "audit/horsies_note",
     "partitions/horsies_named_arguments",
-    "partitions/horsies_stored_arguments",
+    "workflows/horsies_stored_arguments",
     "partitions/horsies_partition_key",
     "caps/horsies_holds_permit",
     "caps/horsies_remaining_capacity",
-    "caps/horsies_remaining_capacities",
-    "caps/horsies_remaining_cluster_capacity",
-    "partitions/horsies_partition_usage",
-    "partitions/horsies_partitions_in_use",
+    "partitions/horsies_partition_rooms",
     "caps/horsies_workers_serving",
     "caps/horsies_lock_caps",
     "claim/horsies_forbidding",
     "partitions/horsies_unpark",
     "settle/horsies_error_result",
     "settle/horsies_expire",
-    "settle/horsies_retry_delay",
     "settle/horsies_retry_decision",
     "claim/horsies_worker_knows",
     "claim/horsies_first_waiting",
     "claim/horsies_candidates",
-    "claim/horsies_gather_candidates",
-    "partitions/horsies_partition_capacity",
     "claim/horsies_allot",
     "settle/horsies_notify_finished",
     "claim/horsies_waiting_queues",
-    "caps/horsies_notify_capacity",
     "claim/horsies_claim",
     "claim/horsies_start",
     "settle/horsies_settle",
-    "settle/horsies_release_claims",
-    "settle/horsies_notify_requeued",
-    "recover/horsies_release_expired_leases",
-    "claim/horsies_claimable_queues",
+    "settle/horsies_release",
     "claim/horsies_whole_pass",
     "claim/horsies_pass",
     "claim/horsies_count_due",
@@ -58,7 +48,6 @@ FUNCTIONS = (
     "caps/horsies_configure_queue",
     "partitions/horsies_sweep",
     "recover/horsies_is_orphaned",
-    "partitions/horsies_pass_on_permits",
     "recover/horsies_beat",
     "recover/horsies_reap",
     "explain/horsies_permit_holders",

@@ -139,9 +139,7 @@ MARKS = {
     "horsies_holds_permit": (r"claim_expires_at > ", {"horsies_start"}),  # a start asks for its own lease
     "horsies_effective_limits": (r"coalesce\(override,", set()),
     "horsies_remaining_capacity": (r"(?<!partition_)max_concurrency - ", set()),
-    "horsies_remaining_cluster_capacity": (r"cap - \( ?select", set()),
-    "horsies_partition_capacity": (r"local_limit \*", set()),
-    "horsies_partition_usage": (r"filter \(where holds and claimed_by = \w+\)\)::int", set()),
+    "horsies_partition_rooms": (r"local_limit \*", set()),
     "horsies_partition_key": (r"kwargs ->", {"horsies_named_arguments"}),  # which reads the plain form for it
     "horsies_is_orphaned": (r"claimed_at < ", set()),
     "horsies_workers_serving": (r"stopped_at is null", set()),

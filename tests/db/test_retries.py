@@ -96,9 +96,10 @@ def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest(db
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT n, extract(epoch FROM min(p)), extract(epoch FROM max(p)) FROM (SELECT n, horsies_retry_delay(%s, n) AS p "
-            "FROM generate_series(1, 3) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
-            [json.dumps(policy.stored())],
+            "SELECT n, min(p), max(p) FROM (SELECT n, extract(epoch FROM (horsies_retry_decision("
+            "NULL, %s, n, 9, NULL, false, 'X', '[]', 'true', false, 0, to_timestamp(0))).due_at) AS p "
+            "FROM generate_series(0, 2) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
+            [options_text(policy, None)],
         )
         spans = [(float(low), float(high)) for _, low, high in cursor.fetchall()]
     for pause, (low, high) in zip((100, 200, 400), spans, strict=True):

@@ -134,9 +134,9 @@ WHERE schemaname = current_schema() AND sequencename LIKE 'horsies%'
 
 # What a release before could have left: other arguments, another result, another type, a function on a type of its own.
 OLDER = """
-DROP TYPE IF EXISTS horsies_caps CASCADE;
-CREATE TYPE horsies_caps AS (one int);
-CREATE FUNCTION horsies_lock_caps(p_caps horsies_caps) RETURNS int LANGUAGE sql AS 'SELECT 1';
+DROP TYPE IF EXISTS horsies_candidate CASCADE;
+CREATE TYPE horsies_candidate AS (one int);
+CREATE FUNCTION horsies_lock_caps(p_caps horsies_candidate) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION horsies_send(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION horsies_fits(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''an older one''; END';

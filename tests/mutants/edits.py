@@ -193,9 +193,9 @@ EDITS = (
     Edit(
         18,
         "what a pass took ahead is not counted in its next round",
-        f"{FUNCTIONS}/partitions/horsies_partition_capacity.sql",
-        " - l.ahead),",
-        "),",
+        f"{FUNCTIONS}/partitions/horsies_partition_rooms.sql",
+        " - load.ahead,",
+        ",",
         (
             "tests/db/test_caps_soft.py::test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker",
         ),

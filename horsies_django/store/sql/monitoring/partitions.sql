@@ -3,12 +3,11 @@
 -- Locks: none. Index: horsies_tasks_holding, horsies_tasks_parked.
 SELECT load.key, load.held, load.everyone, parked.many
 FROM (
-  SELECT l.key, l.held, part.everyone[1] AS everyone  -- no task has the key '', so its room is the limit
+  SELECT l.key, l.held, l.held + l.everyone AS everyone
   FROM horsies_queues queue
   CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment
   CROSS JOIN LATERAL horsies_effective_limits(queue) AS effective
-  CROSS JOIN LATERAL horsies_partition_capacity(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part
-  CROSS JOIN LATERAL horsies_partition_usage(effective, horsies_partitions_in_use(effective), NULL, %(claimed)s::boolean, moment.now) AS l
+  CROSS JOIN LATERAL horsies_partition_rooms(effective, NULL, NULL, %(claimed)s::boolean, moment.now) AS l
   WHERE queue.name = %(queue)s::text AND l.held > 0
   ORDER BY l.held DESC, l.key LIMIT %(many)s::int
 ) AS load

@@ -14,10 +14,7 @@ CROSS JOIN moment
 CROSS JOIN LATERAL horsies_effective_limits(queue) AS effective
 LEFT JOIN horsies_permits_in_use((SELECT moment.now FROM moment)) AS held ON held.name = queue.name
 LEFT JOIN LATERAL (
-  SELECT count(*) AS partitions
-  FROM horsies_partition_capacity(ARRAY[effective], ARRAY[1], ARRAY[''], NULL, %(claimed)s::boolean, moment.now) AS part,
-       horsies_partition_usage(effective, horsies_partitions_in_use(effective), NULL, %(claimed)s::boolean, moment.now) AS load
-  WHERE load.held >= part.everyone[1]  -- no task has the key '', so its room is the limit
+  SELECT count(*) AS partitions FROM horsies_partition_rooms(effective, NULL, NULL, %(claimed)s::boolean, moment.now) AS r WHERE r.everyone <= 0
 ) AS crowded ON effective.partition_max_concurrency IS NOT NULL OR effective.partition_local_limit IS NOT NULL
 WHERE CASE WHEN %(names)s::text[] IS NOT NULL THEN queue.name = ANY (%(names)s::text[])
            ELSE queue.name <> '*' OR coalesce(queue.max_concurrency, effective.max_concurrency) IS NOT NULL

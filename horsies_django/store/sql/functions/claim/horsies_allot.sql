@@ -1,57 +1,70 @@
--- Decides which candidates get a permit, in their order. This is arithmetic on arrays; no table is read.
--- Per candidate: p_queues (index of its queue in p_rooms), p_lanes, p_parts (index of its partition in p_part_rooms, 0 for none; NULL
--- without partitions), p_late (past its good_until). Rooms are how many more may start, NULL for no limit. A candidate takes a free slot of
--- its lane, or else, if it is sync, one of p_prefetch. p_part_all is a partition's room on all workers; prefetched tasks do not use it.
--- verdicts: 'start', 'prefetch', 'late', 'park' (the partition is full for every worker), 'here' (full for this worker only), or '' (no
--- room in queue, lane or p_total). p_cuts: the index of the last candidate of its scan if there may be more after it, else NULL. After a
--- candidate that is late or refused by its partition, those after that index wait for the next round (stopped), to keep the order.
--- Locks: none. Index: none.
-CREATE FUNCTION horsies_allot(p_queues int[], p_lanes text[], p_parts int[], p_late boolean[], p_cuts int[], p_part_all int[],
-                              INOUT p_rooms int[], INOUT p_part_rooms int[], INOUT p_total int,
-                              INOUT p_sync int, INOUT p_async int, INOUT p_prefetch int,
-                              OUT verdicts text[], OUT stopped boolean)
-LANGUAGE plpgsql IMMUTABLE AS $$
+-- Decides which candidates get a permit, in their order. A candidate takes a free slot of its lane, or else, if it is sync, one of
+-- p_wanted.prefetch. p_rooms: how many more of each queue may start, NULL for no limit. All three are reduced by what is given.
+-- verdicts: 'start', 'prefetch', 'late', 'park' (its partition is full for every worker), 'here' (full for this worker only), or '' (no room
+-- in queue, lane or p_wanted.total). refused: whether there are any of 'late', 'park', 'here'. p_cuts: see horsies_candidates. After a
+-- refused candidate whose scan was cut, those after the last one of that scan wait for the next round (stopped), to keep the order.
+-- Locks: none; exact only under the queues' advisory locks. Index: horsies_tasks_holding, for queues with limits per partition.
+CREATE FUNCTION horsies_allot(p_limits horsies_limits[], p_cuts text[], INOUT p_wanted horsies_wanted, INOUT p_rooms int[],
+                              INOUT p_candidates horsies_candidate[], OUT refused boolean, OUT stopped boolean)
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_stop int := cardinality(p_queues);
-  v_queue int;
+  v_stop int := cardinality(p_candidates);
+  v_parts text[];
+  v_part_rooms int[];
+  v_everyone int[];  -- the room of a partition on all workers; prefetched tasks do not use it
+  v_one horsies_candidate;
+  v_decided horsies_candidate[] := '{}';
   v_part int;
   v_slot boolean;
 BEGIN
-  verdicts := array_fill(''::text, ARRAY[cardinality(p_queues)]);
+  refused := false;
   stopped := false;
-  FOR i IN 1 .. cardinality(p_queues) LOOP
-    EXIT WHEN i > v_stop OR p_total <= 0;
-    v_queue := p_queues[i];
-    v_part := coalesce(p_parts[i], 0);
-    v_slot := CASE p_lanes[i] WHEN 'sync' THEN p_sync ELSE p_async END > 0;
-    CONTINUE WHEN p_rooms[v_queue] <= 0 OR NOT (v_slot OR (p_lanes[i] = 'sync' AND p_prefetch > 0));
-    IF p_late[i] THEN
-      verdicts[i] := 'late';
-    ELSIF v_part > 0 AND p_part_all[v_part] <= 0 THEN
-      verdicts[i] := 'park';
-    ELSIF v_part > 0 AND p_part_rooms[v_part] <= 0 THEN
-      verdicts[i] := 'here';
-    ELSE
-      verdicts[i] := CASE WHEN v_slot THEN 'start' ELSE 'prefetch' END;
-      p_total := p_total - 1;
-      p_rooms[v_queue] := p_rooms[v_queue] - 1;
-      IF v_part > 0 THEN
-        p_part_rooms[v_part] := p_part_rooms[v_part] - 1;
-        p_part_all[v_part] := p_part_all[v_part] - CASE WHEN v_slot THEN 1 ELSE 0 END;
+  FOREACH v_one IN ARRAY p_candidates LOOP
+    IF v_one.key IS NOT NULL AND v_parts IS NULL THEN
+      SELECT coalesce(array_agg(k.queue || r.key), '{}'), array_agg(r.room), array_agg(r.everyone) INTO v_parts, v_part_rooms, v_everyone
+      FROM (
+        SELECT c.queue, array_agg(DISTINCT c.key) AS keys FROM unnest(p_candidates) AS c
+        WHERE c.key IS NOT NULL
+          AND (p_limits[c.queue].partition_max_concurrency IS NOT NULL OR p_limits[c.queue].partition_local_limit IS NOT NULL)
+        GROUP BY c.queue
+      ) AS k
+      CROSS JOIN LATERAL horsies_partition_rooms(p_limits[k.queue], k.keys, p_wanted.worker, p_wanted.lease IS NULL, p_wanted.now) AS r;
+    END IF;
+    v_part := array_position(v_parts, v_one.queue || v_one.key);
+    v_slot := CASE v_one.lane WHEN 'sync' THEN p_wanted.sync ELSE p_wanted.async END > 0;
+    v_one.verdict := CASE
+      WHEN cardinality(v_decided) >= v_stop OR p_wanted.total <= 0 OR p_rooms[v_one.queue] <= 0
+        OR NOT (v_slot OR (v_one.lane = 'sync' AND p_wanted.prefetch > 0)) THEN ''
+      WHEN v_one.late THEN 'late'
+      WHEN v_everyone[v_part] <= 0 THEN 'park'
+      WHEN v_part_rooms[v_part] <= 0 THEN 'here'
+      WHEN v_slot THEN 'start'
+      ELSE 'prefetch' END;
+    v_decided := v_decided || v_one;
+    IF v_one.verdict IN ('start', 'prefetch') THEN
+      p_wanted.total := p_wanted.total - 1;
+      p_rooms[v_one.queue] := p_rooms[v_one.queue] - 1;
+      IF v_part IS NOT NULL THEN
+        v_part_rooms[v_part] := v_part_rooms[v_part] - 1;
+        v_everyone[v_part] := v_everyone[v_part] - v_slot::int;
       END IF;
       IF NOT v_slot THEN
-        p_prefetch := p_prefetch - 1;
-      ELSIF p_lanes[i] = 'sync' THEN
-        p_sync := p_sync - 1;
+        p_wanted.prefetch := p_wanted.prefetch - 1;
+      ELSIF v_one.lane = 'sync' THEN
+        p_wanted.sync := p_wanted.sync - 1;
       ELSE
-        p_async := p_async - 1;
+        p_wanted.async := p_wanted.async - 1;
       END IF;
-      CONTINUE;
-    END IF;
-    IF p_cuts[i] IS NOT NULL THEN
-      v_stop := least(v_stop, p_cuts[i]);
-      stopped := true;
+    ELSIF v_one.verdict <> '' THEN
+      refused := true;
+      IF (v_one.queue || v_one.lane) = ANY (p_cuts) THEN
+        stopped := true;
+        p_cuts := array_remove(p_cuts, v_one.queue || v_one.lane);
+        v_stop := least(v_stop, (SELECT max(c.ordinality)::int FROM unnest(p_candidates) WITH ORDINALITY AS c
+                                 WHERE c.queue = v_one.queue AND c.lane = v_one.lane));
+      END IF;
     END IF;
   END LOOP;
+  p_candidates := v_decided;
 END
 $$;

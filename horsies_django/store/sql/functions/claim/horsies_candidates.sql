@@ -1,74 +1,99 @@
--- Returns the first p_want claimable, due tasks of a queue and lane, in order (priority, enqueued_at, id), locked, as parallel arrays.
--- keys are the partitions under the rule in force; stale: the row has the key of an older rule; late: past its good_until. Tasks of the
--- partitions in p_but are left out; so are tasks that their run does not let start, and, with p_wanted.grace, tasks that p_wanted.taker does
--- not know and that have been due for less. due: when the next task becomes due, if fewer than p_want were found.
--- p_ranges: where to look, see horsies_first_waiting; NULL: everywhere. firsts: with p_ranges, the time of the first task of each priority
--- that was reached (at most now), and "end" if the scan reached the end. Tasks that another pass is claiming count, because they may come
--- back.
--- The scan goes from priority to priority, so tasks that are due in the future cost one probe per priority.
--- Locks: the returned rows, skipping locked ones. Index: horsies_tasks_claim, in its order, no sort.
-CREATE FUNCTION horsies_candidates(p_wanted horsies_wanted, p_limits horsies_limits, p_lane text, p_want int, p_but text[], p_ranges jsonb,
-                                   OUT ids uuid[], OUT priorities smallint[], OUT moments timestamptz[], OUT keys text[],
-                                   OUT stale boolean[], OUT late boolean[], OUT due timestamptz, OUT firsts jsonb)
+-- Returns the claimable, due tasks of the queues of one priority (p_first to p_last in p_limits), in one order (priority, enqueued_at, id)
+-- over queues and lanes, each with the verdict 'start'. Each queue and lane is one scan, for as many as could start, and p_extra more after a
+-- round in which candidates were refused.
+-- Tasks of the partitions in p_but, by the index of their queue, are left out; so are tasks that their run does not let start, and, with
+-- p_wanted.grace, tasks that p_wanted.taker does not know and that have been due for less. A scan goes from priority to priority, so tasks
+-- that are due in the future cost one probe per priority.
+-- cuts: queue and lane of each scan that may not have reached the end. late: whether a candidate is. due: when the next task becomes due, if
+-- its scan found too few. firsts: by queue and lane, for queues in p_wanted.cursors, the time of the first task of each priority that was
+-- reached (at most now), and "end" if the scan reached the end; tasks that another pass is claiming count, because they may come back.
+-- Locks: the candidates' rows, skipping locked ones. Index: horsies_tasks_claim, in its order, no sort.
+CREATE FUNCTION horsies_candidates(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb,
+                                   p_extra int, OUT candidates horsies_candidate[], OUT cuts text[], OUT late boolean, OUT due timestamptz,
+                                   OUT firsts jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_priority smallint := 0;
-  v_found int := 0;
-  v_first timestamptz;
+  v_limits horsies_limits;
+  v_but text[];
+  v_lane text;
+  v_want int;
+  v_left int;
+  v_first record;
+  v_firsts jsonb;
   v_some record;
   v_next timestamptz;
+  v_scans int := 0;
 BEGIN
+  late := false;
   firsts := '{}';
-  LOOP
-    IF p_ranges IS NULL THEN
-      SELECT t.priority, t.enqueued_at INTO v_priority, v_first FROM horsies_tasks t
-      WHERE t.queue_name = p_limits.queue_name AND t.lane = p_lane AND t.priority > v_priority
-        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-      ORDER BY t.priority, t.enqueued_at LIMIT 1;
-      EXIT WHEN NOT FOUND;
-    ELSE
-      SELECT f.priority, f.moment INTO v_priority, v_first FROM horsies_first_waiting(p_limits.queue_name, p_lane, v_priority, p_ranges, p_wanted.behind) AS f;
-      firsts := firsts || CASE WHEN v_priority IS NULL THEN '{"end": true}'
-                            ELSE jsonb_build_object(v_priority, extract(epoch FROM least(v_first, p_wanted.now))) END;
-      EXIT WHEN v_priority IS NULL;
+  FOR v_queue IN p_first .. p_last LOOP
+    CONTINUE WHEN p_rooms[v_queue] <= 0;
+    v_limits := p_limits[v_queue];
+    v_but := '{}';
+    IF p_but ? v_queue::text THEN
+      v_but := ARRAY(SELECT jsonb_array_elements_text(p_but -> v_queue::text));
     END IF;
-    IF v_first > p_wanted.now THEN  -- none of this priority is due
-      due := least(due, v_first);
-      CONTINUE;
-    END IF;
-
-    SELECT array_agg(c.id) AS ids, array_agg(c.enqueued_at) AS moments, array_agg(c.stale) AS stale,
-           array_agg(CASE WHEN c.stale THEN horsies_partition_key(p_limits.partition_by_args, p_limits.partition_by_task, c.kwargs, c.task_name, c.codec) ELSE c.partition_key END) AS keys,
-           array_agg(coalesce(c.good_until <= p_wanted.now, false)) AS late
-    INTO v_some
-    FROM (
-      SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.codec, t.task_name, t.good_until,
-             t.partition_version IS DISTINCT FROM p_limits.partition_version AS stale
-      FROM horsies_tasks t
-      WHERE t.queue_name = p_limits.queue_name AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at >= v_first AND t.enqueued_at <= p_wanted.now
-        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-        AND (p_but IS NULL OR t.partition_version IS DISTINCT FROM p_limits.partition_version OR coalesce(t.partition_key <> ALL (p_but), true))
-        AND (p_wanted.grace IS NULL OR t.enqueued_at <= p_wanted.now - p_wanted.grace OR t.good_until <= p_wanted.now
-             OR horsies_worker_knows(t.task_name, t.options, p_wanted.taker))
-        AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
-      ORDER BY t.enqueued_at, t.id LIMIT p_want - v_found FOR NO KEY UPDATE SKIP LOCKED
-    ) AS c;
-    IF v_some.ids IS NOT NULL THEN
-      v_found := v_found + cardinality(v_some.ids);
-      ids := ids || v_some.ids;
-      priorities := priorities || array_fill(v_priority, ARRAY[cardinality(v_some.ids)]);
-      moments := moments || v_some.moments;
-      keys := keys || v_some.keys;
-      stale := stale || v_some.stale;
-      late := late || v_some.late;
-      EXIT WHEN v_found >= p_want;
-    END IF;
-
-    SELECT t.enqueued_at INTO v_next FROM horsies_tasks t
-    WHERE t.queue_name = p_limits.queue_name AND t.lane = p_lane AND t.priority = v_priority AND t.enqueued_at > p_wanted.now
-      AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-    ORDER BY t.enqueued_at LIMIT 1;
-    due := least(due, v_next);
+    FOREACH v_lane IN ARRAY '{sync,async}'::text[] LOOP
+      v_want := least(p_wanted.total, p_rooms[v_queue], CASE v_lane WHEN 'sync' THEN p_wanted.sync + p_wanted.prefetch ELSE p_wanted.async END);
+      CONTINUE WHEN v_want <= 0;
+      v_left := v_want + p_extra;
+      v_firsts := '{}';
+      v_first := horsies_first_waiting(v_limits.queue_name, v_lane, 0::smallint, p_wanted.cursors, p_wanted.behind);
+      WHILE v_first.priority IS NOT NULL LOOP
+        IF p_wanted.cursors ? v_limits.queue_name THEN
+          v_firsts := v_firsts || jsonb_build_object(v_first.priority, extract(epoch FROM least(v_first.moment, p_wanted.now)));
+        END IF;
+        IF v_first.moment > p_wanted.now THEN  -- none of this priority is due
+          due := least(due, v_first.moment);
+        ELSE
+          SELECT array_agg(ROW(c.id, v_queue, v_lane, v_first.priority, c.enqueued_at, CASE WHEN c.stale
+                   THEN horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, c.kwargs, c.task_name, c.codec)
+                   ELSE c.partition_key END, c.stale, c.late, 'start')::horsies_candidate) AS rows, count(*)::int AS many, bool_or(c.late) AS late
+          INTO v_some
+          FROM (
+            SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.codec, t.task_name,
+                   t.partition_version IS DISTINCT FROM v_limits.partition_version AS stale, coalesce(t.good_until <= p_wanted.now, false) AS late
+            FROM horsies_tasks t
+            WHERE t.queue_name = v_limits.queue_name AND t.lane = v_lane AND t.priority = v_first.priority
+              AND t.enqueued_at >= v_first.moment AND t.enqueued_at <= p_wanted.now
+              AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+              AND (t.partition_version IS DISTINCT FROM v_limits.partition_version OR coalesce(t.partition_key <> ALL (v_but), true))
+              AND (p_wanted.grace IS NULL OR t.enqueued_at <= p_wanted.now - p_wanted.grace OR t.good_until <= p_wanted.now
+                   OR horsies_worker_knows(t.task_name, t.options, p_wanted.taker))
+              AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
+            ORDER BY t.enqueued_at, t.id LIMIT v_left FOR NO KEY UPDATE SKIP LOCKED
+          ) AS c;
+          IF v_some.many > 0 THEN
+            candidates := candidates || v_some.rows;
+            late := late OR v_some.late;
+            v_left := v_left - v_some.many;
+            EXIT WHEN v_left <= 0;
+          END IF;
+          SELECT t.enqueued_at INTO v_next FROM horsies_tasks t
+          WHERE t.queue_name = v_limits.queue_name AND t.lane = v_lane AND t.priority = v_first.priority AND t.enqueued_at > p_wanted.now
+            AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+          ORDER BY t.enqueued_at LIMIT 1;
+          due := least(due, v_next);
+        END IF;
+        v_first := horsies_first_waiting(v_limits.queue_name, v_lane, v_first.priority, p_wanted.cursors, p_wanted.behind);
+      END LOOP;
+      IF v_left < v_want + p_extra THEN
+        v_scans := v_scans + 1;
+      END IF;
+      IF v_left <= 0 THEN
+        cuts := cuts || (v_queue || v_lane);
+      END IF;
+      IF p_wanted.cursors ? v_limits.queue_name THEN
+        IF v_left > 0 THEN
+          v_firsts := v_firsts || '{"end": true}';
+        END IF;
+        firsts := firsts || jsonb_build_object(
+          v_limits.queue_name, coalesce(firsts -> v_limits.queue_name, '{}') || jsonb_build_object(v_lane, v_firsts));
+      END IF;
+    END LOOP;
   END LOOP;
+  IF v_scans > 1 THEN
+    candidates := ARRAY(SELECT c FROM unnest(candidates) AS c ORDER BY c.priority, c.enqueued_at, c.id);
+  END IF;
 END
 $$;

@@ -1,6 +1,5 @@
 -- Returns how many claimable tasks of some queues and lanes are due, at most p_most, without those that their run does not let start. The
--- first task of each priority is probed, so tasks that are due in the future cost one probe.
--- p_cursors: by queue and lane where to look, see horsies_first_waiting; where it is missing: anywhere.
+-- first task of each priority is probed, so tasks that are due in the future cost one probe. p_cursors, p_behind: see horsies_first_waiting.
 -- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_count_due(p_queues text[], p_lanes text[], p_most int, p_cursors jsonb, p_behind timestamptz) RETURNS int
 LANGUAGE plpgsql VOLATILE
@@ -9,35 +8,25 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_queue text;
   v_lane text;
-  v_priority smallint;
-  v_moment timestamptz;
+  v_first record;
   v_due int := 0;
 BEGIN
-  FOREACH v_queue IN ARRAY horsies_waiting_queues(p_queues) LOOP
+  FOREACH v_queue IN ARRAY (horsies_waiting_queues(p_queues, p_lanes, p_cursors, p_behind)).names LOOP
     FOREACH v_lane IN ARRAY p_lanes LOOP
-      v_priority := 0;
-      LOOP
-        IF p_cursors -> v_queue ? v_lane THEN
-          SELECT f.priority, f.moment INTO v_priority, v_moment
-          FROM horsies_first_waiting(v_queue, v_lane, v_priority, p_cursors -> v_queue -> v_lane, p_behind) AS f;
-        ELSE
-          SELECT t.priority, t.enqueued_at INTO v_priority, v_moment FROM horsies_tasks t
-          WHERE t.queue_name = v_queue AND t.lane = v_lane AND t.priority > v_priority
-            AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-          ORDER BY t.priority, t.enqueued_at LIMIT 1;
-        END IF;
-        EXIT WHEN v_priority IS NULL;
-        IF v_moment <= v_now THEN
+      v_first := horsies_first_waiting(v_queue, v_lane, 0::smallint, p_cursors, p_behind);
+      WHILE v_first.priority IS NOT NULL LOOP
+        IF v_first.moment <= v_now THEN
           v_due := v_due + (SELECT count(*) FROM (
             SELECT FROM horsies_tasks t
-            WHERE t.queue_name = v_queue AND t.lane = v_lane AND t.priority = v_priority
-              AND t.enqueued_at >= v_moment AND t.enqueued_at <= v_now
+            WHERE t.queue_name = v_queue AND t.lane = v_lane AND t.priority = v_first.priority
+              AND t.enqueued_at >= v_first.moment AND t.enqueued_at <= v_now
               AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
               AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node))) LIMIT p_most - v_due) AS w);
           IF v_due >= p_most THEN
             RETURN v_due;
           END IF;
         END IF;
+        v_first := horsies_first_waiting(v_queue, v_lane, v_first.priority, p_cursors, p_behind);
       END LOOP;
     END LOOP;
   END LOOP;

@@ -1,30 +1,44 @@
--- Returns those of some queues in which a pass has to look for tasks: a few queues as they are; of many only those with claimable tasks,
--- due or not.
--- It leaps through the index from one queue to the next, so a queue without tasks costs nothing. If it meets more queues than it was asked
--- for, the others are those of other workers, and it probes each of its own instead.
+-- Returns those of some queues that have claimable tasks in some lanes, due or not. firsts: as in horsies_candidates, for those in p_cursors
+-- that have none. A task that is sent after this wakes the worker again.
+-- Of many queues it leaps through the index from one with tasks (of any lane) to the next, so a queue without tasks costs nothing. If it
+-- meets more queues than it was asked for, the others are those of other workers, and it probes each of its own instead.
 -- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
-CREATE FUNCTION horsies_waiting_queues(p_queues text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION horsies_waiting_queues(p_queues text[], p_lanes text[], p_cursors jsonb, p_behind timestamptz,
+                                       OUT names text[], OUT firsts jsonb) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c_few CONSTANT int := 8;
   v_queue text := '';
-  v_found text[] := '{}';
+  v_ended jsonb;
 BEGIN
-  IF cardinality(p_queues) <= c_few THEN
-    RETURN p_queues;
+  names := '{}';
+  firsts := '{}';
+  IF p_cursors IS NULL AND cardinality(p_queues) > c_few THEN
+    FOR i IN 0 .. cardinality(p_queues) LOOP
+      SELECT t.queue_name INTO v_queue FROM horsies_tasks t
+      WHERE t.queue_name > v_queue AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+      ORDER BY t.queue_name LIMIT 1;
+      IF NOT FOUND THEN
+        RETURN;
+      ELSIF v_queue = ANY (p_queues) THEN
+        names := names || v_queue;
+      END IF;
+    END LOOP;
   END IF;
-  FOR i IN 0 .. cardinality(p_queues) LOOP
-    SELECT t.queue_name INTO v_queue FROM horsies_tasks t
-    WHERE t.queue_name > v_queue AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-    ORDER BY t.queue_name LIMIT 1;
-    IF NOT FOUND THEN
-      RETURN v_found;
-    ELSIF v_queue = ANY (p_queues) THEN
-      v_found := v_found || v_queue;
+  IF p_cursors IS NULL THEN
+    names := ARRAY(
+      SELECT q.name FROM unnest(p_queues) AS q (name)
+      WHERE EXISTS (SELECT FROM horsies_tasks t WHERE t.queue_name = q.name AND t.lane = ANY (p_lanes)
+                    AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked));
+    RETURN;
+  END IF;
+  v_ended := (SELECT jsonb_object_agg(l.lane, '{"end": true}'::jsonb) FROM unnest(p_lanes) AS l (lane));
+  FOREACH v_queue IN ARRAY p_queues LOOP
+    IF EXISTS (SELECT FROM unnest(p_lanes) AS l (lane)
+               WHERE (horsies_first_waiting(v_queue, l.lane, 0::smallint, p_cursors, p_behind)).priority IS NOT NULL) THEN
+      names := names || v_queue;
+    ELSIF p_cursors ? v_queue THEN
+      firsts := firsts || jsonb_build_object(v_queue, v_ended);
     END IF;
   END LOOP;
-  RETURN ARRAY(
-    SELECT q.name FROM unnest(p_queues) AS q (name)
-    WHERE EXISTS (SELECT FROM horsies_tasks t
-                  WHERE t.queue_name = q.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked));
 END
 $$;

@@ -21,9 +21,9 @@ BEGIN
       'worker_id', w.id, 'hostname', w.hostname, 'pid', w.pid, 'beat_at', b.sent_at,
       'slots', greatest(w.processes, 1) * CASE p_task.lane WHEN 'sync' THEN w.threads ELSE w.async_concurrency END,
       'busy', coalesce(busy.many, 0),
-      'room', (horsies_remaining_capacity(v_local, w.id, p_claimed, p_now)).room,
+      'room', (horsies_remaining_capacity(ARRAY[v_local], w.id, p_claimed, p_now, NULL)).rooms[1],
       'partition_room', CASE WHEN p_key IS NOT NULL THEN (
-        SELECT a.rooms[1] FROM horsies_partition_capacity(ARRAY[p_limits], ARRAY[1], ARRAY[p_key], w.id, p_claimed, p_now) AS a) END,
+        SELECT r.room FROM horsies_partition_rooms(p_limits, ARRAY[p_key], w.id, p_claimed, p_now) AS r) END,
       'wire', coalesce(w.wire, 1), 'knows', horsies_worker_knows(p_task.task_name, p_task.options, w)) ORDER BY w.started_at, w.id), '[]')
     FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id LEFT JOIN busy ON busy.worker = w.id
     WHERE w.id IN (SELECT horsies_workers_serving(p_task.queue_name)) AND (p_task.claimed_by IS NULL OR w.id = p_task.claimed_by));

@@ -15,12 +15,9 @@ DECLARE
   v_whole horsies_queues;
   v_limits horsies_limits;
   v_cap horsies_limits;
-  v_cluster int;
-  v_cluster_room int;
-  v_room int;
+  v_vast horsies_limits;
+  v_rooms int[];
   v_key text;
-  v_everyone int;
-  v_held int;
   v_facts jsonb;
 BEGIN
   SELECT t.* INTO v_task FROM horsies_tasks t WHERE t.id = p_id;
@@ -63,12 +60,13 @@ BEGIN
     v_limits := horsies_effective_limits(v_queue);
     v_cap := v_limits;
     v_cap.local_limit := NULL;
-    v_room := (horsies_remaining_capacity(v_cap, NULL, p_claimed, v_now)).room;
-    v_cap.max_concurrency := c_vast;
+    v_vast := v_cap;
+    v_vast.max_concurrency := c_vast;
+    v_rooms := (horsies_remaining_capacity(ARRAY[v_cap, v_vast], NULL, p_claimed, v_now, NULL)).rooms;
     v_facts := v_facts || jsonb_build_object(
       'queue', to_jsonb(v_queue) || to_jsonb(v_limits) || jsonb_build_object(
-        'room', v_room, 'taken', c_vast - (horsies_remaining_capacity(v_cap, NULL, p_claimed, v_now)).room,
-        'holders', CASE WHEN v_room <= 0 THEN horsies_permit_holders(v_limits, NULL, p_claimed, v_now, p_many) END));
+        'room', v_rooms[1], 'taken', c_vast - v_rooms[2],
+        'holders', CASE WHEN v_rooms[1] <= 0 THEN horsies_permit_holders(v_limits, NULL, p_claimed, v_now, p_many) END));
     IF v_limits.partition_max_concurrency IS NOT NULL OR v_limits.partition_local_limit IS NOT NULL THEN
       v_key := horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, v_task.kwargs, v_task.task_name, v_task.codec);
     END IF;
@@ -76,21 +74,21 @@ BEGIN
   SELECT q.* INTO v_whole FROM horsies_queues q WHERE q.name = '*';
   IF FOUND AND v_task.claimed_by IS NULL THEN  -- a claimed task already has a permit of the cluster
     v_cap := horsies_effective_limits(v_whole);
-    v_cluster := v_cap.max_concurrency;
-    IF v_cluster IS NOT NULL THEN
-      v_cluster_room := horsies_remaining_cluster_capacity(v_cluster, v_now);
+    IF v_cap.max_concurrency IS NOT NULL THEN
+      v_vast := v_cap;
+      v_vast.max_concurrency := c_vast;
+      v_rooms := (horsies_remaining_capacity(ARRAY[v_cap, v_vast], NULL, true, v_now, NULL)).rooms;
       v_facts := v_facts || jsonb_build_object(
         'cluster', to_jsonb(v_whole) || to_jsonb(v_cap) || jsonb_build_object(
-          'room', v_cluster_room, 'taken', c_vast - horsies_remaining_cluster_capacity(c_vast, v_now),
-          'holders', CASE WHEN v_cluster_room <= 0 THEN horsies_permit_holders(v_cap, NULL, true, v_now, p_many) END));
+          'room', v_rooms[1], 'taken', c_vast - v_rooms[2],
+          'holders', CASE WHEN v_rooms[1] <= 0 THEN horsies_permit_holders(v_cap, NULL, true, v_now, p_many) END));
     END IF;
   END IF;
   IF v_key IS NOT NULL THEN
-    SELECT a.everyone[1] INTO v_everyone FROM horsies_partition_capacity(ARRAY[v_limits], ARRAY[1], ARRAY[v_key], NULL, p_claimed, v_now) AS a;
-    SELECT l.held INTO v_held FROM horsies_partition_usage(v_limits, ARRAY[v_key], NULL, p_claimed, v_now) AS l;
-    v_facts := v_facts || jsonb_build_object('partition', jsonb_build_object(
-      'partition', v_key, 'room', v_everyone, 'taken', coalesce(v_held, 0),
-      'holders', horsies_permit_holders(v_limits, v_key, p_claimed, v_now, p_many)));
+    v_facts := v_facts || jsonb_build_object('partition', (
+      SELECT jsonb_build_object('partition', r.key, 'room', r.everyone, 'taken', r.held,
+                                'holders', horsies_permit_holders(v_limits, v_key, p_claimed, v_now, p_many))
+      FROM horsies_partition_rooms(v_limits, ARRAY[v_key], NULL, p_claimed, v_now) AS r));
   END IF;
 
   v_facts := v_facts || jsonb_build_object('workers', horsies_eligible_workers(v_task, v_limits, v_key, p_claimed, v_now), 'former', (

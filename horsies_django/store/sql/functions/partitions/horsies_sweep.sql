@@ -14,9 +14,6 @@ DECLARE
   v_count int;
   v_keys text[] := '{}';
   v_key text;
-  v_parts int[];
-  v_rooms int[];
-  v_everyone int[];
   v_last record;
 BEGIN
   SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;  -- before the row, as a change of limits does
@@ -56,10 +53,8 @@ BEGIN
       EXIT WHEN cardinality(v_keys) >= p_many;
     END LOOP;
     IF v_keys <> '{}' THEN
-      SELECT a.parts, a.rooms, a.everyone INTO v_parts, v_rooms, v_everyone
-      FROM horsies_partition_capacity(ARRAY[v_limits], array_fill(1, ARRAY[cardinality(v_keys)]), v_keys, NULL, true, v_now) AS a;
-      PERFORM horsies_unpark(p_queue, array_agg(k.key), array_agg(v_everyone[k.part]))
-      FROM unnest(v_keys, v_parts) AS k (key, part) WHERE v_everyone[k.part] > 0;
+      PERFORM horsies_unpark(ARRAY[v_limits], array_agg(p_queue), array_agg(r.key), array_agg(r.everyone))
+      FROM horsies_partition_rooms(v_limits, v_keys, NULL, true, v_now) AS r WHERE r.everyone > 0;
     END IF;
     v_sweep := CASE WHEN cardinality(v_keys) < p_many THEN '{"stage": "keys"}'
                     ELSE jsonb_build_object('stage', 'heads', 'after', v_key) END;

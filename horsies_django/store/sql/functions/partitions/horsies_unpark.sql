@@ -1,25 +1,31 @@
--- Unparks the first tasks of partitions that have room again: in each lane as many as permits became free, because either lane may have a
--- slot. Tasks that their run does not let start would not use the permit. Returns how many.
--- Call it under the queue's advisory lock: tasks that another pass is parking are visible only then.
+-- Unparks the first tasks of partitions that have room again, of the queues in p_limits with limits per partition: p_keys has a key for each
+-- permit of a queue in p_queues that became free, or p_permits says how many; NULL keys count for nothing. In each lane as many as permits
+-- are free, because either lane may have a slot. Tasks that their run does not let start would not use the permit. Returns how many.
+-- Call it under the queues' advisory locks: tasks that another pass is parking are visible only then.
 -- Locks: the rows that it unparks, skipping locked ones. Index: horsies_tasks_parked.
-CREATE FUNCTION horsies_unpark(p_queue text, p_keys text[], p_counts int[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION horsies_unpark(p_limits horsies_limits[], p_queues text[], p_keys text[], p_permits int[] DEFAULT NULL) RETURNS int
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  v_names text[] := ARRAY(
+    SELECT l.queue_name FROM unnest(p_limits) AS l
+    WHERE (l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL) AND l.queue_name = ANY (p_queues)
+      AND EXISTS (SELECT FROM horsies_tasks p WHERE p.queue_name = l.queue_name AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked));
   v_count int;
 BEGIN
-  IF NOT EXISTS (
-    SELECT FROM horsies_tasks p
-    WHERE p.queue_name = p_queue AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked
-  ) THEN
+  IF v_names = '{}' THEN
     RETURN 0;
   END IF;
   UPDATE horsies_tasks t SET parked = false
   WHERE t.parked AND t.id = ANY (ARRAY(
     SELECT head.id
-    FROM unnest(p_keys, p_counts) AS freed (key, permits)
+    FROM (
+      SELECT u.queue, u.key, sum(coalesce(u.permits, 1)) AS permits FROM unnest(p_queues, p_keys, p_permits) AS u (queue, key, permits)
+      WHERE u.queue = ANY (v_names) AND u.key IS NOT NULL GROUP BY u.queue, u.key
+    ) AS freed
     CROSS JOIN (VALUES ('sync'), ('async')) AS lanes (lane)
     CROSS JOIN LATERAL (
       SELECT h.id FROM horsies_tasks h
-      WHERE h.queue_name = p_queue AND h.partition_key = freed.key AND h.lane = lanes.lane
+      WHERE h.queue_name = freed.queue AND h.partition_key = freed.key AND h.lane = lanes.lane
         AND h.claimed_by IS NULL AND h.finished_at IS NULL AND h.parked
         AND (h.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(h.workflow_id, h.node)))
       ORDER BY h.priority, h.enqueued_at, h.id LIMIT freed.permits FOR NO KEY UPDATE SKIP LOCKED

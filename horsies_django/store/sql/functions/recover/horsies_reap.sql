@@ -27,6 +27,8 @@ DECLARE
   v_queues text[];
   v_keys text[];
   v_expired uuid[];
+  v_limits horsies_limits[];
+  v_cluster int;
 BEGIN
   IF NOT pg_try_advisory_xact_lock(hashtextextended('reaper', 'horsies_tasks'::regclass::oid::bigint)) THEN
     RETURN;
@@ -101,8 +103,15 @@ BEGIN
     RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1, t.queue_name::text, NULL
                  FROM horsies_tasks t WHERE t.id = ANY (v_expired);
   END IF;
-  IF v_queues IS NOT NULL THEN  -- one call for all, so that locks are taken in their order
-    PERFORM horsies_pass_on_permits(p_channel, v_queues, v_keys);
+  IF v_queues IS NOT NULL THEN  -- all at once, so that locks are taken in their order
+    SELECT array_agg(l) FILTER (WHERE l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL),
+           min(l.max_concurrency) FILTER (WHERE l.queue_name = '*')
+    INTO v_limits, v_cluster FROM horsies_limits l WHERE l.queue_name = ANY (v_queues || '*'::text);
+    IF v_limits IS NOT NULL THEN
+      PERFORM horsies_lock_caps(v_limits, v_cluster);
+      PERFORM horsies_unpark(v_limits, v_queues, v_keys);
+    END IF;
+    PERFORM pg_notify(p_channel || '_new', '0 ' || q.queue) FROM (SELECT DISTINCT u.queue FROM unnest(v_queues) AS u (queue)) AS q;
   END IF;
 END
 $$;

@@ -147,13 +147,15 @@ class TaskStore:
         max_crashes: int = 0,
         grace: timedelta | None = None,
         cursors: str | None = None,
+        max_bytes: int | None = None,
     ) -> Passed:
         """Settle ``outcomes``, release ``releases``, start ``starts``, then claim what is wanted, in one transaction.
 
         ``news`` is the only queue that may have due tasks, None for any: where nothing has a limit, only it is looked into.
         ``expired_leases`` also releases claims of any worker whose lease ended. A task that ended ``max_crashes`` processes is
         poison and not retried (0: never). With ``grace``, unknown tasks that have been due for less are not claimed. ``cursors``
-        is a JSON text of where to scan, see ``worker/engine/scan_cursors.py``; None: everywhere.
+        is a JSON text of where to scan, see ``worker/engine/scan_cursors.py``; None: everywhere. ``max_bytes`` bounds the
+        arguments of tasks that are sent to go on with a workflow; None: this is left to ``Advancer``.
         """
         params = {
             "worker": worker,
@@ -167,6 +169,7 @@ class TaskStore:
             "max_crashes": max_crashes,
             "grace": grace,
             "cursors": cursors,
+            "max_bytes": max_bytes,
             "now": self.now,
             **wanted._asdict(),
             "durable": wanted.durable or bool(outcomes or releases or expired_leases),

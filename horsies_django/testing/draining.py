@@ -252,12 +252,12 @@ def run_due(
     """Run due tasks until none is left; return how many ran, and append the final failures."""
     store, channel, task_log = TaskStore(connection, now), channel_prefix(connection), TaskLog()
     advancer = Advancer(config().max_payload_bytes, now, strict=True)
-    workflows = advancer.store(connection, channel)
+    workflows, limit = advancer.store(connection, channel), config().max_payload_bytes
     claims: list[Claim] = []
     outcomes: list[Outcome] = []
     count = 0
     while True:
-        passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes)
+        passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes, max_bytes=limit)
         task_log.settled(outcomes, passed.decided)
         for event in end_events(outcomes, passed.decided, worker):
             event.deliver()

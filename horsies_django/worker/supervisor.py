@@ -87,6 +87,7 @@ class Supervisor:
             self.served,
             prepare=config.listen_database is None,
             max_crashes=config.recovery.max_crashes,
+            max_bytes=config.max_payload_bytes,
             bound=config.resilience.max_unwritten_outcomes,
         )
         self.startup = Start(self.outbox, config.resilience, self.stopping)

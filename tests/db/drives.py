@@ -81,6 +81,7 @@ class Engine:
     def __init__(self, conn: psycopg.Connection[Any], max_bytes: int = MAX_BYTES) -> None:
         self.conn = conn
         self.max_bytes = max_bytes
+        self.goes_on: int | None = max_bytes  # None: its passes leave all runs to the advancer
         self.channel = channel_prefix(conn)
         self.start()
 
@@ -99,7 +100,9 @@ class Engine:
 
     def run_pass(self, many: int = 0, outcomes: Sequence[Outcome] = ()) -> Passed:
         """Run a pass that takes so many tasks."""
-        return TaskStore(self.conn).run_pass(self.id, self.channel, QUEUES, Wanted(many), outcomes=list(outcomes))
+        return TaskStore(self.conn).run_pass(
+            self.id, self.channel, QUEUES, Wanted(many), outcomes=list(outcomes), max_bytes=self.goes_on
+        )
 
     def take(self, many: int = 100) -> list[Claim]:
         """Claim tasks."""
@@ -134,10 +137,10 @@ class Engine:
 def ended(claim: Claim, value: Any = 1, code: str | None = None) -> Outcome:
     """Return how an attempt ended: with a value, or with an error code."""
     if code is None:
-        return Outcome(claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}))
+        return Outcome(claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}), in_run=claim.in_run)
     status = "CANCELLED" if code in ("TASK_SKIPPED", "TASK_CANCELLED") else "FAILED"
     error = {"error_code": code, "message": "no", "data": None, "exception": None}
-    return Outcome(claim.id, claim.generation, status, json.dumps({"err": error}), code)
+    return Outcome(claim.id, claim.generation, status, json.dumps({"err": error}), code, in_run=claim.in_run)
 
 
 class Drive:
@@ -274,12 +277,13 @@ class Drive:
                 kept.append((claim, place))
                 continue
             outcomes.append(self.outcome(claim, place))
+        engine.goes_on = self.dice.choice([None, engine.max_bytes])
         passed = engine.run_pass(100 if all_ else self.dice.choice([0, 1, 2, 3, 8]), outcomes)
         assert passed.landed == {outcome.id for outcome in outcomes}
         for outcome in outcomes:
             self.attempts[outcome.id] += 1
             del self.owner[outcome.id], engine.growing[outcome.id]
-        self.settled |= {outcome.id for outcome in outcomes} & {task for _, task in passed.in_runs}
+        self.settled |= {one.id for one in outcomes if "retry" not in passed.decided.get(str(one.id), ())}
         engine.claims = kept
         for claim in passed.claims:
             assert claim.id not in self.owner, "two engines run the same attempt"

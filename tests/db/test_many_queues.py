@@ -43,7 +43,7 @@ def blocks(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
     params = {
         "worker": worker.id, "channel": worker.channel, "outcomes": outcomes, "releases": None, "starts": None,
         "queues": worker.served.queues_array, "news": None, "expired_leases": False, "max_crashes": 0, "grace": None,
-        "cursors": None, "now": None, **Wanted(sync=sync)._asdict(),
+        "cursors": None, "now": None, "max_bytes": None, **Wanted(sync=sync)._asdict(),
     }  # fmt: skip
     statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
     found = []

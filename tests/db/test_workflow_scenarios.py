@@ -437,6 +437,7 @@ def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -
     """Naive: one poisoned run ends the round trip of eight; all wait as long as it does."""
     handles = chains(5)
     poisoned = handles[2]
+    hand.engine.goes_on = None
     hand.engine.settle(*hand.engine.take())
     with refused("horsies_workflow_nodes", f"new.workflow_id = '{poisoned.workflow_id}'"):
         hand.engine.advancer.turn(hand.engine.workflows)
@@ -452,6 +453,7 @@ def test_a_kind_of_error_of_many_runs_is_logged_once_without_the_rows(
 ) -> None:
     """Naive: a line of kilobytes for each run, again every 5 s; 300 such runs filled a disk."""
     chains(9)
+    hand.engine.goes_on = None
     hand.engine.settle(*hand.engine.take())
     with refused("horsies_workflow_nodes", "true"):
         hand.engine.advancer.turn(hand.engine.workflows, seconds=60)

@@ -203,6 +203,8 @@ class Engine:
 
     def _collect(self) -> None:
         self.outbox.outcomes += self.pool.outcomes
+        if queues := {outcome.queue_name for outcome in self.pool.outcomes if outcome.in_run}:
+            self.wakeups.follow(queues)  # the pass that settles them may send what comes after them
         self.outbox.releases += self.pool.releases
         self.pool.outcomes, self.pool.releases = [], []
         self.outbox.check_bound()

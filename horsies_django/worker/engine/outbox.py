@@ -48,6 +48,7 @@ class Outbox:
         *,
         prepare: bool,
         max_crashes: int = 0,
+        max_bytes: int | None = None,
         bound: int = 10_000,
     ) -> None:
         self.alias = alias
@@ -55,6 +56,7 @@ class Outbox:
         self.served = served
         self.prepare = prepare
         self.max_crashes = max_crashes
+        self.max_bytes = max_bytes
         self.connection: psycopg.Connection[Any] | None = None
         self.cursor = OneCursor()
         self.channel = ""
@@ -146,7 +148,8 @@ class Outbox:
         return self.outcomes[: self.most]
 
     def _pass(self, wanted: Wanted = NOTHING, **owed: Any) -> Passed:
-        return self.store.run_pass(self.worker, self.channel, self.served, wanted, max_crashes=self.max_crashes, **owed)
+        fixed: dict[str, Any] = {"max_crashes": self.max_crashes, "max_bytes": self.max_bytes}
+        return self.store.run_pass(self.worker, self.channel, self.served, wanted, **fixed, **owed)
 
     def retry_locked(self, now: float) -> None:
         """Try outcomes and releases again whose rows were locked."""

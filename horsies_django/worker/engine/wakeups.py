@@ -103,6 +103,11 @@ class Wakeups:
             self.certain.clear()
         self.passes_on = self.passes_on or self.place is not None
 
+    def follow(self, queues: Iterable[str]) -> None:
+        """The next pass goes on with workflows, mostly in these queues; workers are told of what it leaves behind."""
+        for lane in LANES:
+            self.fresh[lane].update(self.queues.intersection(queues))
+
     def start_over(self) -> None:
         """Look everywhere, now and a moment later: notifications may have been missed."""
         self.tell(self.queues)

@@ -4,5 +4,5 @@
 SELECT * FROM horsies_pass(
   ROW(%(worker)s::uuid, %(channel)s::text, %(queues)s::text[], %(news)s::text, %(sync)s::int, %(async_)s::int, %(prefetch)s::int,
       %(total)s::int, %(batch)s::int, %(lease)s::interval, %(durable)s::boolean, %(max_crashes)s::int, %(grace)s::interval, NULL,
-      %(cursors)s::jsonb, NULL, %(now)s::timestamptz)::horsies_wanted,
+      %(cursors)s::jsonb, NULL, %(now)s::timestamptz, %(max_bytes)s::int)::horsies_wanted,
   %(outcomes)s::jsonb, %(releases)s::jsonb, %(starts)s::jsonb, %(expired_leases)s::boolean)

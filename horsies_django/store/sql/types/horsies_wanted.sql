@@ -5,8 +5,9 @@
 -- grace: leave tasks to others that taker cannot run and that have been due for less than this; NULL: take everything. The pass sets taker.
 -- cursors: by queue and lane where its waiting tasks can be, and by queue when its tasks in flight were claimed ("held"), as the last pass
 -- found them; NULL, or {} for a queue: anywhere. behind: the earliest due time of tasks that came back since; the pass sets it. now:
--- replaces the clock in tests, until the pass reads the clock.
+-- replaces the clock in tests, until the pass reads the clock. max_bytes: of the arguments of a task of a workflow; NULL: the pass leaves
+-- all runs to horsies_advance.
 -- Locks: none. Index: none.
 CREATE TYPE horsies_wanted AS (
   worker uuid, channel text, queues text[], news text, sync int, async int, prefetch int, total int, batch int, lease interval,
-  durable boolean, max_crashes int, grace interval, taker horsies_workers, cursors jsonb, behind timestamptz, now timestamptz)
+  durable boolean, max_crashes int, grace interval, taker horsies_workers, cursors jsonb, behind timestamptz, now timestamptz, max_bytes int)

@@ -14,12 +14,16 @@ DECLARE
   v_keys text[];
   v_now timestamptz;
   v_whole record;
+  v_sent text[];
+  v_claimed text[];
+  v_count int;
   v_row horsies_passed;
 BEGIN
   IF p_outcomes IS NOT NULL THEN
-    v_settled := horsies_settle(p_wanted.worker, p_outcomes, p_wanted.max_crashes, p_wanted.channel, p_wanted.news, p_wanted.now);
+    v_settled := horsies_settle(p_wanted.worker, p_outcomes, p_wanted.max_crashes, p_wanted.channel, p_wanted.news, p_wanted.max_bytes, p_wanted.now);
     v_plain := v_settled.plain;
     v_row.report := v_settled.report;
+    v_sent := v_settled.sent;
   ELSE
     v_plain := NOT EXISTS (SELECT FROM horsies_limits l
                            WHERE l.queue_name IN (p_wanted.news, '*')
@@ -52,6 +56,7 @@ BEGIN
           RETURNING t.*
         )
         SELECT r.* FROM (SELECT * FROM claimed ORDER BY priority, enqueued_at, id) AS c CROSS JOIN LATERAL horsies_claimed('start', c) AS r;
+      GET DIAGNOSTICS v_count = ROW_COUNT;
     END IF;
     v_row.kind := 'short';
   ELSE
@@ -70,6 +75,16 @@ BEGIN
     p_wanted.durable := v_whole.durable;
   END IF;
   RETURN NEXT v_row;
+  IF v_sent <> '{}' THEN  -- workers are told of tasks that were sent here and not claimed
+    IF v_row.kind = 'short' THEN
+      v_claimed := array_fill(p_wanted.news, ARRAY[coalesce(v_count, 0)]);
+    ELSE
+      v_claimed := ARRAY(SELECT c.queue_name FROM unnest(v_whole.claims) AS c WHERE c.kind = 'start');
+    END IF;
+    PERFORM pg_notify(p_wanted.channel || '_new', extract(epoch FROM now()) || ' ' || s.queue)
+    FROM (SELECT u.queue, count(*) AS many FROM unnest(v_sent) AS u (queue) GROUP BY u.queue) AS s
+    WHERE s.many > cardinality(array_positions(v_claimed, s.queue));
+  END IF;
   IF NOT p_wanted.durable THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;

@@ -60,12 +60,12 @@ BEGIN
       FROM horsies_tasks t WHERE t.id = ANY (v_started) GROUP BY t.claimed_by
     LOOP
       BEGIN
-        SELECT v_failed || s.finals INTO v_failed FROM horsies_settle(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL, NULL) AS s;
+        SELECT v_failed || s.finals INTO v_failed FROM horsies_settle(v_dead.worker, v_dead.outcomes, p_max_crashes, p_channel, NULL, NULL, NULL) AS s;
       EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
         FOR v_outcome IN SELECT o.value FROM jsonb_array_elements(v_dead.outcomes) AS o LOOP
           BEGIN
             SELECT v_failed || s.finals INTO v_failed
-            FROM horsies_settle(v_dead.worker, jsonb_build_array(v_outcome), p_max_crashes, p_channel, NULL, NULL) AS s;
+            FROM horsies_settle(v_dead.worker, jsonb_build_array(v_outcome), p_max_crashes, p_channel, NULL, NULL, NULL) AS s;
           EXCEPTION WHEN data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
             BEGIN
               UPDATE horsies_tasks t

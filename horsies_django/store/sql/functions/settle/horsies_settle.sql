@@ -3,21 +3,26 @@
 -- the others.
 -- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the queues and partitions of what was written (which have a permit more
 -- now), and the ids that are final. The report, NULL if there is nothing to say, has by name: missed: ids that were not written, which the
--- caller looks up; in_runs: [run, id] of final ones in a workflow; decided: for the log, by id, retries {"retry": its number, "of": the
+-- caller looks up; in_runs: [run, id] of final ones in a workflow that horsies_advance has to
+-- take into account; decided: for the log, by id, retries {"retry": its number, "of": the
 -- most, "at": an epoch} and {"code": "POISON"}.
 -- plain: nothing that was written, p_news or the cluster has a limit, p_news (NULL: none) has a row, and the worker was not declared dead. A
 -- change of limits locks their table exclusively, and a statement takes its snapshot after its locks, which the transaction keeps: so it is
 -- true for the rest of the transaction. p_now replaces the clock in tests.
 -- Without nested loops: the planner cannot know that the CTEs have a row per outcome, and would compare each with each.
 -- Locks: the task rows, skipping locked ones; the next pass tries these again. Index: primary keys.
-CREATE FUNCTION horsies_settle(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_news text, p_now timestamptz,
-                               OUT queues text[], OUT keys text[], OUT finals uuid[], OUT report jsonb, OUT plain boolean)
+CREATE FUNCTION horsies_settle(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_news text, p_max_bytes int, p_now timestamptz,
+                               OUT queues text[], OUT keys text[], OUT finals uuid[], OUT report jsonb, OUT plain boolean, OUT sent text[])
 LANGUAGE plpgsql VOLATILE SET enable_nestloop = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_ids uuid[];
   v_decided jsonb;
-  v_in_runs uuid[];
+  v_runs uuid[];  -- of what is final, with their nodes and tasks
+  v_numbers bigint[];
+  v_tasks uuid[];
+  v_plain uuid[] := '{}';  -- runs that go on here
+  v_set text;
   v_waited boolean;  -- whether a process waits for results
 BEGIN
   IF p_outcomes @> '[{"status": "FAILED"}]' THEN
@@ -37,20 +42,32 @@ BEGIN
     ) AS d ON true;
   END IF;
 
+  IF p_max_bytes IS NOT NULL AND p_outcomes @> '[{"in_run": true}]' THEN
+    SELECT horsies_plain_runs(array_agg(t.workflow_id), array_agg(t.node),
+                              array_agg(CASE WHEN o.status = 'COMPLETED' AND o.error_code IS NULL THEN t.id END), 200)
+    INTO v_plain
+    FROM horsies_tasks t JOIN jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, error_code text)
+      ON o.id = t.id AND o.generation = t.claim_generation
+    WHERE t.id = ANY (ARRAY(SELECT r.id FROM jsonb_to_recordset(p_outcomes) AS r (id uuid))) AND t.workflow_id IS NOT NULL
+      AND t.claimed_by = p_worker AND t.status = 'RUNNING';
+  END IF;
+
   WITH outcome AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
       due_at timestamptz, poison boolean, exception_class text, traceback text)
   ), held AS MATERIALIZED (
-    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.retry_count, t.started_at, t.workflow_id FROM horsies_tasks t
+    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.retry_count, t.started_at, t.workflow_id, t.node FROM horsies_tasks t
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     FOR NO KEY UPDATE SKIP LOCKED
   ), ended AS MATERIALIZED (
-    SELECT h.queue_name, h.partition_key, h.retry_count, h.started_at, h.workflow_id, o.*
+    SELECT h.queue_name, h.partition_key, h.retry_count, h.started_at, h.workflow_id, h.node, o.*
     FROM held h JOIN outcome o ON o.id = h.id AND o.generation = h.claim_generation
   ), settled AS (
     UPDATE horsies_tasks t
-    SET status = e.status, finished_at = v_now, next_retry_at = NULL, error_code = CASE WHEN e.poison THEN 'POISON' ELSE e.error_code END,
+    SET status = e.status, finished_at = v_now, next_retry_at = NULL,
+        advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
+        error_code = CASE WHEN e.poison THEN 'POISON' ELSE e.error_code END,
         result = CASE WHEN e.poison THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || e.error_message)::text
                    ELSE e.result END::horsies_json
     FROM ended e
@@ -66,18 +83,30 @@ BEGIN
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),
          coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
          jsonb_object_agg(e.id, '{"code": "POISON"}'::jsonb) FILTER (WHERE e.poison),
-         array_agg(ARRAY[e.workflow_id, e.id]) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
+         array_agg(e.workflow_id) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
+         array_agg(e.node) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
+         array_agg(e.id) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
          EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
          NOT EXISTS (SELECT FROM horsies_limits l
                      WHERE l.queue_name = ANY (ARRAY(SELECT held.queue_name::text FROM held) || ARRAY[p_news, '*'])
                        AND NOT ((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL))
            AND (p_news IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_news))
            AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL)
-  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_waited, plain FROM ended e;
+  INTO v_ids, queues, keys, finals, v_decided, v_runs, v_numbers, v_tasks, v_waited, plain FROM ended e;
   IF v_waited THEN
     PERFORM horsies_notify_finished(p_channel, finals);
   END IF;
-  IF v_decided IS NOT NULL OR v_in_runs IS NOT NULL OR cardinality(finals) < jsonb_array_length(p_outcomes) THEN
+  IF v_plain <> '{}' THEN
+    BEGIN
+      v_set := set_config('horsies.quiet', 'on', true);
+      sent := horsies_advance_plain(v_plain, v_runs, v_numbers, p_max_bytes, p_now);
+      v_set := set_config('horsies.quiet', '', true);
+    EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
+      UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (v_tasks) AND t.workflow_id = ANY (v_plain);
+      v_plain := '{}';  -- horsies_advance finds out which node cannot be sent
+    END;
+  END IF;
+  IF v_decided IS NOT NULL OR v_runs IS NOT NULL OR cardinality(finals) < jsonb_array_length(p_outcomes) THEN
     IF cardinality(finals) < cardinality(v_ids) THEN
       WITH retried AS (
         UPDATE horsies_tasks t
@@ -94,7 +123,8 @@ BEGIN
                'retry', r.retry_count, 'of', r.max_retries, 'at', extract(epoch FROM r.next_retry_at)))
       INTO v_decided FROM retried r WHERE (SELECT count(*) FROM woken) >= 0;
     END IF;
-    report := jsonb_build_object('decided', v_decided, 'in_runs', v_in_runs, 'missed', ARRAY(
+    report := jsonb_build_object('decided', v_decided, 'in_runs', (
+      SELECT jsonb_agg(jsonb_build_array(r.run, r.task)) FROM unnest(v_runs, v_tasks) AS r (run, task) WHERE r.run <> ALL (v_plain)), 'missed', ARRAY(
       SELECT o.value -> 'id' FROM jsonb_array_elements(p_outcomes) AS o WHERE (o.value ->> 'id')::uuid <> ALL (v_ids)));
   END IF;
 END

@@ -1,6 +1,6 @@
 -- Sends the tasks of ready nodes, of several runs, with the results that are their arguments. Raises an error if one of them cannot be sent.
 -- due_at keeps when the delay of a node ends: a task that a pause withdrew does not wait anew.
--- Moves nodes READY -> ENQUEUED; tasks (none) -> PENDING. Returns how many.
+-- Moves nodes READY, and PENDING ones whose last upstream nodes have just completed, -> ENQUEUED; tasks (none) -> PENDING. Returns how many.
 -- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys.
 CREATE FUNCTION horsies_send_all(p_workflows uuid[], p_numbers bigint[], p_max_bytes int, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
@@ -20,12 +20,15 @@ BEGIN
            q.partition_version, n.max_retries, n.options, n.codec, w.id, n.number, 0
     FROM unnest(p_workflows, p_numbers) WITH ORDINALITY AS p (workflow, number, place)
     JOIN horsies_workflows w ON w.id = p.workflow
-    JOIN horsies_workflow_nodes n ON n.workflow_id = p.workflow AND n.number = p.number
+    CROSS JOIN LATERAL (  -- by the whole key, whatever the statistics say
+      SELECT n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p.workflow AND n.number = p.number OFFSET 0) AS n
     LEFT JOIN horsies_queues q ON q.name = n.queue_name
     CROSS JOIN LATERAL (SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs) AS k
     RETURNING id, workflow_id, node
   )
-  UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED', task_id = made.id, due_at = coalesce(n.due_at, v_start + n.delay)
+  UPDATE horsies_workflow_nodes n
+  SET status = 'ENQUEUED', task_id = made.id, due_at = coalesce(n.due_at, v_start + n.delay),
+      open = CASE n.status WHEN 'PENDING' THEN 0 ELSE n.open END, ok = CASE n.status WHEN 'PENDING' THEN n.ok + n.open ELSE n.ok END
   FROM made WHERE n.workflow_id = made.workflow_id AND n.number = made.node;
   GET DIAGNOSTICS v_many = ROW_COUNT;
   RETURN v_many;

@@ -1,0 +1,33 @@
+-- Locks runs whose nodes, tasks or timers, have completed or are about to, and returns those in which nothing else has to be decided: the
+-- nodes lead to tasks without conditions or delays that need all of their upstream nodes, p_many at most, and no failure, limit or parent run
+-- matters, and nothing is left to be done (owed_at). horsies_advance_plain moves these on; the others, and those that another transaction holds, are left to horsies_advance.
+-- p_tasks: the task of each node, NULL for a timer and for a task that did not complete.
+-- Each list is joined by nested loops into a primary key, whatever the statistics say.
+-- Locks: rows of runs, skipping locked ones. Index: primary keys, horsies_workflow_nodes_added.
+CREATE FUNCTION horsies_plain_runs(p_runs uuid[], p_numbers bigint[], p_tasks uuid[], p_many int) RETURNS uuid[] LANGUAGE plpgsql VOLATILE
+SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v_runs uuid[];
+BEGIN
+  v_runs := ARRAY(
+    SELECT w.id FROM horsies_workflows w
+    WHERE w.id = ANY (p_runs) AND w.status = 'RUNNING' AND w.owed_at IS NULL AND w.parent_id IS NULL AND w.max_in_flight IS NULL
+      AND NOT EXISTS (SELECT FROM unnest(p_runs, p_numbers) AS f (run, number)
+                      JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
+                      WHERE f.run = w.id AND n.kind NOT IN ('task', 'timer'))  -- before the lock: many elements of a map end at once
+    FOR NO KEY UPDATE SKIP LOCKED);
+  RETURN ARRAY(
+    SELECT f.run
+    FROM unnest(p_runs, p_numbers, p_tasks) AS f (run, number, task)
+    JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
+    LEFT JOIN horsies_workflow_edges e ON e.workflow_id = f.run AND e.upstream = f.number
+    LEFT JOIN horsies_workflow_nodes d ON d.workflow_id = e.workflow_id AND d.number = e.downstream
+    WHERE f.run = ANY (v_runs)
+    GROUP BY f.run
+    HAVING count(*) <= p_many AND bool_and(
+        coalesce(n.kind = 'task' AND n.status = 'ENQUEUED' AND n.task_id = f.task OR n.kind = 'timer' AND n.status = 'WAITING', false)
+        AND coalesce(d.kind = 'task' AND d.status = 'PENDING' AND d.rule = 'all' AND d.when_path IS NULL
+                     AND d.delay IS NULL AND d.due_at IS NULL, false))
+      AND NOT EXISTS (SELECT FROM horsies_workflow_nodes a WHERE a.workflow_id = f.run AND a.status = 'ADDED'));
+END
+$$;

@@ -10,6 +10,7 @@ TYPES = ("horsies_passed", "horsies_wanted", "horsies_candidate")
 
 # In the order in which they need each other: PostgreSQL looks into those in SQL when they are made.
 FUNCTIONS = (
+    "tasks/horsies_channel",
     "workflows/horsies_uuid7",
     "audit/horsies_lost",
     "audit/horsies_note",
@@ -95,6 +96,7 @@ FUNCTIONS = (
     "workflows/horsies_add_nodes",
     "workflows/horsies_create_run",
     "workflows/horsies_begin_run",
+    "workflows/horsies_send_run",
     "workflows/horsies_start_child",
     "workflows/horsies_next_signal",
     "workflows/horsies_take_signal",

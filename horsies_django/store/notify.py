@@ -131,7 +131,7 @@ def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> No
 
 def channel_prefix(connection: Any) -> str:
     """Return the prefix of this installation's channels; "_new" and "_done" complete it."""
-    return str(run(connection, "sessions/channel")[0][0])
+    return str(run(connection, "horsies_channel", {})[0][0])
 
 
 class Listener:

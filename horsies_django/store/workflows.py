@@ -108,19 +108,25 @@ class WorkflowStore:
         self.clock = {"now": now}
         self.shared = {"channel": channel, "max_bytes": max_bytes, **self.clock}
 
-    def create(self, id_: uuid.UUID, graph: str) -> Created:
-        """Insert a run, or find the one of the same name and key. ``graph`` is JSON without nodes."""
-        params = {"id": id_, "run": graph, "parent": None, "parent_node": None, **self.clock}
-        return Created(*run(self.connection, "horsies_create_run", params)[0])
+    def send(
+        self, ids: Sequence[uuid.UUID], runs: Sequence[str], nodes: Sequence[str], *, begin: bool
+    ) -> list[Created]:
+        """Insert runs with nodes, or find those of the same name and key; with ``begin`` also send their first tasks.
+
+        The channel is the database's. ``runs`` are JSON objects without nodes, ``nodes`` JSON lists.
+        """
+        params = {"ids": list(ids), "runs": list(runs), "nodes": list(nodes), "limit": ROOTS if begin else None}
+        params |= {"max_bytes": self.shared["max_bytes"], **self.clock}
+        return [Created(*row) for row in run(self.connection, "workflows/send", params)]
 
     def add(self, workflow: uuid.UUID, nodes: str) -> None:
-        """Insert nodes, a JSON list, of a new run."""
+        """Insert more nodes, a JSON list, of a new run."""
         params = {"workflow": workflow, "added_by": -1, "nodes": nodes, "values": "{}", **self.clock}
         run(self.connection, "horsies_add_nodes", params)
 
     def begin(self, workflow: uuid.UUID) -> None:
         """Send the first tasks of a new run."""
-        run(self.connection, "workflows/begin", {"workflow": workflow, "limit": ROOTS, **self.shared})
+        run(self.connection, "horsies_begin_run", {"workflow": workflow, "limit": ROOTS, **self.shared})
 
     def advancing(
         self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int

@@ -1,14 +1,15 @@
-"""Sends a workflow: checks its graph, and inserts run, nodes and edges in the caller's transaction."""
+"""Sends workflows: checks their graphs, and inserts runs, nodes and edges in the caller's transaction."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
 from django.apps import apps
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionError, WorkflowError
@@ -19,7 +20,6 @@ from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
 from horsies_django.workflows import checks
-from horsies_django.workflows.database import writing
 from horsies_django.workflows.embed import level_problems
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.results import codec_of, codecs_of
@@ -28,9 +28,27 @@ CHUNK = 5_000  # nodes per INSERT
 _accepted: set[str] = set()
 
 
-def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
-    """Send a workflow and return its handle. Raises WorkflowDefinitionError, TaskSendError, WorkflowError."""
-    refuse_context(flow, from_async=from_async)
+def send_graphs(flows: Sequence[Any], *, from_async: bool = False) -> list[WorkflowHandle]:
+    """Send workflows, all or none of them, and return their handles in order.
+
+    Raises WorkflowDefinitionError, TaskSendError, WorkflowError.
+    """
+    for flow in flows:
+        refuse_context(flow, from_async=from_async)
+    conf = config()
+    with taken():
+        store = WorkflowStore(connections[conf.database], "", conf.max_payload_bytes, simulated_now.get())
+        for flow in flows:
+            check(flow, store)
+        drafts = [Draft(flow, uuid7(), list(chunks(flow))) for flow in flows]
+        single = len(drafts) == 1 and len(drafts[0].chunks) == 1  # one statement is a transaction of its own
+        with nullcontext() if single else transaction.atomic(using=conf.database):
+            runs = [run for group in groups(drafts) for run in insert(store, group)]
+    return [handle_of(flow, run) for flow, run in zip(flows, runs, strict=True)]
+
+
+def check(flow: Any, store: WorkflowStore) -> None:
+    """Raise WorkflowDefinitionError, with all problems of the graph."""
     flow.finish()
     problems = [*flow.problems, *checks.graph_problems(flow), *level_problems(flow.nodes)]
     problems += [
@@ -38,22 +56,51 @@ def send_graph(flow: Any, *, from_async: bool = False) -> WorkflowHandle:
         for node in flow.nodes
         if node.kind == "input"
     ]
-    with taken(), writing(simulated_now.get()) as store:
-        problems += path_problems(flow, store)
-        if problems:
-            raise WorkflowDefinitionError(str(flow.name), problems)
-        head = {**flow.head(), "key": flow.key, "hash": None if flow.key is None else flow.hash()}
-        run = store.create(uuid7(), json.dumps(head))
-        if run.created:
-            for chunk in chunks(flow):
-                store.add(run.id, chunk)
-            store.begin(run.id)
-        elif run.hash != head["hash"]:
+    problems += path_problems(flow, store)
+    if problems:
+        raise WorkflowDefinitionError(str(flow.name), problems)
+
+
+class Draft:
+    """A run before it is inserted: its workflow, its id, and its nodes as JSON lists."""
+
+    def __init__(self, flow: Any, id_: UUID, chunks: list[str]) -> None:
+        self.flow, self.id, self.chunks = flow, id_, chunks
+        self.hash = None if flow.key is None else flow.hash()
+        self.head = json.dumps({**flow.head(), "key": flow.key, "hash": self.hash})
+
+
+def groups(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
+    """Put runs together that fit into one statement of moderate size; a large one is alone."""
+    group: list[Draft] = []
+    size = 0
+    for draft in drafts:
+        if group and (len(draft.chunks) > 1 or size + len(draft.chunks[0]) > CHUNK_CHARACTERS or len(group) == CHUNK):
+            yield group
+            group, size = [], 0
+        group.append(draft)
+        size += CHUNK_CHARACTERS if len(draft.chunks) > 1 else len(draft.chunks[0])
+    if group:
+        yield group
+
+
+def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
+    """Insert runs that ``groups`` has put together, and return their ids. Raises WorkflowError."""
+    more = group[0].chunks[1:]
+    runs = store.send(
+        [draft.id for draft in group], [draft.head for draft in group], [draft.chunks[0] for draft in group], begin=not more
+    )  # fmt: skip
+    for draft, run in zip(group, runs, strict=True):
+        if not run.created and run.hash != draft.hash:
             raise WorkflowError(
-                f"there is a run of {flow.name!r} with the key {flow.key!r} and another graph: {run.id}. Use another key, or "
-                "send the same graph"
+                f"there is a run of {draft.flow.name!r} with the key {draft.flow.key!r} and another graph: {run.id}. Use another "
+                "key, or send the same graph"
             )
-    return handle_of(flow, run.id)
+    if more and runs[0].created:
+        for chunk in more:
+            store.add(runs[0].id, chunk)
+        store.begin(runs[0].id)
+    return [run.id for run in runs]
 
 
 def handle_of(flow: Any, id_: UUID | str) -> WorkflowHandle:

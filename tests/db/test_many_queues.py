@@ -47,11 +47,11 @@ def blocks(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
     }  # fmt: skip
     statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
     found = []
-    for _ in range(2):  # what a session reads once
+    for _ in range(3):  # what a session reads once, or when an autovacuum makes it plan again
         with worker.conn.transaction(force_rollback=True):
             plan = worker.conn.execute(statement.encode(), params).fetchone()[0][0]["Plan"]  # type: ignore[index]
             found.append(int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]))
-    return found[-1]
+    return min(found)
 
 
 @pytest.mark.parametrize("cap", [None, 5])

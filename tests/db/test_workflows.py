@@ -13,6 +13,7 @@ from django.db import connection
 from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, get_handle, get_workflow, quorum
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
+from horsies_django.workflows import send
 from tests.apps.project import flows
 
 pytestmark = pytest.mark.django_db
@@ -225,6 +226,38 @@ def test_a_key_makes_a_send_idempotent() -> None:
     for other in ({"n": 2}, {"signal": "sent"}, {"days": 2}):
         with pytest.raises(WorkflowError, match="another graph"):
             send(**other)
+
+
+def numbered(*numbers: int, key: str | None = None) -> Workflow:
+    flow = Workflow("numbered", key=key)
+    for n in numbers:
+        flow.returns(flow.add(flows.number, n))
+    return flow
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5_000])
+def test_many_workflows_are_sent_in_order_whatever_fits_into_a_statement(
+    monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(send, "CHUNK", chunk)
+    sizes = (1, 1, 3, 1, 2, 1)
+    handles = Workflow.send_many(numbered(*range(size)) for size in sizes)
+    handles += async_to_sync(Workflow.asend_many)([numbered(7)])
+    assert Workflow.send_many([]) == []
+    drain()
+    assert [handle.get(0).ok_value for handle in handles] == [*(size - 1 for size in sizes), 7]
+    assert [len(statuses(handle)) for handle in handles] == [*sizes, 1]
+
+
+def test_of_many_workflows_all_or_none_are_sent() -> None:
+    numbered(1, key="here").send()
+    with pytest.raises(WorkflowDefinitionError, match="no task named 'nothing'"):
+        Workflow.send_many([numbered(1), numbered(2), Workflow("bad").add("nothing").flow])
+    with pytest.raises(WorkflowError, match="another graph"):
+        Workflow.send_many([numbered(1), numbered(2, key="here")])
+    assert WorkflowRun.objects.count() == 1
+    one, other, same = Workflow.send_many([numbered(1, key="new"), numbered(2), numbered(1, key="new")])
+    assert (one == same, WorkflowRun.objects.count()) == (True, 3)
 
 
 @pytest.mark.parametrize("wrong", [flows.number, "number", 3, ["number"]])

@@ -1,4 +1,6 @@
--- Sends the first tasks of a run that the caller has just created, p_limit at most; workers send the rest.
+-- Sends the first tasks of a run that the caller has just created, p_limit at most; workers send the rest. In a SERIALIZABLE transaction a
+-- worker sends all, as soon as it commits: whoever reads new nodes, which stand in the indexes beside those of other new runs, makes others
+-- that send fail with 40001.
 -- Locks: the row of the run. Index: primary keys, horsies_workflow_nodes_open.
 CREATE FUNCTION horsies_begin_run(p_workflow uuid, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -6,6 +8,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 DECLARE
   v_inputs bigint[];
 BEGIN
+  IF current_setting('transaction_isolation') = 'serializable' THEN
+    PERFORM pg_notify(p_channel || '_new', 'advance ' || p_workflow);
+    RETURN;
+  END IF;
   v_inputs := ARRAY(SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'input');
   IF v_inputs <> '{}' THEN
     PERFORM horsies_propagate(p_workflow, v_inputs, false, horsies_part(), coalesce(p_now, clock_timestamp()));

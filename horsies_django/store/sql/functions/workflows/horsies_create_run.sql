@@ -1,6 +1,6 @@
 -- Inserts a run without nodes. p_run: an object as Workflow.head() in workflows/builder.py writes it. With a key and a run of that name
 -- and key: returns that one's id and hash instead; it waits for an open transaction that sends the same key.
--- In a SERIALIZABLE transaction the run is owed its first tasks; see workflows/begin.sql. Moves (none) -> RUNNING.
+-- In a SERIALIZABLE transaction the run is owed its first tasks; see horsies_begin_run. Moves (none) -> RUNNING.
 -- Locks: none but the new row. Index: horsies_workflows_key.
 CREATE FUNCTION horsies_create_run(p_id uuid, p_run jsonb, p_parent uuid, p_parent_node bigint, p_now timestamptz,
                                    OUT id uuid, OUT hash text, OUT created boolean) LANGUAGE plpgsql VOLATILE AS $$

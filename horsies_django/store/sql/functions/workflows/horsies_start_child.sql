@@ -12,9 +12,8 @@ DECLARE
 BEGIN
   SELECT n.* INTO v_node FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = p_number;
   v_values := horsies_node_kwargs(v_node, p_max_bytes);
-  PERFORM horsies_create_run(v_id, v_node.graph - 'key'::text, p_run.id, p_number, p_now);
-  PERFORM horsies_add_nodes(v_id, -1, v_node.graph -> 'nodes', v_values, p_now);
-  PERFORM horsies_begin_run(v_id, 1000, p_max_bytes, p_channel, p_now);
+  PERFORM horsies_send_run(v_id, v_node.graph - 'key'::text, v_node.graph -> 'nodes', v_values, p_run.id, p_number, 1000, p_max_bytes,
+                           p_channel, p_now);
   UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED', task_id = v_id WHERE n.workflow_id = p_run.id AND n.number = p_number;
 END
 $$;

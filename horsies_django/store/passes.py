@@ -101,8 +101,6 @@ def outcome_json(outcome: Outcome) -> str:
         f'{{"id":"{outcome.id.hex}","generation":{outcome.generation},"status":"{outcome.status}",'
         f'"result":{write_json(outcome.result)},"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
     )
-    if outcome.in_run:
-        text += ',"in_run":true'
     if outcome.error_code is None:
         return text + "}"
     return (

@@ -169,7 +169,7 @@ class TaskStore:
             "max_crashes": max_crashes,
             "grace": grace,
             "cursors": cursors,
-            "max_bytes": max_bytes,
+            "max_bytes": max_bytes if any(outcome.in_run for outcome in outcomes) else None,
             "now": self.now,
             **wanted._asdict(),
             "durable": wanted.durable or bool(outcomes or releases or expired_leases),

@@ -5,8 +5,8 @@
 -- grace: leave tasks to others that taker cannot run and that have been due for less than this; NULL: take everything. The pass sets taker.
 -- cursors: by queue and lane where its waiting tasks can be, and by queue when its tasks in flight were claimed ("held"), as the last pass
 -- found them; NULL, or {} for a queue: anywhere. behind: the earliest due time of tasks that came back since; the pass sets it. now:
--- replaces the clock in tests, until the pass reads the clock. max_bytes: of the arguments of a task of a workflow; NULL: the pass leaves
--- all runs to horsies_advance.
+-- replaces the clock in tests, until the pass reads the clock. max_bytes: of the arguments of a task of a workflow; NULL: no outcome is
+-- of a workflow, or the pass leaves all to horsies_advance.
 -- Locks: none. Index: none.
 CREATE TYPE horsies_wanted AS (
   worker uuid, channel text, queues text[], news text, sync int, async int, prefetch int, total int, batch int, lease interval,

@@ -18,6 +18,7 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_ids uuid[];
   v_decided jsonb;
+  v_in_runs boolean;
   v_runs uuid[];  -- of what is final, with their nodes and tasks
   v_numbers bigint[];
   v_tasks uuid[];
@@ -42,7 +43,7 @@ BEGIN
     ) AS d ON true;
   END IF;
 
-  IF p_max_bytes IS NOT NULL AND p_outcomes @> '[{"in_run": true}]' THEN
+  IF p_max_bytes IS NOT NULL THEN
     SELECT horsies_plain_runs(array_agg(t.workflow_id), array_agg(t.node),
                               array_agg(CASE WHEN o.status = 'COMPLETED' AND o.error_code IS NULL THEN t.id END), 200)
     INTO v_plain
@@ -57,11 +58,11 @@ BEGIN
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
       due_at timestamptz, poison boolean, exception_class text, traceback text)
   ), held AS MATERIALIZED (
-    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.retry_count, t.started_at, t.workflow_id, t.node FROM horsies_tasks t
+    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.retry_count, t.started_at, t.workflow_id FROM horsies_tasks t
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     FOR NO KEY UPDATE SKIP LOCKED
   ), ended AS MATERIALIZED (
-    SELECT h.queue_name, h.partition_key, h.retry_count, h.started_at, h.workflow_id, h.node, o.*
+    SELECT h.queue_name, h.partition_key, h.retry_count, h.started_at, h.workflow_id, o.*
     FROM held h JOIN outcome o ON o.id = h.id AND o.generation = h.claim_generation
   ), settled AS (
     UPDATE horsies_tasks t
@@ -83,18 +84,20 @@ BEGIN
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),
          coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
          jsonb_object_agg(e.id, '{"code": "POISON"}'::jsonb) FILTER (WHERE e.poison),
-         array_agg(e.workflow_id) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
-         array_agg(e.node) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
-         array_agg(e.id) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL),
+         count(e.workflow_id) > 0,
          EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
          NOT EXISTS (SELECT FROM horsies_limits l
                      WHERE l.queue_name = ANY (ARRAY(SELECT held.queue_name::text FROM held) || ARRAY[p_news, '*'])
                        AND NOT ((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL))
            AND (p_news IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_news))
            AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL)
-  INTO v_ids, queues, keys, finals, v_decided, v_runs, v_numbers, v_tasks, v_waited, plain FROM ended e;
+  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_waited, plain FROM ended e;
   IF v_waited THEN
     PERFORM horsies_notify_finished(p_channel, finals);
+  END IF;
+  IF v_in_runs THEN
+    SELECT array_agg(t.workflow_id), array_agg(t.node), array_agg(t.id) INTO v_runs, v_numbers, v_tasks
+    FROM horsies_tasks t WHERE t.id = ANY (finals) AND t.workflow_id IS NOT NULL;
   END IF;
   IF v_plain <> '{}' THEN
     BEGIN

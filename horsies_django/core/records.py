@@ -45,7 +45,7 @@ class Claim(NamedTuple):
     """A task that this worker has claimed; ``generation`` fences every later write.
 
     ``kwargs`` is JSON text, which only the child decodes. ``attempt`` counts from 1; ``options`` is the JSON text of the options,
-    usually None. ``sent_at`` is an epoch; ``in_run``: it is a task of a workflow. The fields are read by name from
+    usually None. ``sent_at`` is an epoch; ``in_run``: it is a single task of a workflow. The fields are read by name from
     ``horsies_passed``, and the child gets all of them.
     """
 

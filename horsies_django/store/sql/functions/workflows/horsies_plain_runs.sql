@@ -1,6 +1,8 @@
 -- Locks runs whose nodes, tasks or timers, have completed or are about to, and returns those in which nothing else has to be decided: the
--- nodes lead to tasks without conditions or delays that need all of their upstream nodes, p_many at most, and no failure, limit or parent run
--- matters, and nothing is left to be done (owed_at). horsies_advance_plain moves these on; the others, and those that another transaction holds, are left to horsies_advance.
+-- nodes lead to tasks without conditions or delays that need all of their upstream nodes, p_many at most, no failure, limit or parent run
+-- matters, and nothing is left to be done (owed_at). horsies_advance_plain moves these on; the others, and those that another transaction
+-- holds, are left to horsies_advance. Before the lock it leaves out maps, last nodes, and nodes with more than ten downstream ones: their
+-- tasks often end in numbers, which an advance takes together.
 -- p_tasks: the task of each node, NULL for a timer and for a task that did not complete.
 -- Each list is joined by nested loops into a primary key, whatever the statistics say.
 -- Locks: rows of runs, skipping locked ones. Index: primary keys, horsies_workflow_nodes_added.
@@ -10,12 +12,22 @@ DECLARE
   v_runs uuid[];
 BEGIN
   v_runs := ARRAY(
-    SELECT w.id FROM horsies_workflows w
-    WHERE w.id = ANY (p_runs) AND w.status = 'RUNNING' AND w.owed_at IS NULL AND w.parent_id IS NULL AND w.max_in_flight IS NULL
-      AND NOT EXISTS (SELECT FROM unnest(p_runs, p_numbers) AS f (run, number)
-                      JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
-                      WHERE f.run = w.id AND n.kind NOT IN ('task', 'timer'))  -- before the lock: many elements of a map end at once
-    FOR NO KEY UPDATE SKIP LOCKED);
+    SELECT f.run
+    FROM unnest(p_runs, p_numbers) AS f (run, number)
+    JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
+    CROSS JOIN LATERAL (SELECT count(*) AS many FROM (
+      SELECT FROM horsies_workflow_edges e WHERE e.workflow_id = f.run AND e.upstream = f.number LIMIT 11) AS e) AS below
+    GROUP BY f.run
+    HAVING bool_and(n.kind IN ('task', 'timer') AND below.many BETWEEN 1 AND 10));
+  IF v_runs <> '{}' THEN
+    v_runs := ARRAY(
+      SELECT w.id FROM horsies_workflows w
+      WHERE w.id = ANY (v_runs) AND w.status = 'RUNNING' AND w.owed_at IS NULL AND w.parent_id IS NULL AND w.max_in_flight IS NULL
+      FOR NO KEY UPDATE SKIP LOCKED);
+  END IF;
+  IF v_runs = '{}' THEN
+    RETURN v_runs;
+  END IF;
   RETURN ARRAY(
     SELECT f.run
     FROM unnest(p_runs, p_numbers, p_tasks) AS f (run, number, task)

@@ -270,8 +270,8 @@ class CutAfter:
         self.connection = connection
         self.left = statements
 
-    def cursor(self) -> CutAfter:
-        self.shared = self.connection.cursor()
+    def cursor(self, **how: Any) -> CutAfter:
+        self.shared = self.connection.cursor(**how)
         return self
 
     def execute(self, *statement: Any) -> None:

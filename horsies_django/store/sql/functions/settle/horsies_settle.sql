@@ -3,9 +3,10 @@
 -- the others.
 -- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the queues and partitions of what was written (which have a permit more
 -- now), and the ids that are final. The report, NULL if there is nothing to say, has by name: missed: ids that were not written, which the
--- caller looks up; in_runs: [run, id] of final ones in a workflow that horsies_advance has to
--- take into account; decided: for the log, by id, retries {"retry": its number, "of": the
--- most, "at": an epoch} and {"code": "POISON"}.
+-- caller looks up; in_runs: [run, id] of final ones that horsies_advance has to take into account; decided: for the log, by id, retries
+-- {"retry": its number, "of": the most, "at": an epoch} and {"code": "POISON"}.
+-- With p_max_bytes, the most that arguments may take, runs of workflows in which nothing else has to be decided go on here, see
+-- horsies_plain_runs. sent: the queue of each task that was sent for them, which the caller announces if it does not claim it.
 -- plain: nothing that was written, p_news or the cluster has a limit, p_news (NULL: none) has a row, and the worker was not declared dead. A
 -- change of limits locks their table exclusively, and a statement takes its snapshot after its locks, which the transaction keeps: so it is
 -- true for the rest of the transaction. p_now replaces the clock in tests.

@@ -45,8 +45,8 @@ class Claim(NamedTuple):
     """A task that this worker has claimed; ``generation`` fences every later write.
 
     ``kwargs`` is JSON text, which only the child decodes. ``attempt`` counts from 1; ``options`` is the JSON text of the options,
-    usually None. ``sent_at`` is an epoch; ``in_run``: it is a single task of a workflow. The fields are read by name from
-    ``horsies_passed``, and the child gets all of them.
+    usually None. ``sent_at`` is an epoch; ``in_run``: it is a task of a workflow, but no element of a map, except
+    perhaps the first. The fields are read by name from ``horsies_passed``, and the child gets all of them.
     """
 
     id: uuid.UUID
@@ -100,7 +100,7 @@ class Outcome(NamedTuple):
     ``retry`` is True, or a retry delay in seconds, for a task that raised Retry; the retry policy may retry others too.
     ``returned``: the task returned the error. ``classes``: the names of the exception's class and its bases, to which a policy
     may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and for signals; ``seconds`` is
-    how long the task occupied its slot, ``options`` the JSON text of its options, ``in_run`` whether it is one of a workflow.
+    how long the task occupied its slot, ``options`` the JSON text of its options, ``in_run`` as in ``Claim``.
     """
 
     id: uuid.UUID
@@ -135,24 +135,12 @@ class Outcome(NamedTuple):
 
         A reply WORKER_CRASHED says that the process was interrupted.
         """
-        name, queue, attempt = claim.task_name, claim.queue_name, claim.attempt
         if reply[0] != "COMPLETED":
             crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
         elif claim.options is not None and drops_result(claim.options):
             reply = (reply[0], NOT_KEPT, *reply[2:])
-        return cls(
-            claim.id,
-            claim.generation,
-            *reply,
-            child_pid,
-            crashed,
-            name,
-            queue,
-            attempt,
-            seconds,
-            claim.options,
-            claim.in_run,
-        )
+        about = (claim.task_name, claim.queue_name, claim.attempt, seconds, claim.options, claim.in_run)
+        return cls(claim.id, claim.generation, *reply, child_pid, crashed, *about)
 
 
 class TaskAttemptInfo(NamedTuple):

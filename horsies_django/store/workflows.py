@@ -113,7 +113,7 @@ class WorkflowStore:
     ) -> list[Created]:
         """Insert runs with nodes, or find those of the same name and key; with ``begin`` also send their first tasks.
 
-        The channel is the database's. ``runs`` are JSON objects without nodes, ``nodes`` JSON lists.
+        One statement, which reads the channel itself. ``runs`` are JSON objects without nodes, ``nodes`` JSON lists.
         """
         params = {"ids": list(ids), "runs": list(runs), "nodes": list(nodes), "limit": ROOTS if begin else None}
         params |= {"max_bytes": self.shared["max_bytes"], **self.clock}

@@ -13,10 +13,10 @@ from horsies_django.store.notify import channel_prefix
 from horsies_django.store.workflows import WorkflowStore
 
 
-def reading() -> WorkflowStore:
-    """Return the statements that only read."""
+def reading(now: datetime | None = None) -> WorkflowStore:
+    """Return the statements that need no transaction around them and no channel: those that only read, and ``send``."""
     conf = config()
-    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes)
+    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes, now)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.apps import apps
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionError, WorkflowError
@@ -20,6 +20,7 @@ from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
 from horsies_django.workflows import checks
+from horsies_django.workflows.database import reading, writing
 from horsies_django.workflows.embed import level_problems
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.results import codec_of, codecs_of
@@ -35,14 +36,13 @@ def send_graphs(flows: Sequence[Any], *, from_async: bool = False) -> list[Workf
     """
     for flow in flows:
         refuse_context(flow, from_async=from_async)
-    conf = config()
+    now = simulated_now.get()
     with taken():
-        store = WorkflowStore(connections[conf.database], "", conf.max_payload_bytes, simulated_now.get())
         for flow in flows:
-            check(flow, store)
+            check(flow, reading())
         drafts = [Draft(flow, uuid7(), list(chunks(flow))) for flow in flows]
         single = len(drafts) == 1 and len(drafts[0].chunks) == 1  # one statement is a transaction of its own
-        with nullcontext() if single else transaction.atomic(using=conf.database):
+        with nullcontext(reading(now)) if single else writing(now) as store:
             runs = [run for group in groups(drafts) for run in insert(store, group)]
     return [handle_of(flow, run) for flow, run in zip(flows, runs, strict=True)]
 

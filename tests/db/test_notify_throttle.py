@@ -24,6 +24,7 @@ from horsies_django.tasks import enqueue
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.notify_throttle import BURST, LOOK_SECONDS, NotifyThrottle
 from horsies_django.testing import drain
+from horsies_django.workflows import send as workflow_send
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.errands import tasks as errands
 from tests.apps.project import tasks
@@ -241,7 +242,11 @@ def test_sends_in_serializable_transactions_do_not_make_each_other_fail(
     assert Task.objects.count() >= 3
 
 
-def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(declared: None, connect: Connect) -> None:
+@pytest.mark.parametrize("chunk", [1, 5_000])
+def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(
+    declared: None, connect: Connect, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(workflow_send, "CHUNK", chunk)  # nodes in one statement, or in several
     listener, other = connect(), connect()
     prefix = channel_prefix(listener)
     listener.execute(f"LISTEN {prefix}_new")

@@ -1,15 +1,15 @@
 -- Returns the claimable, due tasks of the queues of one priority (p_first to p_last in p_limits), in one order (priority, enqueued_at, id)
--- over queues and lanes, each with the verdict 'start'. Each queue and lane is one scan, for as many as could start, and p_extra more after a
+-- over queues and lanes, without a verdict. Each queue and lane is one scan, for as many as could start, and p_extra more after a
 -- round in which candidates were refused.
 -- Tasks of the partitions in p_but, by the index of their queue, are left out; so are tasks that their run does not let start, and, with
 -- p_wanted.grace, tasks that p_wanted.taker does not know and that have been due for less. A scan goes from priority to priority, so tasks
 -- that are due in the future cost one probe per priority.
--- cuts: queue and lane of each scan that may not have reached the end. late: whether a candidate is. due: when the next task becomes due, if
+-- cuts: queue and lane of each scan that may not have reached the end. stale: whether a candidate is. due: when the next task becomes due, if
 -- its scan found too few. firsts: by queue and lane, for queues in p_wanted.cursors, the time of the first task of each priority that was
 -- reached (at most now), and "end" if the scan reached the end; tasks that another pass is claiming count, because they may come back.
 -- Locks: the candidates' rows, skipping locked ones. Index: horsies_tasks_claim, in its order, no sort.
 CREATE FUNCTION horsies_candidates(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb,
-                                   p_extra int, OUT candidates horsies_candidate[], OUT cuts text[], OUT late boolean, OUT due timestamptz,
+                                   p_extra int, OUT candidates horsies_candidate[], OUT cuts text[], OUT stale boolean, OUT due timestamptz,
                                    OUT firsts jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -24,7 +24,7 @@ DECLARE
   v_next timestamptz;
   v_scans int := 0;
 BEGIN
-  late := false;
+  stale := false;
   firsts := '{}';
   FOR v_queue IN p_first .. p_last LOOP
     CONTINUE WHEN p_rooms[v_queue] <= 0;
@@ -48,7 +48,7 @@ BEGIN
         ELSE
           SELECT array_agg(ROW(c.id, v_queue, v_lane, v_first.priority, c.enqueued_at, CASE WHEN c.stale
                    THEN horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, c.kwargs, c.task_name, c.codec)
-                   ELSE c.partition_key END, c.stale, c.late, 'start')::horsies_candidate) AS rows, count(*)::int AS many, bool_or(c.late) AS late
+                   ELSE c.partition_key END, c.stale, c.late, '')::horsies_candidate) AS rows, count(*)::int AS many, bool_or(c.stale) AS stale
           INTO v_some
           FROM (
             SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.codec, t.task_name,
@@ -65,7 +65,7 @@ BEGIN
           ) AS c;
           IF v_some.many > 0 THEN
             candidates := candidates || v_some.rows;
-            late := late OR v_some.late;
+            stale := stale OR v_some.stale;
             v_left := v_left - v_some.many;
             EXIT WHEN v_left <= 0;
           END IF;

@@ -20,7 +20,6 @@ DECLARE
   v_but jsonb;
   v_found record;
   v_candidates horsies_candidate[];
-  v_count int;
   v_allotted record;
   v_ids uuid[];
   v_unparked int;
@@ -47,9 +46,8 @@ BEGIN
       due := least(due, v_found.due);
       v_candidates := v_found.candidates;
       EXIT WHEN v_candidates IS NULL;
-      v_count := cardinality(v_candidates);
-      v_met := v_met + v_count;
-      IF v_partitioned THEN
+      v_met := v_met + cardinality(v_candidates);
+      IF v_partitioned AND v_found.stale THEN
         UPDATE horsies_tasks t SET partition_key = c.key, partition_version = p_limits[c.queue].partition_version
         FROM unnest(v_candidates) AS c WHERE c.stale AND t.id = c.id;
       END IF;

@@ -32,7 +32,7 @@ BEGIN
     SELECT coalesce(array_agg(h.id), '{}') INTO v_ids FROM held h JOIN claim c ON c.id = h.id AND c.generation = h.claim_generation;
     missed := ARRAY(SELECT c.id FROM jsonb_to_recordset(p_claims) AS c (id uuid) WHERE c.id <> ALL (v_ids));
   END IF;
-  WITH released AS (
+  WITH released AS (  -- whose rows are locked by now, behind the fence
     UPDATE horsies_tasks t
     SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'PENDING' ELSE 'CANCELLED' END,
         finished_at = CASE WHEN t.cancel_requested_at IS NOT NULL THEN v_now END,

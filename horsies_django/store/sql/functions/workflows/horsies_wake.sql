@@ -22,7 +22,9 @@ BEGIN
   SELECT array_agg(n.workflow_id), array_agg(n.number) INTO v_waiting, v_numbers FROM horsies_workflow_nodes n
   WHERE n.workflow_id = ANY (v_runs) AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= v_now;
   v_woken := horsies_plain_runs(v_waiting, v_numbers, NULL, p_limit);
-  PERFORM horsies_advance_plain(v_woken, v_waiting, v_numbers, p_max_bytes, p_now);
+  IF v_woken <> '{}' THEN
+    PERFORM horsies_advance_plain(v_woken, v_waiting, v_numbers, p_max_bytes, p_now);
+  END IF;
   RETURN QUERY SELECT r.id, false, 1, false, false, NULL::uuid, NULL::text FROM unnest(v_woken) AS r (id);
   FOR workflow IN SELECT r.id FROM unnest(v_runs) AS r (id) EXCEPT SELECT r.id FROM unnest(v_woken) AS r (id) LOOP
     SELECT a.busy, a.many, a.more, a.finished, a.parent, a.halted INTO busy, many, more, finished, parent, halted

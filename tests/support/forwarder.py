@@ -48,14 +48,16 @@ class Forwarder:
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # who is killed with bytes unread resets its connection
             while data := source.recv(65_536):
                 if source not in self.frozen:
                     sink.sendall(data)
-            if source not in self.frozen:
+        if source not in self.frozen:
+            with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        self.cut()  # closing alone would not wake the threads that read, nor tell the server
+        self.door.shutdown(socket.SHUT_RDWR)  # closing alone would let the thread in accept() welcome one more
+        self.cut()  # nor would it wake the threads that read, nor tell the server
         for end in (self.door, *self.open):
             end.close()

@@ -481,7 +481,9 @@ class Drive:
         assert not self.rows(query), self.done[-5:]
 
     def cancel(self) -> None:
-        """Cancel the run."""
+        """Cancel the run, perhaps during a retry: what that has not reached stays as it is."""
+        for run in self.run.all() if self.retrying else ():
+            run.kept |= {number: status for number, status in self.statuses(run).items() if status in BAD}
         self.handle.cancel()
 
     # what must hold

@@ -125,12 +125,13 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
 
 
 def test_a_worker_whose_heartbeat_is_answered_again_does_not_wait_out_its_delay(worker: Start, server: Server) -> None:
-    """After a long outage the delay has grown to half a minute; this one would last longer than the test."""
+    """After a long outage the delays, also of LISTEN, have grown to half a minute; these would last longer than the test."""
     slow = resilience(DB_RETRY_INITIAL_MS=60_000, DB_RETRY_MAX_MS=60_000)
     process = worker("--processes=1", **server.environment, **slow).ready()
     server.stop()
     taken_in(process)
     server.start()
+    wait_until(lambda: server.backends("horsies listener"), "it listens again")
     settles_in_the_end(server, process)
 
 

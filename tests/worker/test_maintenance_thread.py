@@ -126,6 +126,21 @@ def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_
     assert Heartbeat.objects.get().died_at is not None
 
 
+def test_an_answered_beat_ends_the_wait_for_the_next_try_though_none_was_missed(
+    parts: Supervisor, connect: Connect
+) -> None:
+    """Naive: after an outage that was shorter than the time between two beats, the engine waits out its delay."""
+    conn, heartbeat, outage = connect(), parts.maintenance.heartbeat, parts.engine.outage
+    register(parts.worker, conn)
+    assert heartbeat.tick(conn)
+    outage.begin(psycopg.OperationalError("the server ended"), 0)
+    assert heartbeat.tick(conn)
+    assert outage.retry_at == 0.0  # now
+    outage.begin(psycopg.errors.UndefinedTable("it answers, but cannot serve"), 0)
+    assert heartbeat.tick(conn)
+    assert outage.retry_at > 0.0
+
+
 def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_threshold(
     parts: Supervisor, connect: Connect
 ) -> None:

@@ -264,6 +264,7 @@ class Engine:
             return
         self.status = self.status._replace(connection=self.outbox.connection)  # from now on the watchdog watches it
         logger.info("the database is back")
+        self.notifications.next_at = 0.0
         self.comparison.reconnected()
         self.passes.start_over()
 

@@ -70,8 +70,12 @@ class Outage:
         logger.warning("the database is not available, next try in %.1f s: %s", wait, message)
 
     def hasten(self) -> None:
-        """Try again now: the database has answered the heartbeat, which does not wait longer and longer. From any thread."""
-        self.retry_at = 0.0
+        """Try again now: the database has answered a heartbeat, and these do not wait longer and longer. From any thread.
+
+        A database that answers, but cannot serve this worker, gets the whole time of its few tries.
+        """
+        if not self.unfit:
+            self.retry_at = 0.0
 
     def over(self) -> None:
         """A statement succeeded: count failures from zero again."""

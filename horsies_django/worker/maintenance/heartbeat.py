@@ -149,7 +149,7 @@ class HeartbeatSender:
         self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
         if self.unbroken_since is None:
             self.unbroken_since = now
-            self.engine.outage.hasten()
+        self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
         self.snapshots.tick(connection, children, load, len(status.prefetched))
         return True
 

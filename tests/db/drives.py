@@ -584,7 +584,7 @@ class Drive:
         ]
 
     def judge_broken_maps(self) -> None:
-        """Check that a map is CANCELLED if nothing of it has begun or not all of it was sent, and else has FAILED."""
+        """Check that a map is CANCELLED if nothing of it has begun, or not all of it was sent, and else has FAILED."""
         maps = """
         SELECT n.workflow_id, n.number, n.status, n.error_code, n.total,
                coalesce(array_agg(t.id) FILTER (WHERE t.id IS NOT NULL), '{}')
@@ -592,7 +592,9 @@ class Drive:
         WHERE n.kind = 'map' AND n.status IN ('FAILED', 'CANCELLED') AND n.error_code <> 'MAP_WITHOUT_LIST'
         GROUP BY n.workflow_id, n.number"""
         for run, number, status, code, total, tasks in self.rows(maps):
-            if code == "WORKFLOW_CANCELLED":
+            if code == "WORKFLOW_ENDED":  # before it joined the run, or joined it again by a retry
+                assert status == "CANCELLED", (self.path(run), number)
+            elif code == "WORKFLOW_CANCELLED":
                 assert (status, total is None or len(tasks) < total) == ("CANCELLED", True), (self.path(run), number)
             else:
                 passed_over = total is not None and len(tasks) < total

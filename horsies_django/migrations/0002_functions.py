@@ -79,7 +79,6 @@ FUNCTIONS = (
     "workflows/horsies_results",
     "workflows/horsies_argument",
     "workflows/horsies_node_kwargs",
-    "workflows/horsies_admit_nodes",
     "workflows/horsies_propagate",
     "workflows/horsies_send_all",
     "workflows/horsies_send_nodes",

@@ -14,7 +14,7 @@ BEGIN
   END IF;
   v_inputs := ARRAY(SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'input');
   IF v_inputs <> '{}' THEN
-    PERFORM horsies_propagate(p_workflow, v_inputs, false, horsies_part(), coalesce(p_now, clock_timestamp()));
+    PERFORM horsies_propagate(p_workflow, v_inputs, false, false, horsies_part(), coalesce(p_now, clock_timestamp()));
   END IF;
   PERFORM horsies_move_run(p_workflow, '{}', p_limit, p_max_bytes, p_channel, p_now);
 END

@@ -5,7 +5,7 @@
 -- that something is left.
 -- many: tasks sent. more: something is left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
 -- failure made on_error act now, 'continued' if its successor has begun, 'retry' if the runs of its nodes are retried.
--- Moves nodes as horsies_propagate, horsies_admit_nodes, horsies_retry_part and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
+-- Moves nodes as horsies_propagate, horsies_retry_part and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
 -- Locks: the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_open.
 CREATE FUNCTION horsies_move_run(p_workflow uuid, p_moved bigint[], p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                  OUT many int, OUT more boolean, OUT finished boolean, OUT parent uuid, OUT halted text)
@@ -19,15 +19,12 @@ DECLARE
   v_part int := horsies_part();
   v_room int := v_part;  -- for nodes that are skipped, or admitted
   v_told record;
-  v_admitted record;
   v_retried record;
   v_ending boolean;
   v_owed boolean;
   v_held boolean;
   v_ended record;
   v_failed record;
-  v_failures boolean;
-  v_refused boolean;
   v_sent record;
   v_end text;
 BEGIN
@@ -37,8 +34,6 @@ BEGIN
   parent := v_run.parent_id;
   v_owed := v_run.owed_at IS NOT NULL;
   LOOP
-    v_failures := false;
-    v_refused := false;
     v_ending := v_run.finished_at IS NOT NULL OR v_run.status = 'COMPENSATING' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL;
     IF v_run.retrying IS NOT NULL AND v_ending THEN  -- it was cancelled
       v_run.retrying := NULL;
@@ -51,26 +46,11 @@ BEGIN
         halted := 'retry';
       END IF;
     END IF;
-    IF v_moved <> '{}' THEN  -- before nodes are admitted, which count these themselves
-      v_told := horsies_propagate(p_workflow, v_moved, v_ending, v_room, v_now);
-      v_failures := v_told.failed;
-      v_refused := v_told.refused;
+    IF v_moved <> '{}' OR v_run.retrying IS NULL THEN
+      v_told := horsies_propagate(p_workflow, v_moved, v_ending, v_run.retrying IS NULL, v_room, v_now);
       v_room := greatest(v_room - v_told.many, 0);
-    END IF;
-    IF v_run.retrying IS NULL THEN
-      v_admitted := horsies_admit_nodes(p_workflow, v_ending, v_room, v_now);
-      v_owed := v_owed OR v_ending AND v_admitted.many > 0;
-      v_refused := v_refused OR v_admitted.refused;
-      v_room := v_room - v_admitted.many;
-      IF v_admitted.moved <> '{}' THEN
-        v_told := horsies_propagate(p_workflow, v_admitted.moved, v_ending, v_room, v_now);
-        v_refused := v_refused OR v_told.refused;
-        v_room := greatest(v_room - v_told.many, 0);
-        v_moved := v_moved || v_admitted.moved;
-      END IF;
-    END IF;
-    IF v_moved <> '{}' THEN
-      IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_failures OR v_refused) THEN
+      v_owed := v_owed OR v_ending AND v_told.many > 0;
+      IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_told.failed OR v_told.refused) THEN
         WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number)
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
                bool_or(NOT EXISTS (
@@ -83,7 +63,7 @@ BEGIN
         WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
         v_moved := '{}';
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);
-        IF v_failed.fatal OR v_refused THEN
+        IF v_failed.fatal OR v_told.refused THEN
           v_run.error_code := coalesce(v_failed.code, 'QUORUM_NOT_MET');
           IF v_run.on_error = 'stop' THEN
             halted := 'stop';
@@ -103,7 +83,7 @@ BEGIN
     IF v_ending AND v_owed THEN
       v_ended := horsies_end_nodes(v_run, v_part, p_channel, v_now);
       IF v_run.finished_at IS NULL THEN
-        PERFORM horsies_propagate(p_workflow, v_ended.moved, v_ending, v_part, v_now);
+        PERFORM horsies_propagate(p_workflow, v_ended.moved, v_ending, false, v_part, v_now);
       END IF;
       v_owed := v_ended.more;
     ELSIF v_run.status = 'PAUSED' AND v_owed THEN

@@ -1,55 +1,76 @@
--- Tells the downstream nodes of nodes that just became final, and those of every node that is skipped in turn. Once it has skipped p_many,
--- it leaves what it would decide next to horsies_admit_nodes.
--- The counters of a node change only here and in horsies_admit_nodes: re-counting edges for each finished node would be quadratic.
--- ADDED nodes are not told: they are counted when they are admitted. p_ending: the run is to end, so this decides only about nodes that run
--- when others ended; horsies_end_nodes ends the others.
--- Moves PENDING -> READY, SKIPPED, ADDED. many: how many it skipped. failed: whether one of p_moved failed. refused: whether a node with
--- a quorum was skipped and some upstream nodes had failed.
+-- Decides about nodes of a run: those downstream of p_moved, nodes that just became final, and of every node that this skips in turn; with
+-- p_admits also ADDED ones, which joined the run, are run again, or were left, in any order. Once it has decided about p_many of either, it
+-- leaves the others: those whose upstream nodes are told as ADDED.
+-- The counters of a node change only here: by what its upstream nodes have told it, because counting edges for each finished node would be
+-- quadratic; ADDED nodes are not told, but counted when they are admitted. p_ending: the run is to end, so this decides only about nodes
+-- that run when others ended; horsies_end_nodes ends the others, and those that are admitted are CANCELLED.
+-- Moves PENDING, ADDED -> PENDING, READY, SKIPPED, ADDED; ADDED -> CANCELLED. many: how many it skipped or admitted. failed: whether one of
+-- p_moved failed. refused: whether a node with a quorum was skipped and some upstream nodes had failed.
 -- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
--- Locks: the caller holds the lock of the run. Index: primary keys of edges and nodes.
-CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_many int, p_now timestamptz,
+-- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_added, horsies_workflow_edges_down, primary keys.
+CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_admits boolean, p_many int, p_now timestamptz,
                                   OUT failed boolean, OUT refused boolean, OUT many int)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[] := p_moved;
+  v_admit int := CASE WHEN p_admits AND EXISTS (
+    SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED') THEN p_many ELSE 0 END;
+  v_many int;
 BEGIN
   refused := false;
   many := 0;
   failed := false;
-  WHILE v_moved <> '{}' LOOP
+  WHILE v_moved <> '{}' OR v_admit > 0 LOOP
     WITH final AS MATERIALIZED (
       SELECT u.workflow_id, u.number, u.status
       FROM (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number) AS f
       JOIN horsies_workflow_nodes u ON u.workflow_id = f.workflow_id AND u.number = f.number
-    ), told AS MATERIALIZED (
-      SELECT e.workflow_id, e.downstream AS number, count(*)::int AS many,
+    ), added AS MATERIALIZED (
+      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED' LIMIT v_admit
+    ), counted AS MATERIALIZED (  -- told: what changes; admitted: what there is
+      SELECT e.workflow_id, e.downstream AS number, -count(*)::int AS open, false AS admitted,
              count(*) FILTER (WHERE e.counts AND f.status = 'COMPLETED')::int AS ok,
              count(*) FILTER (WHERE e.counts AND f.status <> 'COMPLETED')::int AS bad
       FROM final f JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
       GROUP BY e.workflow_id, e.downstream
+      UNION ALL
+      SELECT a.workflow_id, a.number, count(u.number) FILTER (WHERE u.finished_at IS NULL OR u.status = 'ADDED')::int, true,
+             count(u.number) FILTER (WHERE e.counts AND u.status = 'COMPLETED')::int,
+             count(u.number) FILTER (WHERE e.counts AND u.finished_at IS NOT NULL AND u.status NOT IN ('COMPLETED', 'ADDED'))::int
+      FROM added a
+      LEFT JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.downstream = a.number
+      LEFT JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
+      GROUP BY a.workflow_id, a.number
     ), decided AS MATERIALIZED (
-      SELECT t.*, n.rule, n.allow_failed, v.verdict,
-             CASE WHEN v.verdict IS NULL THEN CASE WHEN v.decides THEN 'ADDED' ELSE n.status END
+      SELECT c.workflow_id, c.number, c.admitted, s.*, v.verdict IS NOT NULL AS judged,
+             CASE WHEN c.admitted AND p_ending AND n.rule NOT IN ('failed', 'finished') THEN 'CANCELLED'
+                  WHEN v.verdict IS NULL THEN CASE WHEN i.decides THEN 'ADDED' ELSE n.status END
                   WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
-                      CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
+                    CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
                   ELSE v.verdict END AS status,
-             v.verdict IS NOT NULL AS waited
-      FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.number AND n.status <> 'ADDED'
+             NOT p_ending AND v.verdict = 'SKIPPED' AND n.rule = 'quorum' AND horsies_has_failed_upstream(p_workflow, n.number) AS refused
+      FROM counted c
+      JOIN horsies_workflow_nodes n ON n.workflow_id = c.workflow_id AND n.number = c.number AND (n.status = 'ADDED') = c.admitted
+      CROSS JOIN LATERAL (SELECT CASE WHEN c.admitted THEN 0 ELSE n.open END + c.open AS open, CASE WHEN c.admitted THEN 0 ELSE n.ok END + c.ok AS ok,
+                                 CASE WHEN c.admitted THEN 0 ELSE n.bad END + c.bad AS bad) AS s
       CROSS JOIN LATERAL (SELECT n.status = 'PENDING' AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides) AS i
-      CROSS JOIN LATERAL (SELECT i.decides, CASE WHEN i.decides AND horsies_propagate.many < p_many THEN horsies_join_verdict(
-        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, n.open - t.many, n.ok + t.ok, n.bad + t.bad) END AS verdict) AS v
+      CROSS JOIN LATERAL (SELECT CASE WHEN c.admitted OR i.decides AND horsies_propagate.many < p_many THEN horsies_join_verdict(
+        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, s.open, s.ok, s.bad) END AS verdict) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n
-      SET open = n.open - d.many, ok = n.ok + d.ok, bad = n.bad + d.bad, status = d.status,
-          finished_at = CASE WHEN d.waited AND d.status = 'SKIPPED' THEN p_now ELSE n.finished_at END
+      SET open = d.open, ok = d.ok, bad = d.bad, status = d.status,
+          finished_at = CASE WHEN d.judged AND d.status IN ('SKIPPED', 'CANCELLED') THEN p_now WHEN NOT d.admitted THEN n.finished_at END,
+          error_code = CASE WHEN NOT d.admitted THEN n.error_code WHEN d.status = 'CANCELLED' THEN 'WORKFLOW_ENDED' END,
+          error = CASE WHEN NOT d.admitted THEN n.error WHEN d.status = 'CANCELLED' THEN 'the run had ended before this node was admitted' END
       FROM decided d WHERE n.workflow_id = d.workflow_id AND n.number = d.number
-      RETURNING n.number, d.waited AND d.status = 'SKIPPED' AS skipped,
-                d.verdict = 'SKIPPED' AND d.rule = 'quorum' AND horsies_has_failed_upstream(p_workflow, d.number) AS refused
+      RETURNING n.number, d.judged AND d.status IN ('SKIPPED', 'CANCELLED') AS ended, d.admitted, d.refused
     )
-    SELECT coalesce(array_agg(m.number) FILTER (WHERE m.skipped), '{}'), horsies_propagate.refused OR coalesce(bool_or(m.refused), false),
+    SELECT coalesce(array_agg(m.number) FILTER (WHERE m.ended), '{}'), count(*) FILTER (WHERE m.ended OR m.admitted),
+           horsies_propagate.refused OR coalesce(bool_or(m.refused), false),
            failed OR EXISTS (SELECT FROM final f WHERE f.status IN ('FAILED', 'CANCELLED', 'EXPIRED'))
-    INTO v_moved, refused, failed FROM moved m;
-    many := many + cardinality(v_moved);
+    INTO v_moved, v_many, refused, failed FROM moved m;
+    many := many + v_many;
+    v_admit := 0;
   END LOOP;
 END
 $$;

@@ -2,8 +2,8 @@
 -- by a person, are to join the run anew. One that was reached keeps its finished_at until its tasks are replaced and all that was skipped
 -- because of it was reached. retrying of the run: the number of the node from which on failed ones are still to be looked for; NULL: all is
 -- done.
--- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_admit_nodes will decide about nodes that wait for one of
--- them. begun: child runs are retried, as the last of all.
+-- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_propagate will decide about nodes that wait for one of
+-- them, when it admits them. begun: child runs are retried, as the last of all.
 -- Nodes are joined as in horsies_propagate and horsies_has_failed_upstream.
 -- Moves FAILED, CANCELLED, EXPIRED, SKIPPED, PENDING -> ADDED, then as horsies_retry_children.
 -- Locks: task rows, rows of child runs; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_added.

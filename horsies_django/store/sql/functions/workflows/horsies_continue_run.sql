@@ -4,29 +4,25 @@
 -- Moves the run RUNNING -> COMPLETED, its node READY -> COMPLETED, others as horsies_end_nodes; the successor (none) -> RUNNING. Returns the
 -- nodes that are final now.
 -- Locks: rows of signals, then as horsies_end_nodes; the caller holds the lock of the run. Index: primary keys, horsies_signals_unused.
-CREATE FUNCTION horsies_continue_run(p_run horsies_workflows, p_number bigint, p_max_bytes int, p_channel text,
+CREATE FUNCTION horsies_continue_run(p_run horsies_workflows, p_node horsies_workflow_nodes, p_max_bytes int, p_channel text,
                                      p_now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
-  v_node horsies_workflow_nodes;
-  v_values jsonb;
+  v_values jsonb := horsies_node_kwargs(p_node, p_max_bytes);
   v_id uuid := horsies_uuid7(0);
 BEGIN
-  SELECT n.* INTO v_node FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = p_number;
-  v_values := horsies_node_kwargs(v_node, p_max_bytes);
   UPDATE horsies_workflow_nodes n SET status = 'COMPLETED', finished_at = v_now, task_id = v_id
-  WHERE n.workflow_id = p_run.id AND n.number = p_number;
+  WHERE n.workflow_id = p_run.id AND n.number = p_node.number;
   UPDATE horsies_workflows w
   SET status = 'COMPLETED', finished_at = v_now, owed_at = v_now, error_node = NULL, error_code = NULL,
       result = jsonb_build_object('ok', NULL, 'continued_as', v_id), key = NULL, graph_hash = NULL, continued_as = v_id
   WHERE w.id = p_run.id;
-  IF NOT (SELECT c.created FROM horsies_create_run(
-    v_id, v_node.graph || jsonb_build_object('key', p_run.key, 'hash', p_run.graph_hash), NULL, NULL, p_now) AS c) THEN
+  IF NOT (SELECT c.created FROM horsies_send_run(
+    v_id, p_node.graph || jsonb_build_object('key', p_run.key, 'hash', p_run.graph_hash), p_node.graph -> 'nodes', v_values, NULL, NULL, p_run.id,
+    NULL, p_max_bytes, p_channel, p_now) AS c) THEN
     RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'NODE_NOT_SENT', MESSAGE = format(
-      'there is another run of %s with the key %s', v_node.graph ->> 'name', p_run.key);
+      'there is another run of %s with the key %s', p_node.graph ->> 'name', p_run.key);
   END IF;
-  UPDATE horsies_workflows w SET continues = p_run.id WHERE w.id = v_id;
-  PERFORM horsies_add_nodes(v_id, -1, v_node.graph -> 'nodes', v_values, p_now);
   UPDATE horsies_workflow_signals s SET workflow_id = v_id WHERE s.workflow_id = p_run.id AND s.used_at IS NULL;
   PERFORM horsies_begin_run(v_id, 1000, p_max_bytes, p_channel, p_now);
   PERFORM horsies_notify_finished(p_channel, ARRAY[p_run.id]);

@@ -1,6 +1,6 @@
 -- Sends the tasks of ready nodes, at most p_limit, in the order of the nodes. A node that cannot be sent fails alone. Waits begin also if
 -- max_in_flight leaves no room.
--- Moves nodes READY -> ENQUEUED, WAITING, COMPLETED, FAILED. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
+-- Moves nodes READY -> ENQUEUED, WAITING, COMPLETED, FAILED; runs of nodes (none) -> RUNNING. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
 -- continued: the run has ended, as horsies_continue_run says.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_workflow_nodes_waits, primary keys.
 CREATE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
@@ -11,7 +11,7 @@ DECLARE
   v_tasks bigint[];
   v_others bigint[];
   v_number bigint;
-  v_kind text;
+  v_node horsies_workflow_nodes;
   v_found record;
   v_code text;
   v_ended boolean;
@@ -40,7 +40,7 @@ BEGIN
         ORDER BY n.number LIMIT greatest(v_limit, 0)) AS r;
   IF v_tasks <> '{}' THEN
     BEGIN
-      many := horsies_send_nodes(p_run, v_tasks, p_max_bytes, p_now);
+      many := horsies_send_all(array_fill(p_run.id, ARRAY[cardinality(v_tasks)]), v_tasks, p_max_bytes, p_now);
     EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
       v_others := v_tasks || v_others;  -- one by one
     END;
@@ -48,28 +48,27 @@ BEGIN
   FOREACH v_number IN ARRAY v_others LOOP
     EXIT WHEN many >= v_limit;
     BEGIN
-      SELECT n.kind INTO v_kind FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = v_number;
-      IF v_kind IN ('map', 'undo') THEN
-        IF v_kind = 'map' THEN
-          v_found := horsies_expand_map(p_run, v_number, v_limit - many, p_max_bytes, p_now);
-        ELSE
-          v_found := horsies_expand_undo(p_run, v_number, v_limit - many, p_max_bytes, p_now);
-        END IF;
+      SELECT n.* INTO v_node FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = v_number;
+      IF v_node.kind IN ('map', 'undo') THEN
+        v_found := horsies_expand(p_run, v_node, v_limit - many, p_max_bytes, p_now);
         many := many + v_found.many;
         IF v_found.moved THEN
           moved := moved || v_number;
         END IF;
-      ELSIF v_kind = 'workflow' THEN
-        PERFORM horsies_start_child(p_run, v_number, p_max_bytes, p_channel, p_now);
+      ELSIF v_node.kind = 'workflow' THEN  -- no other transaction knows its run yet, so this does not lock two
+        v_node.task_id := horsies_uuid7(0);
+        PERFORM horsies_send_run(v_node.task_id, v_node.graph - 'key'::text, v_node.graph -> 'nodes', horsies_node_kwargs(v_node, p_max_bytes),
+                                 p_run.id, v_number, NULL, 1000, p_max_bytes, p_channel, p_now);
+        UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED', task_id = v_node.task_id WHERE n.workflow_id = p_run.id AND n.number = v_number;
         many := many + 1;
-      ELSIF v_kind = 'continue' THEN
-        PERFORM horsies_continue_run(p_run, v_number, p_max_bytes, p_channel, p_now);
+      ELSIF v_node.kind = 'continue' THEN
+        PERFORM horsies_continue_run(p_run, v_node, p_max_bytes, p_channel, p_now);
         moved := moved || v_number;
         many := many + 1;
         continued := true;
         RETURN;
       ELSE
-        many := many + horsies_send_nodes(p_run, ARRAY[v_number], p_max_bytes, p_now);
+        many := many + horsies_send_all(ARRAY[p_run.id], ARRAY[v_number], p_max_bytes, p_now);
       END IF;
     EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
       GET STACKED DIAGNOSTICS v_code = PG_EXCEPTION_DETAIL;

@@ -1,6 +1,6 @@
 -- Adds to a run the nodes that undo its nodes: one for each node with an undo that has begun. The undo of a node waits for those of all its
 -- descendants, also of nodes that its task added; edges lead only to the nearest ones that are undone. Returns how many were added.
--- Moves (none) -> READY, PENDING.
+-- Moves (none) -> ADDED; horsies_propagate decides about them.
 -- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_grown, horsies_tasks_node.
 CREATE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE plpgsql VOLATILE
 SET enable_nestloop = off AS $$
@@ -27,17 +27,13 @@ BEGIN
   ), connected AS (
     INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
     SELECT p_workflow, r.undo, r.ancestor FROM reached r WHERE r.undo IS NOT NULL
-  ), counted AS (
-    SELECT r.ancestor, count(r.undo)::int AS open FROM reached r GROUP BY r.ancestor
   ), added AS (
     INSERT INTO horsies_workflow_nodes (
       workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, rule,
       allow_failed, open, total, undoes, codec)
-    SELECT p_workflow, b.undo, -2 - b.number, left('undo ' || b.name, 200), 'undo', CASE WHEN c.open = 0 THEN 'READY' ELSE 'PENDING' END,
-           u.task, u.queue, u.lane, u.priority, u.max_retries, u.options, '{}', 'all', true, c.open, b.total, b.number, u.codec
-    FROM begun b
-    JOIN counted c ON c.ancestor = b.undo
-    CROSS JOIN LATERAL jsonb_to_record(b.how) AS u (task text, queue text, lane text, priority smallint, max_retries int, options jsonb, codec text)
+    SELECT p_workflow, b.undo, -2 - b.number, left('undo ' || b.name, 200), 'undo', 'ADDED',
+           u.task, u.queue, u.lane, u.priority, u.max_retries, u.options, '{}', 'all', true, 0, b.total, b.number, u.codec
+    FROM begun b CROSS JOIN LATERAL jsonb_to_record(b.how) AS u (task text, queue text, lane text, priority smallint, max_retries int, options jsonb, codec text)
     RETURNING number
   )
   SELECT count(*) INTO v_many FROM added;

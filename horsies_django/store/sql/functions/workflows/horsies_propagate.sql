@@ -42,8 +42,8 @@ BEGIN
       LEFT JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
       GROUP BY a.workflow_id, a.number
     ), decided AS MATERIALIZED (
-      SELECT c.workflow_id, c.number, c.admitted, s.*, v.verdict IS NOT NULL AS judged,
-             CASE WHEN c.admitted AND p_ending AND n.rule NOT IN ('failed', 'finished') THEN 'CANCELLED'
+      SELECT c.workflow_id, c.number, c.admitted, s.*, c.admitted OR v.verdict IS NOT NULL AS judged,
+             CASE WHEN c.admitted AND NOT i.decides THEN 'CANCELLED'
                   WHEN v.verdict IS NULL THEN CASE WHEN i.decides THEN 'ADDED' ELSE n.status END
                   WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
                     CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
@@ -53,8 +53,8 @@ BEGIN
       JOIN horsies_workflow_nodes n ON n.workflow_id = c.workflow_id AND n.number = c.number AND (n.status = 'ADDED') = c.admitted
       CROSS JOIN LATERAL (SELECT CASE WHEN c.admitted THEN 0 ELSE n.open END + c.open AS open, CASE WHEN c.admitted THEN 0 ELSE n.ok END + c.ok AS ok,
                                  CASE WHEN c.admitted THEN 0 ELSE n.bad END + c.bad AS bad) AS s
-      CROSS JOIN LATERAL (SELECT n.status = 'PENDING' AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides) AS i
-      CROSS JOIN LATERAL (SELECT CASE WHEN c.admitted OR i.decides AND horsies_propagate.many < p_many THEN horsies_join_verdict(
+      CROSS JOIN LATERAL (SELECT n.status IN ('PENDING', 'ADDED') AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides) AS i
+      CROSS JOIN LATERAL (SELECT CASE WHEN i.decides AND (c.admitted OR horsies_propagate.many < p_many) THEN horsies_join_verdict(
         p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, s.open, s.ok, s.bad) END AS verdict) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n

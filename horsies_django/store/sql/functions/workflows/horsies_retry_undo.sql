@@ -1,7 +1,7 @@
 -- Runs the failed undos of a run again, once all have ended; the caller holds its lock. verdict: 'RETRIED'; 'UNDONE' (none has failed);
 -- 'UNDOING' (they have not ended); NULL if the run has no undos.
 -- They get edges between one another where others between them are done, so that they keep their order.
--- Moves undo nodes FAILED, CANCELLED, EXPIRED -> READY, PENDING; the run -> COMPENSATING.
+-- Moves undo nodes FAILED, CANCELLED, EXPIRED -> ADDED, about which horsies_propagate decides; the run -> COMPENSATING.
 -- Locks: task rows. Index: primary keys, horsies_tasks_node.
 CREATE FUNCTION horsies_retry_undo(p_workflow uuid) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -41,22 +41,15 @@ BEGIN
   ON CONFLICT DO NOTHING;
   WITH again AS MATERIALIZED (
     SELECT p_workflow AS workflow_id, unnest(v_again) AS number
-  ), counted AS MATERIALIZED (
-    SELECT a.workflow_id, a.number, count(*) FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED'))::int AS open,
-           count(*) FILTER (WHERE u.status = 'COMPLETED')::int AS ok, count(*) FILTER (WHERE u.status = 'SKIPPED')::int AS bad
-    FROM again a
-    LEFT JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.downstream = a.number
-    LEFT JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
-    GROUP BY a.workflow_id, a.number
   ), begun AS MATERIALIZED (
-    SELECT c.*, horsies_begun_total(p_workflow, o.number, o.undo -> 'begun') AS total,
-           (SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = c.workflow_id AND t.node = c.number AND t.advanced_at IS NOT NULL)::int AS done
-    FROM counted c JOIN horsies_workflow_nodes x ON x.workflow_id = c.workflow_id AND x.number = c.number
+    SELECT a.*, horsies_begun_total(p_workflow, o.number, o.undo -> 'begun') AS total,
+           (SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = a.workflow_id AND t.node = a.number AND t.advanced_at IS NOT NULL)::int AS done
+    FROM again a JOIN horsies_workflow_nodes x ON x.workflow_id = a.workflow_id AND x.number = a.number
     JOIN horsies_workflow_nodes o ON o.workflow_id = x.workflow_id AND o.number = x.undoes
   )
   UPDATE horsies_workflow_nodes n
-  SET status = CASE WHEN b.open = 0 THEN 'READY' ELSE 'PENDING' END, open = b.open, ok = b.ok, bad = b.bad, total = b.total,
-      finished_at = NULL, error_code = NULL, error = NULL, task_id = NULL, expanded = 0, in_flight = 0, items_ok = b.done, items_bad = 0
+  SET status = 'ADDED', total = b.total, finished_at = NULL, error_code = NULL, error = NULL, task_id = NULL,
+      expanded = 0, in_flight = 0, items_ok = b.done, items_bad = 0
   FROM begun b WHERE n.workflow_id = b.workflow_id AND n.number = b.number;
   WITH again AS MATERIALIZED (
     SELECT p_workflow AS workflow_id, unnest(v_again) AS number

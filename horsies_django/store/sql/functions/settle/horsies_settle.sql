@@ -103,7 +103,7 @@ BEGIN
   IF v_plain <> '{}' THEN
     BEGIN
       v_set := set_config('horsies.quiet', 'on', true);
-      sent := horsies_advance_plain(v_plain, v_runs, v_numbers, p_max_bytes, p_now);
+      sent := horsies_advance_plain(v_plain, v_runs, v_numbers, p_max_bytes, p_channel, p_now);
       v_set := set_config('horsies.quiet', '', true);
     EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
       UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (v_tasks) AND t.workflow_id = ANY (v_plain);

@@ -1,16 +1,19 @@
 -- Moves runs on that horsies_plain_runs has returned (p_plain), in a few statements for all of them: of the nodes in p_numbers, of p_runs,
--- those of these runs have completed; their downstream nodes are told, and the tasks of those that became ready are sent. Raises an error if
--- one cannot be sent. Returns the queue of each task.
+-- those of these runs have completed; their downstream nodes are told, the tasks of those that became ready are sent, and runs of which
+-- nothing is left end. Raises an error if a task cannot be sent. Returns the queue of each task.
 -- Each list is joined by nested loops into a primary key, whatever the statistics say.
--- Moves nodes ENQUEUED, WAITING (timers) -> COMPLETED; PENDING -> ENQUEUED, with their tasks.
--- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys.
-CREATE FUNCTION horsies_advance_plain(p_plain uuid[], p_runs uuid[], p_numbers bigint[], p_max_bytes int, p_now timestamptz) RETURNS text[]
+-- Moves nodes ENQUEUED, WAITING (timers) -> COMPLETED; PENDING -> ENQUEUED, with their tasks; runs as horsies_finish_run.
+-- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys, horsies_workflow_nodes_open.
+CREATE FUNCTION horsies_advance_plain(p_plain uuid[], p_runs uuid[], p_numbers bigint[], p_max_bytes int, p_channel text,
+                                      p_now timestamptz) RETURNS text[]
 LANGUAGE plpgsql VOLATILE SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_runs uuid[];
   v_numbers bigint[];
   v_sent text[];
+  v_last uuid[];
+  v_run uuid;
 BEGIN
   WITH ended AS (
     UPDATE horsies_workflow_nodes n
@@ -18,22 +21,26 @@ BEGIN
     FROM unnest(p_runs, p_numbers) AS f (run, number)
     WHERE f.run = ANY (p_plain) AND n.workflow_id = f.run AND n.number = f.number
     RETURNING n.workflow_id, n.number
-  ), told AS MATERIALIZED (
-    SELECT e.workflow_id, e.downstream AS number, count(*)::int AS many
-    FROM ended n JOIN horsies_workflow_edges e ON e.workflow_id = n.workflow_id AND e.upstream = n.number
-    GROUP BY e.workflow_id, e.downstream
+  ), below AS MATERIALIZED (
+    SELECT n.workflow_id, e.downstream AS number, count(*)::int AS many
+    FROM ended n LEFT JOIN horsies_workflow_edges e ON e.workflow_id = n.workflow_id AND e.upstream = n.number
+    GROUP BY n.workflow_id, e.downstream
   ), judged AS MATERIALIZED (
-    SELECT t.*, n.open = t.many AS ready, n.queue_name
-    FROM told t JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.number
+    SELECT b.*, n.open = b.many AS ready, n.queue_name
+    FROM below b JOIN horsies_workflow_nodes n ON n.workflow_id = b.workflow_id AND n.number = b.number
   ), waiting AS (
     UPDATE horsies_workflow_nodes n SET open = n.open - j.many, ok = n.ok + j.many
     FROM judged j WHERE n.workflow_id = j.workflow_id AND n.number = j.number AND NOT j.ready
   )
-  SELECT coalesce(array_agg(j.workflow_id), '{}'), coalesce(array_agg(j.number), '{}'), coalesce(array_agg(j.queue_name::text), '{}')
-  INTO v_runs, v_numbers, v_sent FROM judged j WHERE j.ready;
+  SELECT coalesce(array_agg(j.workflow_id), '{}'), coalesce(array_agg(j.number), '{}'), coalesce(array_agg(j.queue_name::text), '{}'),
+         ARRAY(SELECT b.workflow_id FROM below b WHERE b.number IS NULL)
+  INTO v_runs, v_numbers, v_sent, v_last FROM judged j WHERE j.ready;
   IF v_numbers <> '{}' THEN
     PERFORM horsies_send_all(v_runs, v_numbers, p_max_bytes, p_now);
   END IF;
+  FOREACH v_run IN ARRAY v_last LOOP
+    PERFORM horsies_finish_run(v_run, p_channel, p_max_bytes, v_now);
+  END LOOP;
   RETURN v_sent;
 END
 $$;

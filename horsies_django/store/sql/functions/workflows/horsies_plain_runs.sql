@@ -1,7 +1,7 @@
 -- Locks runs whose nodes, tasks or timers, have completed or are about to, and returns those in which nothing else has to be decided: the
--- nodes lead to tasks without conditions or delays that need all of their upstream nodes, p_many at most, no failure, limit or parent run
--- matters, and nothing is left to be done (owed_at). horsies_advance_plain moves these on; the others, and those that another transaction
--- holds, are left to horsies_advance. Before the lock it leaves out maps, last nodes, and nodes with more than ten downstream ones: their
+-- nodes lead to nothing, or to tasks without conditions or delays that need all of their upstream nodes, p_many at most, no failure, limit
+-- or parent run matters, and nothing is left to be done (owed_at). horsies_advance_plain moves these on; the others, and those that another
+-- transaction holds, are left to horsies_advance. Before the lock it leaves out maps, and nodes with more than ten downstream ones: their
 -- tasks often end in numbers, which an advance takes together.
 -- p_tasks: the task of each node, NULL for a timer and for a task that did not complete.
 -- Each list is joined by nested loops into a primary key, whatever the statistics say.
@@ -18,11 +18,12 @@ BEGIN
     CROSS JOIN LATERAL (SELECT count(*) AS many FROM (
       SELECT FROM horsies_workflow_edges e WHERE e.workflow_id = f.run AND e.upstream = f.number LIMIT 11) AS e) AS below
     GROUP BY f.run
-    HAVING bool_and(n.kind IN ('task', 'timer') AND below.many BETWEEN 1 AND 10));
+    HAVING bool_and(n.kind IN ('task', 'timer') AND below.many <= 10));
   IF v_runs <> '{}' THEN
     v_runs := ARRAY(
       SELECT w.id FROM horsies_workflows w
       WHERE w.id = ANY (v_runs) AND w.status = 'RUNNING' AND w.owed_at IS NULL AND w.parent_id IS NULL AND w.max_in_flight IS NULL
+        AND w.error_node IS NULL
       FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   IF v_runs = '{}' THEN
@@ -38,8 +39,8 @@ BEGIN
     GROUP BY f.run
     HAVING count(*) <= p_many AND bool_and(
         coalesce(n.kind = 'task' AND n.status = 'ENQUEUED' AND n.task_id = f.task OR n.kind = 'timer' AND n.status = 'WAITING', false)
-        AND coalesce(d.kind = 'task' AND d.status = 'PENDING' AND d.rule = 'all' AND d.when_path IS NULL
-                     AND d.delay IS NULL AND d.due_at IS NULL, false))
+        AND (e.downstream IS NULL OR d.kind = 'task' AND d.status = 'PENDING' AND d.rule = 'all' AND d.when_path IS NULL
+                                     AND d.delay IS NULL AND d.due_at IS NULL))
       AND NOT EXISTS (SELECT FROM horsies_workflow_nodes a WHERE a.workflow_id = f.run AND a.status = 'ADDED'));
 END
 $$;

@@ -23,7 +23,7 @@ BEGIN
   WHERE n.workflow_id = ANY (v_runs) AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= v_now;
   v_woken := horsies_plain_runs(v_waiting, v_numbers, NULL, p_limit);
   IF v_woken <> '{}' THEN
-    PERFORM horsies_advance_plain(v_woken, v_waiting, v_numbers, p_max_bytes, p_now);
+    PERFORM horsies_advance_plain(v_woken, v_waiting, v_numbers, p_max_bytes, p_channel, p_now);
   END IF;
   RETURN QUERY SELECT r.id, false, 1, false, false, NULL::uuid, NULL::text FROM unnest(v_woken) AS r (id);
   FOR workflow IN SELECT r.id FROM unnest(v_runs) AS r (id) EXCEPT SELECT r.id FROM unnest(v_woken) AS r (id) LOOP

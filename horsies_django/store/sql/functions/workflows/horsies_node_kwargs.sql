@@ -10,7 +10,7 @@ BEGIN
   END IF;
   SELECT v_kwargs || coalesce(jsonb_object_agg(i.key, a.value) FILTER (WHERE a.value IS NOT NULL), '{}') INTO v_kwargs
   FROM jsonb_each(p_node.inputs) AS i
-  CROSS JOIN LATERAL (SELECT horsies_argument(p_node.workflow_id, p_node.number, i.key, i.value, p_max_bytes) AS value) AS a
+  CROSS JOIN LATERAL (SELECT horsies_argument(p_node.workflow_id, p_node.number, i.key, i.value, p_max_bytes) AS value OFFSET 0) AS a  -- once
   WHERE i.key IS DISTINCT FROM p_node.over;
   IF octet_length(v_kwargs::text) > p_max_bytes THEN
     RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'PAYLOAD_TOO_LARGE', MESSAGE = format(

@@ -55,7 +55,7 @@ BEGIN
                                  CASE WHEN c.admitted THEN 0 ELSE n.bad END + c.bad AS bad) AS s
       CROSS JOIN LATERAL (SELECT n.status IN ('PENDING', 'ADDED') AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides) AS i
       CROSS JOIN LATERAL (SELECT CASE WHEN i.decides AND (c.admitted OR horsies_propagate.many < p_many) THEN horsies_join_verdict(
-        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, s.open, s.ok, s.bad) END AS verdict) AS v
+        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, s.open, s.ok, s.bad) END AS verdict OFFSET 0) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n
       SET open = d.open, ok = d.ok, bad = d.bad, status = d.status,

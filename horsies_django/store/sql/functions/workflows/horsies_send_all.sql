@@ -23,7 +23,7 @@ BEGIN
     CROSS JOIN LATERAL (  -- by the whole key, whatever the statistics say
       SELECT n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p.workflow AND n.number = p.number OFFSET 0) AS n
     LEFT JOIN horsies_queues q ON q.name = n.queue_name
-    CROSS JOIN LATERAL (SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs) AS k
+    CROSS JOIN LATERAL (SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs OFFSET 0) AS k  -- once, also for a key
     RETURNING id, workflow_id, node
   )
   UPDATE horsies_workflow_nodes n

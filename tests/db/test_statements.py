@@ -20,7 +20,7 @@ from tests.support.statements import FUNCTIONS, STATEMENTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-COMMANDS = {"sessions/discard"}  # what PostgreSQL does not prepare
+COMMANDS = {"sessions/discard", "sessions/forget_plans"}  # what PostgreSQL does not prepare
 CALLS = {"tasks/send", "tasks/send_timed"}  # their parameters have the types of the only function of that name
 Connect = Callable[[], psycopg.Connection[Any]]
 

@@ -9,14 +9,17 @@ from itertools import product
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from horsies_django import Workflow
-from horsies_django.models import Task, WorkflowRun
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.store.retention import RetentionStore
+from horsies_django.store.tasks import TaskStore
+from horsies_django.workflows import operations
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 from tests.conftest import Claimer
-from tests.db.drives import ended
+from tests.db.drives import Engine, ended
 from tests.db.test_statements import explained
 from tests.db.test_workflows_limits import settle
 from tests.support.factories import now
@@ -260,3 +263,100 @@ def test_what_acts_on_twice_as_many_nodes_reads_twice_as_much(
         worker.conn.execute(POSTPONE)
     for once, twice in zip(*found, strict=True):
         assert twice < 2.5 * once
+
+
+def tail(flow: Workflow, node: Any) -> Workflow:
+    """Let a node be followed by two tasks."""
+    flow.add(flows.number, 1, after=flow.add(flows.number, 1, after=node))
+    return flow
+
+
+def timed(engine: Engine) -> None:
+    flow = Workflow("timer")
+    tail(flow, flow.sleep(0)).send()
+    engine.workflows.wake(10, 200)
+    engine.run_all()
+
+
+def decided(engine: Engine) -> None:
+    flow = Workflow("decided", max_in_flight=2)
+    first = flow.add(flows.act, name="first")
+    flow.add(flows.act, after=first, when=first.matches("$ == 1"))
+    flow.map(flows.act, value=[1, 2, 3], after=first)
+    inner = Workflow("inner")
+    inner.add(flows.act)
+    flow.add(inner, after=first)
+    flow.add(flows.act, after=[first, flow.add(flows.act)], join="any")
+    flow.send()
+    engine.run_all()
+
+
+def signalled(engine: Engine) -> None:
+    flow = Workflow("signal")
+    handle = tail(flow, [flow.signal("go"), flow.gate("open")]).send()
+    handle.signal("go", 1)
+    handle.approve("open", actor="me")
+    engine.run_all()
+
+
+def controlled(engine: Engine) -> None:
+    handle = chain(3).send()
+    assert (handle.pause(), handle.resume()) == (True, True)
+    engine.settle(*engine.take(), code="BROKEN")
+    engine.advance()
+    assert handle.status() == "FAILED"
+    handle.retry()
+    number = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).latest("number").number
+    operations.skip(handle.workflow_id, number)
+    handle.cancel()
+    engine.run_all()
+
+
+def undone(engine: Engine) -> None:
+    flow = Workflow("undone")
+    tail(flow, flow.add(flows.number, 1, undo=flows.unact))
+    handle = flow.send()
+    engine.settle(*engine.take())
+    engine.advance()
+    handle.cancel()
+    engine.run_all()
+    assert handle.status() == "CANCELLED"
+
+
+def entries(engine: Engine, act: Callable[[Engine], None]) -> int:
+    """Return how many entries of indexes an act reads in the session of the engine."""
+    query = """
+    SELECT sum(pg_stat_get_tuples_returned(c.oid)) FROM pg_class c
+    WHERE c.relkind = 'i' AND c.relname ~ '^horsies_(workflow|task)'"""
+    found = []
+    for what in (lambda _: None, act):
+        what(engine)
+        engine.conn.execute("SELECT pg_stat_force_next_flush()")
+        found.append(int(engine.conn.execute(query).fetchall()[0][0]))
+    return found[1] - found[0]
+
+
+@pytest.mark.parametrize("state", ["new", "empty", "one", "stale"])
+def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect: Connect, state: str) -> None:
+    """Naive: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers woke in 38 seconds.
+
+    A worker forgets its plans every ten seconds. Who sends, in a session of any age, keeps them.
+    """
+    fill(state, connect())
+    connection.ensure_connection()
+    engine = Engine(connection.connection)
+    acts = (timed, decided, signalled, controlled, undone)
+    if state == "one":
+        signalled(engine)
+        engine.conn.execute("VACUUM ANALYZE")
+    few = {act.__name__: entries(engine, act) for act in acts for _ in range(2)}
+    others = []
+    for _ in range(200):
+        flow = Workflow("other")
+        late = flow.add(flows.number.with_options(delay=100_000), 1)
+        others.append(tail(flow, [flow.sleep(100_000), flow.gate("open"), flow.signal("go"), late]))
+    sent = [entries(engine, lambda _, flow=flow: flow.send()) for flow in others]  # type: ignore[misc]
+    assert min(sent[-10:]) < min(sent[:10]) + 20
+    TaskStore(engine.conn).forget_plans()
+    many = {act.__name__: min(entries(engine, act) for _ in range(2)) for act in acts}
+    assert {name: (few[name], found) for name, found in many.items() if found > few[name] + 100} == {}

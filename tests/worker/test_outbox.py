@@ -22,7 +22,7 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine import outbox as ledger_module
-from horsies_django.worker.engine.outbox import Outbox
+from horsies_django.worker.engine.outbox import PLANS_SECONDS, Outbox
 from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_SECONDS, PassRunner
 from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
@@ -436,3 +436,25 @@ def test_a_pass_does_not_wait_for_more_than_twenty_outcomes(passes: PassRunner) 
     passes.started = 200
     passes.outbox.outcomes = [Outcome(uuid.uuid4(), 1, "COMPLETED", '{"ok": null}')] * ENOUGH
     assert passes.not_before == passes.ended
+
+
+def test_a_session_plans_anew_for_tables_that_have_grown(outbox: Outbox) -> None:
+    """Naive: the plan of a claim from empty tables reads all tasks there are, in each pass, until the next ANALYZE."""
+
+    def read() -> int:
+        claims = outbox.run_pass(Wanted(1, prefetch=1, lease=timedelta(minutes=1))).claims
+        outbox.outcomes += [completed(claim) for claim in claims]
+        conn = outbox.connection_or_raise()
+        conn.execute("SELECT pg_stat_force_next_flush()")
+        return int(conn.execute("SELECT pg_stat_get_tuples_returned('horsies_tasks_pkey'::regclass)").fetchall()[0][0])
+
+    outbox.connection_or_raise().execute("VACUUM ANALYZE horsies_tasks")
+    put(4)
+    read()
+    put(3_000)
+    before = read()
+    kept = read() - before
+    outbox.planned_at -= PLANS_SECONDS
+    before = read()
+    anew = read() - before
+    assert (kept > 3_000, anew < 100) == (True, True), (kept, anew)

@@ -30,6 +30,7 @@ logger = logging.getLogger("horsies.worker")
 BATCH = 1_000  # outcomes per pass
 BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
 LOCKED_RETRY_SECONDS = 0.1
+PLANS_SECONDS = 10.0  # for which a session that works keeps the plans of its statements
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
@@ -59,6 +60,7 @@ class Outbox:
         self.max_bytes = max_bytes
         self.connection: psycopg.Connection[Any] | None = None
         self.cursor = OneCursor()
+        self.planned_at = 0.0
         self.channel = ""
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
@@ -102,6 +104,7 @@ class Outbox:
         """Open the connection. Raises psycopg.OperationalError."""
         self.connection = direct_connection(self.alias, application_name="horsies engine", prepare=self.prepare)
         self.channel = channel_prefix(self.connection)
+        self.planned_at = time.monotonic()
 
     def disconnect(self) -> None:
         """Close the connection, in any state."""
@@ -117,6 +120,9 @@ class Outbox:
         Raises psycopg.Error; then the outbox keeps everything.
         """
         began = time.monotonic()
+        if began - self.planned_at > PLANS_SECONDS:
+            self.store.forget_plans()
+            self.planned_at = began
         self.retry_locked(began)
         outcomes, releases = self._batch(), list(self.releases)
         try:

@@ -1,3 +1,5 @@
--- Returns the unfinished child runs of a run.
+-- Returns the unfinished child runs of a run. OFFSET 0: without it, a plan may read all unfinished runs.
 -- Locks: none. Index: horsies_workflows_parent.
-SELECT run.id FROM horsies_workflows run WHERE run.parent_id = %(workflow)s::uuid AND run.finished_at IS NULL ORDER BY run.id
+SELECT child.id
+FROM (SELECT run.id, run.finished_at FROM horsies_workflows run WHERE run.parent_id = %(workflow)s::uuid OFFSET 0) AS child
+WHERE child.finished_at IS NULL ORDER BY child.id

@@ -7,9 +7,9 @@ CREATE FUNCTION horsies_unpark(p_limits horsies_limits[], p_queues text[], p_key
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_names text[] := ARRAY(
-    SELECT l.queue_name FROM unnest(p_limits) AS l
-    WHERE (l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL) AND l.queue_name = ANY (p_queues)
-      AND EXISTS (SELECT FROM horsies_tasks p WHERE p.queue_name = l.queue_name AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked));
+    SELECT l.queue_name FROM unnest(p_limits) AS l CROSS JOIN LATERAL (  -- as in horsies_waiting_queues
+      SELECT FROM horsies_tasks p WHERE p.queue_name = l.queue_name AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked LIMIT 1) AS p
+    WHERE (l.partition_max_concurrency IS NOT NULL OR l.partition_local_limit IS NOT NULL) AND l.queue_name = ANY (p_queues));
   v_count int;
 BEGIN
   IF v_names = '{}' THEN

@@ -17,10 +17,9 @@ BEGIN
   IF v_ready = '{}' THEN
     RETURN;
   END IF;
-  WITH ready AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_ready) AS number)  -- see horsies_propagate
   UPDATE horsies_workflow_nodes n
   SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay), opening = n.opening + 1, decided_by = NULL
-  FROM ready r WHERE n.workflow_id = r.workflow_id AND n.number = r.number;
+  WHERE n.workflow_id = p_workflow AND n.number = ANY (v_ready);
   IF NOT EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.used_at IS NULL) THEN
     RETURN;
   END IF;

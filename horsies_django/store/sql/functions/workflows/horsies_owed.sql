@@ -5,7 +5,7 @@
 -- horsies_workflow_nodes_due, horsies_signals_unseen.
 CREATE FUNCTION horsies_owed(p_age interval, p_many int, p_now timestamptz DEFAULT NULL) RETURNS TABLE (workflow uuid, task uuid, child uuid)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_since timestamptz := coalesce(clock_timestamp() - p_age, '-infinity');
   v_now timestamptz := coalesce(p_now, clock_timestamp());

@@ -67,14 +67,19 @@ BEGIN
     SELECT p_run.id AS workflow_id, unnest(v_joined || p_moved) AS number
   ), others AS MATERIALIZED (  -- nodes that keep their status
     SELECT DISTINCT n.workflow_id, n.number
-    FROM again a JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.upstream = a.number
-    JOIN horsies_workflow_nodes n ON n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status <> 'ADDED'
+    FROM again a CROSS JOIN LATERAL (
+      SELECT e.workflow_id, e.downstream FROM horsies_workflow_edges e WHERE e.workflow_id = a.workflow_id AND e.upstream = a.number OFFSET 0) AS e
+    CROSS JOIN LATERAL (
+      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
+      WHERE n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status <> 'ADDED' OFFSET 0) AS n
   ), counted AS MATERIALIZED (
     SELECT o.workflow_id, o.number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
-           count(*) FILTER (WHERE e.counts AND u.status = 'COMPLETED')::int AS ok,
-           count(*) FILTER (WHERE e.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
-    FROM others o JOIN horsies_workflow_edges e ON e.workflow_id = o.workflow_id AND e.downstream = o.number
-    JOIN horsies_workflow_nodes u ON u.workflow_id = e.workflow_id AND u.number = e.upstream
+           count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int AS ok,
+           count(*) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
+    FROM others o CROSS JOIN LATERAL (
+      SELECT e.counts, u.* FROM horsies_workflow_edges e CROSS JOIN LATERAL (
+        SELECT u.status, u.finished_at FROM horsies_workflow_nodes u WHERE u.workflow_id = e.workflow_id AND u.number = e.upstream OFFSET 0) AS u
+      WHERE e.workflow_id = o.workflow_id AND e.downstream = o.number OFFSET 0) AS u
     GROUP BY o.workflow_id, o.number
   )
   UPDATE horsies_workflow_nodes n SET open = c.open, ok = c.ok, bad = c.bad

@@ -47,10 +47,12 @@ BEGIN
     WITH RECURSIVE inside (id) AS (
       SELECT p_workflow
       UNION ALL
-      SELECT w.id FROM inside i JOIN horsies_workflows w ON w.parent_id = i.id AND w.status IN ('FAILED', 'CANCELLED')
+      SELECT w.id FROM inside i CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
+        SELECT w.id FROM horsies_workflows w WHERE w.parent_id = i.id AND w.status IN ('FAILED', 'CANCELLED') OFFSET 0) AS w
     )
-    SELECT FROM inside i JOIN horsies_workflows w ON w.id = i.id AND w.finished_at IS NOT NULL
-    WHERE EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = i.id AND n.finished_at IS NULL)) THEN
+    SELECT FROM inside i
+    CROSS JOIN LATERAL (SELECT FROM horsies_workflows w WHERE w.id = i.id AND w.finished_at IS NOT NULL OFFSET 0) AS w
+    CROSS JOIN LATERAL (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = i.id AND n.finished_at IS NULL LIMIT 1) AS n) THEN
     verdict := 'STOPPING';
     RETURN;
   END IF;

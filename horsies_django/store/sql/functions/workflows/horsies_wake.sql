@@ -7,7 +7,7 @@
 CREATE FUNCTION horsies_wake(p_many int, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz)
 RETURNS TABLE (workflow uuid, busy boolean, many int, more boolean, finished boolean, parent uuid, halted text)
 LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_runs uuid[];

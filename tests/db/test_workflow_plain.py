@@ -229,4 +229,4 @@ def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(engine: Engine,
     engine.run_pass(1, [ended(claim) for claim in engine.take()])
     scans = re.findall(r"Scan using horsies_workflow_nodes_pkey on .*\n\s+Index Cond: (.*)", "\n".join(notices))
     assert len(scans) > 5
-    assert all("number = " in condition for condition in scans), scans
+    assert [condition for condition in scans if "number = " not in condition] == []

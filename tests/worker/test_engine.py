@@ -170,7 +170,7 @@ def test_a_worker_that_was_declared_dead_is_told_so_and_nothing_of_lost_claims(h
 
 def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: Here) -> None:
     flow = Workflow("one step")
-    flow.add(tasks.linger, str(here.folder / "one"))
+    flow.gate("open", after=flow.add(tasks.linger, str(here.folder / "one")))
     flow.send()
     here.engine.wakeups.look_everywhere()
     here.until(lambda: Task.objects.filter(status="RUNNING").exists())

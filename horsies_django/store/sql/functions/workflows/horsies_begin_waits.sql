@@ -6,6 +6,8 @@ CREATE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamp
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ready bigint[];
+  v_early boolean := EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.used_at IS NULL);
+  v_number bigint;
   v_node record;
   v_signal uuid;
 BEGIN
@@ -14,23 +16,17 @@ BEGIN
     SELECT n.number FROM horsies_workflow_nodes n
     WHERE n.workflow_id = p_workflow AND n.status = 'READY' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL LIMIT p_many);
   more := cardinality(v_ready) = p_many;
-  IF v_ready = '{}' THEN
-    RETURN;
-  END IF;
-  UPDATE horsies_workflow_nodes n
-  SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay), opening = n.opening + 1, decided_by = NULL
-  WHERE n.workflow_id = p_workflow AND n.number = ANY (v_ready);
-  IF NOT EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.used_at IS NULL) THEN
-    RETURN;
-  END IF;
-  FOR v_node IN
-    SELECT n.number, n.signal, n.signal_key FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_workflow AND n.number = ANY (v_ready) AND n.kind = 'signal' ORDER BY n.number
-  LOOP
-    v_signal := (SELECT s.id FROM horsies_next_signal(p_workflow, v_node.signal, v_node.signal_key, false) AS s);
-    IF v_signal IS NOT NULL THEN
-      PERFORM horsies_take_signal(p_workflow, v_node.number, v_signal, p_now);
-      moved := moved || v_node.number;
+  FOR v_number IN SELECT unnest(v_ready) ORDER BY 1 LOOP
+    UPDATE horsies_workflow_nodes n
+    SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay), opening = n.opening + 1, decided_by = NULL
+    WHERE n.workflow_id = p_workflow AND n.number = v_number
+    RETURNING n.kind, n.signal, n.signal_key INTO v_node;
+    IF v_early AND v_node.kind = 'signal' THEN
+      v_signal := (SELECT s.id FROM horsies_next_signal(p_workflow, v_node.signal, v_node.signal_key, false) AS s);
+      IF v_signal IS NOT NULL THEN
+        PERFORM horsies_take_signal(p_workflow, v_number, v_signal, p_now);
+        moved := moved || v_number;
+      END IF;
     END IF;
   END LOOP;
 END
